@@ -549,7 +549,8 @@ def _layers_of(
         with suppress(ValueError, RecursionError):
             listed = json.loads(listed) if isinstance(listed, str) else listed
         listed = list(range(shape[1])) if listed is None else listed
-        names = list(map(str, listed)) if isinstance(listed, list) else []
+        is_named = isinstance(listed, list) and {*map(type, listed)} <= {int, str}
+        names = list(map(str, listed)) if is_named else []
         if not len(set(names)) == len(names) == shape[1]:
             raise DataError(
                 f"{label}: {key} has shape {tuple(shape)}, thus {counted(shape[1], 'layer')}, but "

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.amounts import counted
+from probekit.data.frames import check_ordered
 from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import as_array
 from probekit.model.families.table import in_dtype, load_model
@@ -194,6 +195,7 @@ def identify(
     'blocks.2.hook_mlp_out, not hook_resid_post: one residual connection is missing'
     """
     network = model if isinstance(model, Network) else load_model(model)
+    check_ordered("tokens", tokens)
     n = len(tokens)
     if not hasattr(arrays, "items"):
         raise ConfigError(

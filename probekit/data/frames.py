@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from probekit.data.examples import RowSource
-from probekit.data.table import Table, TableRow, shown
+import numpy as np
+
+from probekit.data.examples import RowSource, StringArray
+from probekit.data.table import Table, TableRow, distinct_cells, shown
 from probekit.data.text_files import reading_data
 from probekit.errors import ConfigError, DataError
 from probekit.provenance import install_command
@@ -168,7 +170,6 @@ def frame_table(
     [("DataFrame index 'q7'", {'label': True})]
     """
     import narwhals as nw
-    import numpy as np
 
     # In pyarrow, `columns` are not the names.
     names = frame.column_names if hasattr(frame, "column_names") else frame.columns
@@ -227,14 +228,16 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     >>> [row.cells for row in _of_dicts(MemoryData([{0: "a", "b": 1}]), ["0"]).rows]
     [{'0': 'a', 'b': None}]
     """
-    rows = list(data.rows)
-    for position, row in enumerate(rows):
+    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
+    rows: list[dict[str, Any]] = []
+    for source, row in zip(sources, data.rows, strict=True):
         if not isinstance(row, Mapping):
             raise DataError(
-                f"{RowSource(data.name, key=str(position))} is of type {type(row).__name__}. Each "
-                'entry must be a dict, such as {"text": "...", "label": "..."}.'
+                f"{source} is of type {type(row).__name__}. Each entry must be a dict, such as "
+                '{"text": "...", "label": "..."}.'
             )
-    rows = [{str(key): value for key, value in row.items()} for row in rows]  # keys may be numbers
+        # Keys may be numbers.
+        rows.append(distinct_cells(source, [(str(key), value) for key, value in row.items()]))
     # Columns that are not read have empty cells: an error message on a missing column names them.
     cells: list[dict[str, Any]] = [dict.fromkeys(row) for row in rows]
     for column in dict.fromkeys(columns):
@@ -244,7 +247,6 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
         is_mixed = {type(value) for value in values if value is not None} == {int, float}
         for number, value in zip(having, values, strict=True):
             cells[number][column] = float(value) if is_mixed and value is not None else value
-    sources = (RowSource(data.name, key=str(position)) for position in range(len(rows)))
     return Table(data.name, map(TableRow, sources, cells), text=number_text)
 
 
@@ -269,3 +271,72 @@ def plain_cell(value: Any) -> Any:
     if is_scalar and hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> StringArray:
+    """Return values as texts, shape (n_rows,); equal values are one object.
+
+    Args:
+        name: name of the argument, for messages.
+        values: the values.
+        distinct: whether values are names, so that 1 and "1", or 1 and True, would be confused.
+
+    Raises:
+        ConfigError: the values are not a list or an array.
+        DataError: a value is missing, or neither a text nor a number, or would be confused.
+    """
+    cells = plain_cells(name, values)
+    wrong = {one for one in set(map(type, cells)) if not issubclass(one, str | int | float)}
+    for row, value in enumerate(cells if wrong else ()):
+        if type(value) in wrong:
+            problem = f"of type {type(value).__name__}. Allowed: texts and numbers."
+            if value is None:
+                problem = "a missing value. Fill it in, or remove the row from all sites too."
+            raise DataError(f"{name}[{row}] is {problem}")
+    # Each value once, with its type, because 1 and True are equal.
+    texts = {pair: str(pair[1]) for pair in zip(map(type, cells), cells, strict=True)}
+    firsts: dict[Any, Any] = {}
+    for _, value in texts if distinct else ():
+        for key in (("text", str(value)), value):
+            first = firsts.setdefault(key, value)
+            if type(first) is not type(value):
+                pairs = list(zip(map(type, cells), cells, strict=True))
+                row, first_row = (pairs.index((type(one), one)) for one in (value, first))
+                raise DataError(
+                    f"{name}[{first_row}] is {first!r} and {name}[{row}] is {value!r}, which "
+                    f"differ in type but not in text or value. Write all {name} with the same "
+                    f"type, such as [str(one) for one in {name}] if they are different."
+                )
+    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
+    return np.fromiter(rows, dtype=object, count=len(cells))
+
+
+def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
+    """Return values as plain Python objects, missing values as None.
+
+    Raises:
+        ConfigError: the values have no order, are one text, or cannot be iterated.
+        DataError: an array does not have one axis.
+    """
+    check_ordered(name, values)
+    if hasattr(values, "detach"):  # a tensor, on any device
+        values = values.detach().cpu()
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) != 1:
+        raise DataError(
+            f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
+        )
+    cells = values.tolist() if hasattr(values, "tolist") else list(values)
+    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
+        return cells
+    return [*map(plain_cell, cells)]
+
+
+def check_ordered(name: str, values: Any) -> None:
+    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
+    has_no_order = isinstance(values, Mapping | set | frozenset)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise ConfigError(
+            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
+        )

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import counted, joined_names
-from probekit.data.examples import Dataset, Finding, StringArray, rows_of, warning
+from probekit.data.examples import Dataset, Finding, rows_of, warning
 from probekit.data.positions import IntArray
 
 _MAX_TYPO_RATIO = 0.25  # rows of a misspelt label per row of the correct one
@@ -37,6 +37,9 @@ _COUNT_AS: Mapping[Field, str] = {
     "text": "texts, also for split.drop_repeated, so that a memorised one may be in train and test",
 }
 
+# Two characters of one symbol: by a joiner, a skin tone, letters of Hangul; letters of a flag.
+_JOINS = re.compile(r"\S[\u200d\U0001f3fb-\U0001f3ff]|\u200d\S|[\u1100-\ud7a3][\u1160-\u11ff]")
+_FLAGS = re.compile("[\U0001f1e6-\U0001f1ff]+$")
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]+(?:\.[0-9]*)?\s*")
 _INTEGER = re.compile(r"\s*[-+]?\d+(?:\.0*)?\s*")
 
@@ -85,8 +88,7 @@ def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterat
     >>> print(next(similar("label", dataset)).message)  # doctest: +ELLIPSIS
     The labels 'past' (2 rows) and 'pаst' (1 row: row 2, with U+0430 CYRILLIC SMALL LETTER A) ...
     """
-    values = (dict(one.values).get(column or "", "") for one in dataset.examples)
-    rows = _rows_by(np.array([*values], object) if field == "source" else dataset.column(field))
+    rows = _rows_by(field, dataset, column)
     fold, spellings = appearance if field == "text" else folded, defaultdict[str, list[str]](list)
     for name in rows:
         spellings[fold(name)].append(name)
@@ -107,30 +109,40 @@ def similar(field: Field, dataset: Dataset, column: str | None = None) -> Iterat
         )
 
 
-def _rows_by(column: StringArray) -> dict[str, IntArray]:
-    """Return the indices of the examples with each value of a column."""
-    codes, names = pd.factorize(column)
+def check_names(field: Field, dataset: Dataset, column: str | None = None) -> Iterator[Finding]:
+    """Yield the warnings of `similar` and `missing_names`, which have the same arguments."""
+    yield from similar(field, dataset, column)
+    yield from missing_names(field, dataset, column)
+
+
+def _rows_by(field: Field, dataset: Dataset, column: str | None) -> dict[str, IntArray]:
+    """Return the indices of the examples with each name; arguments as in `similar`."""
+    values = (dict(one.values).get(column or "", "") for one in dataset.examples)
+    names = np.array([*values], object) if field == "source" else dataset.column(field)
+    codes, names = pd.factorize(names)
     by_name = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     return dict(zip(names, by_name, strict=True))
 
 
-def missing_groups(dataset: Dataset) -> Iterator[Finding]:
-    """Yield a warning for each group of several rows with the name of a missing value, such as nan.
+def missing_names(field: Field, dataset: Dataset, column: str | None = None) -> Iterator[Finding]:
+    """Yield a warning for each group or source of several rows that is named like a missing value.
+
+    Arguments as in `similar`.
 
     >>> from probekit.data.examples import RowExamples
     >>> labels, groups = (np.array(n.split(), dtype=object) for n in ("x y x", "a nan nan"))
     >>> dataset = Dataset("tiny", RowExamples(np.arange(3), labels, groups))
-    >>> print(next(missing_groups(dataset)).message)  # doctest: +ELLIPSIS
+    >>> print(next(missing_names("group", dataset)).message)  # doctest: +ELLIPSIS
     2 rows have the group 'nan' (row 1, row 2), which looks like a missing value: they count as ...
     """
-    for name, indices in _rows_by(dataset.groups).items():
+    for name, indices in _rows_by(field, dataset, column).items():
         if name.strip().casefold() in _MISSING and len(indices) > 1:
             rows = dataset.select(indices).examples
             yield warning(
-                "missing-groups",
-                f"{len(rows):,} rows have the group {name!r} ({rows_of(rows)}), which looks like a "
-                "missing value: they count as one group. Write their groups, or a different name "
-                "for each row that is related to no other.",
+                f"missing-{field}s",
+                f"{len(rows):,} rows have the {field} {name!r} ({rows_of(rows)}), which looks like "
+                f"a missing value: they count as one {field}. Write their {field}s, or a different "
+                "name for each row that is related to no other.",
             )
 
 
@@ -194,7 +206,7 @@ def misspelt_labels(dataset: Dataset) -> Iterator[Finding]:
 
     Yields nothing if there are more than `_MAX_LABELS` labels: they are words then.
     """
-    rows = _rows_by(dataset.labels)
+    rows = _rows_by("label", dataset, None)
     by_size = sorted(rows, key=lambda label: len(rows[label]), reverse=True)
     if len(rows) > _MAX_LABELS:
         return
@@ -359,6 +371,9 @@ def is_inside_word(text: str, at: int) -> bool:
     pair = text[at - 1 : at + 1] if at > 0 else ""
     if len(pair) < 2:
         return False
+    flags = _FLAGS.search(text, 0, at)
+    if _JOINS.fullmatch(pair) or (flags and len(flags[0]) % 2 and _FLAGS.fullmatch(pair[1])):
+        return True
     before, after = map(unicodedata.category, pair)
     if after[0] == "M":  # an accent or another mark, which follows a letter, a mark or a number
         return before[0] in "LMN"

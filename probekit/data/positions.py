@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -206,6 +206,32 @@ def plan_rows(
     pick = pick_of(rule.at, rule.pieces)
     plan = _rows(selected, np.flatnonzero(aligned), pick, rule.skip_first)
     return replace(plan, skip_massive=rule.skip_massive), unaligned
+
+
+def misplaced(rule: Any) -> Iterator[tuple[str, str]]:
+    """Yield the problem and the key of each detail of a rule that its `at` has no use for."""
+    for key in ("share", "index"):
+        is_given = getattr(rule, key) is not None
+        if (rule.at == key) != is_given:
+            yield f"`{key}` must be given for `at: {key}`, and only then", key if is_given else "at"
+    # The default is allowed with any `at`: a file written by probekit has every key.
+    reads_all = rule.pieces == "all" and rule.at in ("reply", "between")
+    if rule.at != "word" and rule.pieces != "last" and not reads_all:
+        yield f"`pieces: {rule.pieces}` requires `at: word`, not `at: {rule.at}`", "pieces"
+    if rule.skip_massive and pick_of(rule.at, rule.pieces) != "mean":
+        text = "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`"
+        yield text, "skip_massive"
+    if rule.offset:
+        yield from without_offset(rule, "offset")
+
+
+def without_offset(rule: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the problem and the given key if a rule does not support offsets."""
+    if rule.at not in ("span", "word", *TURNS):
+        yield f"`{key}` is counted from a span, word or turn, not from `at: {rule.at}`", key
+    elif rule.pieces == "all":
+        text = f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`"
+        yield text, key
 
 
 def pick_of(at: At, pieces: Pick) -> Pick:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,19 +120,21 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     first: TableRow | None = None
+    names = [(columns.label or "", "label", "class"), (columns.group or "", "group", "group")]
+    names += [(column, "source", "source") for column in columns.values]
     # Columns with their default name, which the user probably did not choose.
     defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
     for row in _rows_with(table, columns.names, defaults):
         example = _example(table, row, columns, id=f"row {len(examples) + 1}")
         first = row if first is None else first
-        label = None if columns.label is None else row.cells[columns.label]
-        of_first = None if columns.label is None else first.cells[columns.label]
-        if type(label) is not type(of_first):
-            raise DataError(
-                f"{row.source}: the label {shown(label)} has another type than those from "
-                f'{first.source.row} on, so that 1 and "1" would be one class. Write all labels '
-                "with the same type."
-            )
+        for column, name_of, unit in names:
+            value = row.cells.get(column)
+            if type(value) is not type(first.cells.get(column)):
+                raise DataError(
+                    f"{row.source}: the {name_of} {shown(value)} has another type than those from "
+                    f'{first.source.row} on, so that 1 and "1" would be one {unit}. Write all '
+                    f"{name_of}s with the same type."
+                )
         if example.id in row_of_id:
             raise DataError(
                 f"{row.source}: the id {example.id!r} is a duplicate of "
@@ -140,6 +143,19 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
         row_of_id[example.id] = row.source
         examples.append(example)
     return Dataset(name, tuple(examples), has_groups=columns.group is not None)
+
+
+def distinct_cells(where: object, pairs: Collection[tuple[str, Any]]) -> dict[str, Any]:
+    """Return cells by name, as of a JSON object; raise DataError if a name occurs twice."""
+    require_unique(where, [name for name, _ in pairs])
+    return dict(pairs)
+
+
+def require_unique(where: object, names: Sequence[str]) -> None:
+    """Raise DataError if a name occurs twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise DataError(f"{where}: duplicate name {twice!r}. Make each name unique.")
 
 
 def column_of(table: Table, column: str) -> tuple[str, ...]:
@@ -270,7 +286,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
         raise DataError(f"{row.source}: {error}") from error
 
 
-def read_messages(where: str, cell: object) -> tuple[str, Turns]:
+def read_messages(where: str, cell: Any) -> tuple[str, Turns]:
     """Return the text of a conversation, and its turns.
 
     Args:
@@ -286,13 +302,16 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
     ('Is it far?', (Turn(start=0, end=10, role='user', others='{"name": "Ann"}'),))
     """
     try:
-        messages: Any = json.loads(cell) if isinstance(cell, str) else cell
+        read = partial(json.loads, object_pairs_hook=partial(distinct_cells, where))
+        messages: Any = list(read(cell) if isinstance(cell, str) else cell)
         listed = [(one["role"], one["content"]) for one in messages]
         others = [
             {key: value for key, value in one.items() if value is not None and key not in _READ}
             for one in messages
         ]
         written = [json.dumps(one, default=np.ndarray.tolist) if one else "" for one in others]
+    except DataError:  # also a ValueError, but with a complete message
+        raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f'{where} is not a list of {{"role": ..., "content": ...}}: {shown(cell)}.'

@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from probekit.amounts import counted
 from probekit.data.examples import RowSource
-from probekit.data.table import Table, TableRow
+from probekit.data.table import Table, TableRow, distinct_cells, require_unique
 from probekit.errors import DataError, MissingError
 from probekit.files import regular
 
@@ -89,7 +88,7 @@ def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]
         for cells in reader:
             if not header:
                 header = cells
-                _require_unique(f"{path}:{line}", header)
+                require_unique(f"{path}:{line}", header)
             elif cells:  # skips empty lines
                 if len(cells) != len(header):
                     raise DataError(
@@ -118,7 +117,7 @@ def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
             continue
         where = f"{path}:{line}"
         try:
-            value = json.loads(source, object_pairs_hook=partial(_object, where))
+            value = json.loads(source, object_pairs_hook=partial(distinct_cells, where))
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{where}: not valid JSON: {error.msg} at column {error.colno}. "
@@ -131,16 +130,3 @@ def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
         if not isinstance(value, dict):
             raise DataError(f"{where}: expected a JSON object, not a {type(value).__name__}.")
         yield TableRow(RowSource(str(path), line), value)
-
-
-def _object(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raise DataError if it has a key twice."""
-    _require_unique(where, [key for key, _ in pairs])
-    return dict(pairs)
-
-
-def _require_unique(where: str, names: list[str]) -> None:
-    """Raise DataError if a name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise DataError(f"{where}: duplicate name {twice!r}. Make each name unique.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from probekit.data.positions import TURNS, At, Pick, pick_of, position_text
+from probekit.data.positions import TURNS, At, Pick, misplaced, position_text, without_offset
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.settings import one_or_several
@@ -277,43 +277,13 @@ class PositionSection(Section):
 
     @model_validator(mode="after")
     def _details_belong_to_at(self) -> PositionSection:
-        for key in ("share", "index"):
-            is_given = getattr(self, key) is not None
-            if (self.at == key) != is_given:
-                raise rule_error(
-                    f"`{key}` must be given for `at: {key}`, and only then",
-                    key if is_given else "at",
-                )
+        for problem in misplaced(self):
+            raise rule_error(*problem)
         if self.at == "between" and self.between is None:
             raise rule_error("`at: between` requires `between`, two strings", "at")
         if self.between is not None and self.at not in ("between", "share"):
             raise rule_error("`between` requires `at: between` or `share`", "between")
-        # The default is allowed with any `at`: a file written by probekit has every key.
-        reads_all = self.pieces == "all" and self.at in ("reply", "between")
-        if self.at != "word" and self.pieces != "last" and not reads_all:
-            raise rule_error(
-                f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`", "pieces"
-            )
-        if self.skip_massive and pick_of(self.at, self.pieces) != "mean":
-            text = (
-                "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`"
-            )
-            raise rule_error(text, "skip_massive")
-        if self.offset:
-            self.check_offsets("offset")
         return self
-
-    def check_offsets(self, key: str) -> None:
-        """Raise an error, located at `key`, if the position does not support offsets."""
-        if self.at not in ("span", "word", *TURNS):
-            raise rule_error(
-                f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`", key
-            )
-        if self.pieces == "all":
-            raise rule_error(
-                f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`",
-                key,
-            )
 
 
 class TokensSection(Section):
@@ -366,7 +336,8 @@ class TokensSection(Section):
                 "`chat: true` excludes `too_long: truncate`; use `error` or `skip`", "too_long"
             )
         if self.sweep:
-            self.position.check_offsets("sweep")
+            for problem in without_offset(self.position, "sweep"):
+                raise rule_error(*problem)
             if self.position.offset:
                 raise rule_error("give either `sweep` or `position.offset`", "sweep")
         return self

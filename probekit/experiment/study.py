@@ -7,7 +7,6 @@ these values put in, so that a cell is checked and run like any other experiment
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from probekit.errors import ConfigError, DataError, nearest
 from probekit.experiment.activations import AnyExperiment, experiment_in
 from probekit.experiment.document import Document
 from probekit.experiment.schema import Experiment
+from probekit.probes.data import as_number
 from probekit.section import KeyPath, json_schema
 
 DATA = "data"  # the varied key of the data sets
@@ -216,7 +216,11 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
         if not cells:  # raises if the name of the study itself is missing or invalid
             experiment_in(_CellDocument(settings, document, source, values))
         # Names are no settings: two names of one data set would count it twice.
-        dumped = str(experiment.model_dump(exclude={"name": True, "data": {"name"}}))
+        settings = experiment.model_dump(exclude={"name": True, "data": {"name"}})
+        given = settings["data"]  # one file may have several paths
+        for key in {"file", "train", "test"} & given.keys():
+            given[key] = given[key] and str(Path(given.get("root", "."), given[key]).resolve())
+        dumped = str(settings)
         for one, other in zip(equals.setdefault(dumped, values), values, strict=True):
             if one is not other:
                 text = f"{one.text} and {other.text} give equal experiments. Remove one of them."
@@ -389,11 +393,8 @@ def _published_scores(
     # A table is read once, so there is one for each column.
     tasks, texts = (column_of(csv_table(path, (name,)), name) for name in ("task", "score"))
     for task, text in zip(tasks, texts, strict=True):
-        try:
-            score = float(text)
-        except ValueError:
-            score = math.nan
-        if not 0 <= score <= 1:
+        score = as_number(text) if text.isascii() else None
+        if score is None or not 0 <= score <= 1:
             problem = f"the score of {task} is {text!r}. It must be a number from 0 to 1"
             raise DataError(f"{path}: {problem}; of percentages, a hundredth.")
         if scores.setdefault(task, score) != score:

@@ -30,12 +30,13 @@ from safetensors import SafetensorError
 from scipy.special import log_softmax
 
 from probekit.data.examples import check_field
-from probekit.data.positions import At, PositionRule
+from probekit.data.frames import plain_texts
+from probekit.data.positions import At, PositionRule, misplaced
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
 from probekit.files import inside, regular, why_unreadable, write_atomic
 from probekit.lazy_rows import as_array, map_npy
 from probekit.model.config import Bos, SpecialTokens
-from probekit.model.sites.catalogue import check_storable
+from probekit.model.sites.catalogue import check_single
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
@@ -377,8 +378,7 @@ class SavedProbe:
             raise DataError("The weights contain NaN or infinity. Fit the probe again.")
         rule = self.facts.aggregation
         n_scores = len(layers[-1].weight) if rule is None else len(rule.bias)
-        wrong = [label for label in self.classes if not isinstance(label, str)]
-        if wrong or len(set(self.classes)) < len(self.classes):
+        if len(set(self.classes)) < len(self.classes):
             raise DataError(f"Classes must be distinct strings, but are {list(self.classes)}.")
         for label in self.classes:
             check_field("class", label)
@@ -460,7 +460,9 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        return apply_layers(self.layers, self._raw(X))
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = apply_layers(self.layers, self._raw(X))
+        return _finite(found, "have scores beyond the range of float64")
 
     def _raw(self, X: ArrayLike) -> Floats:
         """Return rows X (n_samples, n_features) in float64, not scaled.
@@ -474,13 +476,7 @@ class SavedProbe:
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
                 f"(n_samples, {self.n_features})."
             )
-        wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-        if len(wrong):
-            raise DataError(
-                f"{len(wrong)} of {len(rows)} rows contain NaN or infinity, first row {wrong[0]}. "
-                "Remove these rows."
-            )
-        return rows
+        return _finite(rows, "contain NaN or infinity")
 
     def for_class(self, label: str, scores: Floats) -> Floats:
         """Return the scores (n_samples,) for one class, given `scores` of rows.
@@ -660,17 +656,18 @@ class SavedProbe:
         >>> probe.predict([[1.0, 0.0], [0.0, 0.0]]).tolist()
         ['1', '0']
         """
-        if isinstance(classes, str) or not hasattr(classes, "__len__") or None in list(classes):
-            raise ConfigError(f"classes is {classes!r}. Give a list of labels.")
+        if isinstance(classes, str | bytes | Mapping | set | frozenset | None):
+            raise ConfigError(f"classes is {classes!r}. Give a list, in the order of the scores.")
+        names = plain_texts("classes", classes, distinct=True).tolist()
         weight = np.atleast_2d(_array(direction))
-        if threshold is not None and (bias is not None or len(weight) > 1 or len(classes) == 0):
+        if threshold is not None and (bias is not None or len(weight) > 1 or not names):
             raise DataError(
                 "`threshold` replaces the `bias` of a single direction between two classes. Give "
                 "`bias` in its place."
             )
         given = bias if threshold is None else -_array(threshold)
         offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
-        check_storable([str(site).partition("[")[0]])
+        check_single(str(site))
         if not isinstance(position, str | Mapping):
             raise ConfigError(f"position is {position!r}. Give text such as 'last', or keys.")
         rule: dict[str, Any] = {"at": position} if isinstance(position, str) else dict(position)
@@ -679,14 +676,14 @@ class SavedProbe:
         for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
             if name not in allowed:
                 raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
-        for key in ("index", "share"):
-            if (rule["at"] == key) != (rule.get(key) is not None):
-                raise ConfigError(f"`{key}` and `at: {key}` require each other.")
-        if isinstance(classes, set | frozenset):
-            raise ConfigError("classes is a set, without order. Give them in that of the scores.")
+        for key in ("index", "offset", "share"):
+            if isinstance(rule.get(key), bool | str):
+                raise ConfigError(f"`{key}` is {rule[key]!r}. Give a number.")
         try:
             checked = TypeAdapter(PositionRule).validate_python(rule)
-            rule = {key: getattr(checked, key) for key in rule}  # "3" and 3.0 are 3
+            rule = {key: getattr(checked, key) for key in rule}  # 3.0 is 3
+            for problem, _ in misplaced(checked):
+                raise ConfigError(f"{problem}.")
             if not 0 <= (checked.share or 0.0) <= 1:
                 raise ConfigError(f"`share` is {checked.share:g}. Give a number from 0 to 1.")
             facts = ProbeFacts(
@@ -710,7 +707,7 @@ class SavedProbe:
             )
         except ValidationError as error:
             raise ConfigError(f"{_problems(error)}.") from error
-        probe = cls((AffineLayer(weight, offset),), tuple(map(str, classes)), facts)
+        probe = cls((AffineLayer(weight, offset),), tuple(names), facts)
         if rows is None:
             return probe
         rows = _array(rows)
@@ -781,6 +778,9 @@ class SavedProbe:
                 f"This {kind} predicts several labels of a row. Fit a classifier for each label."
             )
         for scaler in reversed(scalers):
+            arrays = [one for one in (scaler.scale_, scaler.mean_) if one is not None]
+            if any(np.shape(one) != weight.shape[1:] for one in arrays):
+                raise DataError("A StandardScaler lacks numbers of features. Fit the Pipeline.")
             weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
             if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
                 bias -= weight @ scaler.mean_
@@ -894,7 +894,7 @@ def _array(given: Any) -> Floats:
         if hasattr(given, "toarray"):  # a sparse matrix, such as that of `sparsify`
             given = given.toarray()
         array = as_array(map_npy(Path(given)) if is_file else given)
-        if array.dtype.kind not in "biufO":
+        if array.dtype.kind not in "iufO":
             raise TypeError(f"it contains {array.dtype}")
         if array.dtype.kind == "O" and None in array.ravel().tolist():
             raise TypeError("it contains None")
@@ -905,6 +905,16 @@ def _array(given: Any) -> Floats:
             f"{why_unreadable(error)}. Give real numbers, or the path of a file that np.save "
             "wrote; files of pickle and joblib are not read."
         ) from error
+
+
+def _finite(rows: Floats, problem: str) -> Floats:
+    """Return rows unchanged; raise DataError if they contain NaN or infinity."""
+    wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(wrong):
+        raise DataError(
+            f"{len(wrong)} of {len(rows)} rows {problem}, first row {wrong[0]}. Remove these rows."
+        )
+    return rows
 
 
 def _frozen(array: ArrayLike) -> Floats:

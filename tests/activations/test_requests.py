@@ -364,7 +364,16 @@ def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monke
     refused(found.states, ["0"], np.array([0]))
 
 
-@pytest.mark.parametrize("entry", ["start: two", "start: [1, 2]", "layer_ids: two"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "start: two",
+        "start: [1, 2]",
+        "layer_ids: two",
+        "layer_ids: [true, false]",
+        "layer_ids: [1.5, 2]",
+    ],
+)
 def test_entries_of_metadata_that_are_no_numbers_are_refused(entry, tmp_path, refused):
     refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])), WIDTH)
 

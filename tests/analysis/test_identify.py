@@ -313,6 +313,9 @@ def test_faults_are_explained(network, texts, rows):
     for values in (rows[SITE][:, 0], rows[SITE] * 1j, np.full((32, 256), None), [["a"] * 256] * 32):
         with pytest.raises(DataError, match="Give floating-point numbers, shape"):
             found({SITE: values}, texts, network)
+    for wrong in (set(TEXTS), dict.fromkeys(TEXTS), TEXTS[0]):
+        with pytest.raises(ConfigError, match="tokens is of type"):
+            identify({SITE: rows[SITE]}, wrong, "mini")
     for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
         message = r"row 31: .* are not integers|token ids of each row"
         with pytest.raises(ProbekitError, match=message):

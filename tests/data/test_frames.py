@@ -125,6 +125,12 @@ SENTENCES = {"sentence": ["a"], "Label": ["x"]}
         "read(SET.rename_column('text', 'texts'))",
         "read(SET.select([]))",
         "read(datasets.Dataset.from_list([DICTS[0], {'text': '', 'label': 'y'}]))",
+        "read([{'text': 'c', 'label': 'x', 1: 'a', '1': 'b'}])",
+        *(
+            f"read([one | {{'g': g}} for one, g in zip(DICTS, {values})], {columns})"
+            for values in ("(True, 'True')", "(1, True)")
+            for columns in ("TableColumns(group='g')", "TableColumns(values=('g',))")
+        ),
         "with_classes(1, -1)",  # the hub's way to leave out the labels of test rows
     ],
 )

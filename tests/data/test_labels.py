@@ -32,7 +32,7 @@ def sources(*names):
     """What is found of these values of the column `source`."""
     examples = zip(rows(*"x" * len(names)).examples, names, strict=True)
     marked = [replace(row, values=(("source", name),)) for row, name in examples]
-    return labels.similar("source", Dataset("rows", tuple(marked)), "source")
+    return labels.check_names("source", Dataset("rows", tuple(marked)), "source")
 
 
 def texts(*texts, group=None):
@@ -88,9 +88,10 @@ BEYOND = "9007199254740993"  # the first integer that float64 rounds
         r"sources('caf\xe9', 'cafe\u0301', 'A', 'a', 'B')",
         r"texts('the caf\xe9 ' + 60 * 'x', 'the  Cafe\u0301 ' + 60 * 'x')",
         *(
-            f"labels.missing_groups(groups('a', {g!r}, {g!r}))"
+            f"labels.missing_names('group', groups('a', {g!r}, {g!r}))"
             for g in ("nan", "NaN", "None", " NA ")
         ),
+        "sources('a', 'nan', 'nan')",
         "typos('pats', 'past')",
         "typos('singular', 'singulars')",
         "typos('negatve', 'negative')",
@@ -121,7 +122,7 @@ def test_what_is_alike_or_inexact_is_reported_with_rows_and_characters(call, sna
         "labels.rounded_numbers(rows('1e23', '0.1', '123456789012345.678'))",  # few on purpose
         "labels.other_digits(rows('12', '-1.5', '1e3'))",
         "labels.similar('group', groups('g1', 'g2', 'g10'))",
-        "labels.missing_groups(groups('a', 'nancy'))",
+        "labels.missing_names('group', groups('a', 'nancy'))",
         "sources('v1', 'v10', '')",
         "texts('1', '1.0', 'one')",
         "texts('No', 'no', group='of one group')",
@@ -135,6 +136,24 @@ def test_what_is_alike_or_inexact_is_reported_with_rows_and_characters(call, sna
 )
 def test_what_is_different_and_exact_is_not_reported(call):
     assert not list(eval(call))
+
+
+FAMILY = "\U0001f468\u200d\U0001f469"  # two people by a joiner
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        (f"a {FAMILY} b", [3, 4]),
+        ("\U0001f44d\U0001f3fd", [1]),  # a thumb and its colour
+        ("\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", [1, 3]),  # two flags
+        ("\u1112\u1161\u11ab\u1100\u1161", [1, 2, 4]),  # two syllables of Hangul
+        ("\uac00\u11a8\uac00", [1]),
+        ("\u597d\u7684 \U0001f600\U0001f600", []),
+    ],
+)
+def test_boundaries_inside_a_symbol_are_inside_a_word(text, inside):
+    assert [at for at in range(len(text) + 1) if labels.is_inside_word(text, at)] == inside
 
 
 @pytest.mark.parametrize("label", ["UPOS", "XPOS", "DEPREL", "FEATS:PronType", "FEATS:ExtPos"])

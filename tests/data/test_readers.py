@@ -8,8 +8,8 @@ import pytest
 
 from probekit.data.examples import Example
 from probekit.data.readers import FORMATS, FormatName, read_dataset, read_texts
-from probekit.data.table import TableColumns
-from probekit.errors import MissingError
+from probekit.data.table import TableColumns, read_messages
+from probekit.errors import DataError, MissingError
 
 ALL_COLUMNS = TableColumns(
     text="sentence", label="class", group="topic", id="key", span=("from", "to"), split="side"
@@ -118,12 +118,17 @@ JSON = '{"text": "Yes.", "label": "y"}'
         ("jsonl", f'{JSON}\n{{"text": "No."}}\n'),
         *(("jsonl", f'{{"text": "Yes.", "label": {label}}}') for label in ("null", "NaN", "1.5")),
         ("jsonl", '{"text": "Yes.", "label": "1"}\n{"text": "No.", "label": 1}\n'),
+        *(
+            ("jsonl", f'{JSON[:-1]}, "{key}": "1"}}\n{JSON[:-1]}, "{key}": 1}}')
+            for key in ("set", "source")
+        ),
         ("jsonl", '{"text": "Yes.", "label": ["y"]}'),
         ("jsonl", '\n{"text": "\\ud83d", "label": "y"}'),
     ],
 )
 def test_invalid_contents_are_reported_with_file_and_line(read, refused, format, content):
     of_header = {"start,end": TableColumns(span=("start", "end")), ",key": TableColumns(id="key")}
+    of_header |= {'"set"': TableColumns(group="set"), '"source"': TableColumns(values=("source",))}
     columns = [one for names, one in of_header.items() if names in str(content)]
     refused(read, content, format, *columns)
 
@@ -134,6 +139,26 @@ def test_what_cannot_be_read_is_no_data_file(tmp_path, monkeypatch, refused):
     refused(read_dataset, Path("none.csv"), format="csv")  # reported by its absolute path
     with pytest.raises(MissingError, match="cannot be read"):
         read_dataset(tmp_path / ("x" * 300), format="csv")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ('[{"role": "user", "content": "a", "content": "b"}]', "^r: duplicate name 'content'"),
+        ('[{"role": "user", "role": "system", "content": "b"}]', "^r: duplicate name 'role'"),
+        ({"role": "user"}, "is not a list of"),
+        (3, "is not a list of"),
+    ],
+)
+def test_messages_that_would_be_read_in_part_are_refused(cell, message):
+    with pytest.raises(DataError, match=message):
+        read_messages("r", cell)
+
+
+def test_messages_of_a_generator_are_read_once():
+    turns = [{"role": "user", "content": "a", "name": "A"}, {"role": "assistant", "content": "b"}]
+    assert read_messages("r", (one for one in turns)) == read_messages("r", turns)
+    assert len(read_messages("r", iter(turns))[1]) == 2
 
 
 def test_every_format_has_a_row():

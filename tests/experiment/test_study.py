@@ -148,6 +148,14 @@ def test_an_override_of_another_key_is_kept(study):
     assert (first.experiment.probe.folds, first.experiment.probe.C) == (4, (0.01,))
 
 
+def test_a_file_and_a_link_to_it_are_one_data_set(study, tmp_path):
+    (tmp_path / "link.csv").symlink_to(tmp_path / "rows.csv")
+    for name in ("link.csv", f"../{tmp_path.name}/rows.csv"):
+        files = [str(tmp_path / "rows.csv"), {"name": "x", "file": str(tmp_path / name)}]
+        with pytest.raises(ConfigError, match="give equal experiments"):
+            make_any(study(), {"data": files})
+
+
 def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, tmp_path):
     path = study()
     for row in (
@@ -157,6 +165,8 @@ def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, 
         "rows,inf",
         "rows,good",
         "rows,nan",
+        "rows,0_1",
+        "rows,\u0660.\u0665",
         "rows,0.9\nrows,0.8",
         "raws,0.9",
     ):

@@ -7,6 +7,7 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.numpy
 import torch
@@ -465,9 +466,13 @@ MASKED = np.ma.masked_array([1.0, 2.0], mask=[False, True])
         ([1.0, 2.0], {"threshold": [1.0, 2.0]}, "do not form a probe"),
         ([1.0, 2.0], {"threshold": 1.0, "bias": -1.0}, "`threshold` replaces the `bias`"),
         (np.eye(3), {"bias": 1.0, "classes": list("abc")}, "do not form a probe"),
-        ([1.0, 2.0], {"classes": {"no", "yes"}}, "classes is a set"),
+        ([1.0, 2.0], {"classes": {"no", "yes"}}, "classes is {"),
         *(
-            ([1.0, 2.0], {"position": {"at": at, key: value}}, f"`{key}` and `at: {key}` require")
+            (
+                [1.0, 2.0],
+                {"position": {"at": at, key: value}},
+                f"`{key}` must be given for `at: {key}`",
+            )
             for at, key, value in (
                 ("last", "index", 0),
                 ("last", "share", 0.5),
@@ -488,7 +493,7 @@ def test_the_default_of_a_detail_fits_every_position():
     assert SavedProbe.from_arrays([1.0], **PLACE | {"position": position}).facts.at == "last"
 
 
-@pytest.mark.parametrize("index", [3, 3.0, "3"])
+@pytest.mark.parametrize("index", [3, 3.0])
 def test_an_index_is_stored_as_an_integer(index):
     how = PLACE | {"position": {"at": "index", "index": index}}
     facts = SavedProbe.from_arrays([1.0, 2.0], **how).facts
@@ -556,10 +561,33 @@ NO_PROBES = {
     "no rows": (np.ones(2), {"rows": np.ones((0, 2))}, "at least 2 rows"),
     "one row": (np.ones(2), {"rows": np.ones((1, 2))}, "at least 2 rows"),
     "no classes": (np.ones(2), {"classes": None}, "classes is None"),
-    "class None": (np.ones(2), {"classes": ["a", None]}, r"classes is \['a', None\]"),
+    "class None": (np.ones(2), {"classes": ["a", None]}, r"classes\[1\] is a missing value"),
+    "swapped classes": (np.ones(2), {"classes": {"true": 1, "false": 0}}, "classes is {'true'"),
+    "class NaN": (np.ones(2), {"classes": [np.nan, 1.0]}, r"classes\[0\] is a missing value"),
+    "class NA": (np.ones(2), {"classes": [pd.NA, "b"]}, r"classes\[0\] is a missing value"),
+    "bytes": (np.ones(2), {"classes": [b"a", b"b"]}, r"classes\[0\] is of type bytes"),
+    "lists": (np.ones(2), {"classes": [["a"], ["b"]]}, r"classes\[0\] is of type list"),
+    "True and 1": (np.ones(2), {"classes": [True, 1]}, "differ in type but not in text or value"),
+    "1 and 1.0": (np.ones(2), {"classes": [1, 1.0]}, "differ in type but not in text or value"),
+    "two axes": (np.ones(2), {"classes": np.array([[0, 1]])}, r"classes has shape \(1, 2\)"),
+    "open bracket": (np.ones(2), {"site": "blocks.0.attn.hook_z[head=0"}, "No site has the full"),
+    "no axis": (np.ones(2), {"site": "blocks.0.attn.hook_z[foo=3]"}, "has no such axis"),
+    "axis of others": (np.ones(2), {"site": "hook_embed[head=0]"}, "has no such axis"),
+    "two heads": (np.ones(2), {"site": "blocks.0.attn.hook_z[head=0,1]"}, "No site has the full"),
+    "zero before": (np.ones(2), {"site": "blocks.01.hook_resid_post"}, "No site has the full name"),
+    "threshold True": (np.ones(2), {"threshold": True}, "it contains bool"),
+    "index True": (np.ones(2), {"position": {"at": "index", "index": True}}, "`index` is True"),
+    "index text": (np.ones(2), {"position": {"at": "index", "index": "3.0"}}, "`index` is '3.0'"),
+    "offset": (np.ones(2), {"position": {"at": "last", "offset": 1}}, "counted from a span, word"),
+    "pieces": (np.ones(2), {"position": {"at": "mean", "pieces": "first"}}, "requires `at: word`"),
+    "massive": (np.ones(2), {"position": {"at": "last", "skip_massive": True}}, "requires a mean"),
     "surrogate in a class": (np.ones(2), {"classes": ["a", "\ud800"]}, "lone surrogate"),
     "surrogate in the model": (np.ones(2), {"model": "\ud800"}, "model: .* unicode string"),
-    "surrogate in the site": (np.ones(2), {"site": "hook_embed[neuron=\ud800]"}, "unicode string"),
+    "surrogate in the site": (
+        np.ones(2),
+        {"site": "hook_embed[neuron=\ud800]"},
+        "No site has the full name",
+    ),
     "NUL in a class": (np.ones(2), {"classes": ["a", "a\0"]}, "NUL"),
     "pairs of positions": (
         np.ones(2),
@@ -645,6 +673,21 @@ def test_scores_of_tensors_and_sparse_rows_are_those_of_arrays():
             probe.scores(wrong)
 
 
+@pytest.mark.parametrize("row", [[1e308, 1e308], [1e308, -1e308]])
+def test_scores_that_overflow_are_refused(row):
+    probe = SavedProbe.from_arrays([9.0, 9.0], **PLACE)
+    for apply in (probe.scores, probe.predict, probe.outputs):
+        with pytest.raises(DataError, match=r"1 of 2 rows have scores beyond the range .* row 1"):
+            apply([[1.0, 1.0], row])
+
+
+def test_a_scaler_of_another_width_is_refused():
+    scaler = StandardScaler().fit(ROWS_OF_SKLEARN[0])
+    scaler.scale_ = scaler.scale_[:1]
+    with pytest.raises(DataError, match="A StandardScaler lacks numbers of features"):
+        SavedProbe.from_sklearn(Pipeline([("a", scaler), ("b", FITTED)]), **PLACE)
+
+
 def test_lists_of_different_lengths_are_no_array():
     with pytest.raises(DataError, match="A list cannot be read as an array: "):
         SavedProbe.from_arrays([[1.0], [2.0, 3.0]], **PLACE)
@@ -671,8 +714,8 @@ def test_unknown_places_of_probes_of_others_are_refused(given, refused):
 
 
 def test_a_probe_of_another_tool_may_read_a_head():
-    head = PLACE | {"site": "blocks.1.attn.hook_z[head=2]"}
-    assert SavedProbe.from_arrays(np.ones(2), **head).facts.site == head["site"]
+    for site in ("blocks.1.attn.hook_z[head=2]", "blocks.10.attn.hook_k[kv_head=0]"):
+        assert SavedProbe.from_arrays(np.ones(2), **PLACE | {"site": site}).facts.site == site
     half = SavedProbe.from_arrays(np.ones(2), **PLACE | {"position": {"share": 0.5}})
     assert half.facts.position == {"at": "share", "share": 0.5}
 

@@ -500,7 +500,9 @@ def _is_zarr(path: Path) -> bool:
 
 def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
     """Yield the sites and arrays of one file or Zarr folder; nothing for other files."""
-    kind = ".zarr" if _is_zarr(path) else path.suffix
+    kind = ".zarr" if _is_zarr(path) else path.suffix.lower()
+    if kind in _UNREAD and not path.name.startswith("."):
+        raise DataError(f"{path} is not read. Save its arrays as .npy, or move it elsewhere.")
     if kind not in _READERS or path.name.startswith("."):
         return
     package = _PACKAGES.get(kind)
@@ -557,6 +559,8 @@ def _zarr(path: Path) -> dict[str, SiteArray]:
     return {inner.name: ZarrArray(inner) for inner in members}
 
 
+# Extensions of other formats of arrays.
+_UNREAD = {".npz", ".pt", ".pth", ".bin", ".pkl", ".pickle", ".joblib", ".h5", ".hdf5", ".mat"}
 _READERS: Mapping[str, Callable[[Path], Mapping[str, SiteArray]]] = {
     ".npy": lambda path: {path.stem: NpyArray(path)},
     ".safetensors": _safetensors,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays
+from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays, natural
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data.labels import appearance
@@ -119,10 +119,10 @@ def check_distinct(names: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        if (other := seen.get(appearance(name))) is not None:
+        key = str(natural(appearance(name)))  # layer_1 and layer_01 are alike
+        if (other := seen.setdefault(key, name)) is not name:
             problem = "occurs twice" if other == name else f"looks the same as {other!r}"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
-        seen[appearance(name)] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:

@@ -109,7 +109,11 @@ CATALOGUE = (  # in forward order
 )
 
 _BY_NAME = {site.name: site for site in CATALOGUE}
-_BLOCK = re.compile(r"^blocks\.(\d{1,9})\.")
+_SELECTED = re.compile(r"(?P<site>.+)\[(?P<selector>[a-z_]+)=(0|[1-9][0-9]{0,8})\]")
+_BLOCK = re.compile(r"^blocks\.(0|[1-9][0-9]{0,8})\.")
+
+# Axis of the tensor that each selector in brackets selects from.
+SELECTED_AXES = {"head": "n_heads", "kv_head": "n_kv_heads", "neuron": "d_mlp"}
 
 # Axes of the sites of keys and values in a family whose query heads share them in groups.
 GROUPED: Mapping[str, Axes] = {
@@ -191,6 +195,23 @@ def check_storable(sites: Iterable[str]) -> None:
                 f"{site} has the axes {' '.join(axes)}. Its values belong to pairs of positions; "
                 "they can be drawn (`probekit attention`) but not stored and probed row by row."
             )
+
+
+def check_single(text: str) -> None:
+    """Check that a text is the full name of one site, head or neuron that can be stored.
+
+    Raises:
+        UnknownNameError: there is no such site.
+        ConfigError: the site has no such axis, or no pos axis.
+
+    >>> check_single("blocks.3.attn.hook_z[head=2]")
+    """
+    match = _SELECTED.fullmatch(text)
+    site = match["site"] if match else text
+    check_storable([site])
+    axes = (*describe(site).axes, *GROUPED.get(general_name(site), ()))
+    if match and SELECTED_AXES.get(match["selector"]) not in axes:
+        raise ConfigError(f"{text!r}: {site} has no such axis, but {' '.join(axes)}.")
 
 
 def layer_of(name: str) -> int | None:

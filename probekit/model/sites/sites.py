@@ -15,12 +15,9 @@ from functools import cached_property
 from typing import SupportsIndex, cast, get_args, overload
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.sites.catalogue import Site, Stage, general_name, layer_of
+from probekit.model.sites.catalogue import SELECTED_AXES, Site, Stage, general_name, layer_of
 
 JOINT = " + "  # between the parts of a concatenation
-
-# Axis of the tensor that each selector in brackets selects from.
-SELECTED_AXES = {"head": "n_heads", "kv_head": "n_kv_heads", "neuron": "d_mlp"}
 
 
 @dataclass(frozen=True)
@@ -341,12 +338,13 @@ class Sites(Sequence[str]):
         if match["index"] == "*":
             return [{selector: index} for index in range(size)]
         numbers = [text.strip() for text in match["index"].split(",")]
-        if not all(re.fullmatch("[0-9]{1,9}", text) and int(text) < size for text in numbers):
+        chosen = [int(text) if re.fullmatch("[0-9]{1,9}", text) else size for text in numbers]
+        if max(chosen) >= size or len(set(chosen)) < len(chosen):
             raise ConfigError(
                 f"{match[0]!r}: {selector} must be an integer from 0 to {size - 1}, several "
-                "separated by commas, or * for all."
+                "different ones separated by commas, or * for all."
             )
-        return [{selector: int(text)} for text in numbers]
+        return [{selector: index} for index in chosen]
 
 
 def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:

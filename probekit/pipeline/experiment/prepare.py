@@ -16,7 +16,7 @@ from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
-from probekit.data.labels import appearance, folded, similar
+from probekit.data.labels import appearance, check_names, folded
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.text_files import read_text
 from probekit.data.words import cue_pattern, dropped_ranges, without
@@ -285,7 +285,7 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         within=within,
         selections=selections,
         positions=positions,
-        findings=(*findings, *similar("source", dataset, experiment.split.leave_out)),
+        findings=(*findings, *check_names("source", dataset, experiment.split.leave_out)),
         axis_sizes=config.axis_sizes,
         tokenizer=tokenizer,
         tokens=tokens,
@@ -444,6 +444,7 @@ def _negatives(
             "because their text or group is among the data, or their text occurs before."
         )
         findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
+    findings.extend(check_names("group", dataset))
     for fpr in monitor.fpr:
         check_groups(dataset.group_codes[plans[0].example], fpr)
     return _further(rows, dataset, tokens, plans, findings)

@@ -14,7 +14,7 @@ import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
-from probekit.data.frames import plain_cell
+from probekit.data.frames import check_ordered, plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
@@ -110,6 +110,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     """
     arrays = activations if isinstance(activations, dict) else {}
     columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    columns |= {"position": position, "texts": texts, "ids": ids, "at": at}
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
@@ -146,11 +147,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     truth = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
-        if entries is not None and len(entries) != len(truth):
-            raise DataError(
-                f"{key} has {len(entries):,} entries, but labels has {len(truth):,}. Give one "
-                "for each row."
-            )
+        if entries is not None:
+            _check_length(key, entries, len(truth))
     for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
@@ -195,14 +193,17 @@ def _read_tokens(
     columns["at"] = [at] * n_rows if isinstance(at, Real) else at
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
-        _check_ordered(name, column)
-        if len(column) != n_rows:
-            raise DataError(
-                f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
-                "row."
-            )
+        check_ordered(name, column)
+        _check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
+
+
+def _check_length(name: str, entries: Any, n_rows: int) -> None:
+    """Raise DataError unless there is one entry for each row."""
+    if len(entries) != n_rows:
+        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
+        raise DataError(f"{text}row.")
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
@@ -216,7 +217,7 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
         DataError: a label is missing, or is a float where classes are needed, or labels of
             different types would be confused, such as 1 and "1".
     """
-    cells = _cells("labels", labels)
+    cells = plain_cells("labels", labels)
     if reads_classes and float in set(map(type, cells)):
         row = next(row for row, label in enumerate(cells) if isinstance(label, float))
         raise DataError(
@@ -224,80 +225,3 @@ def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:
             f"regression give {_REGRESSION}; for classes convert the labels to integers or texts."
         )
     return plain_texts("labels", cells, distinct=reads_classes)
-
-
-def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> StringArray:
-    """Return values as texts, shape (n_rows,); equal values are one object.
-
-    Args:
-        name: name of the argument, for messages.
-        values: the values.
-        distinct: whether values are names, so that 1 and "1", or 1 and True, would be confused.
-
-    Raises:
-        ConfigError: the values are not a list or an array.
-        DataError: a value is missing, or neither a text nor a number, or would be confused.
-    """
-    cells = _cells(name, values)
-    wrong = {one for one in set(map(type, cells)) if not issubclass(one, str | int | float)}
-    for row, value in enumerate(cells if wrong else ()):
-        if value is None:
-            raise DataError(
-                f"{name}[{row}] is a missing value. Fill it in, or remove the row from "
-                "all sites too."
-            )
-        if type(value) in wrong:
-            raise DataError(
-                f"{name}[{row}] is of type {type(value).__name__}. Allowed: texts and numbers."
-            )
-    # Each value once, with its type, because 1 and True are equal.
-    texts = {pair: str(pair[1]) for pair in zip(map(type, cells), cells, strict=True)}
-    firsts: dict[Any, Any] = {}
-    for _, value in texts if distinct else ():
-        for key in (("text", str(value)), value):
-            first = firsts.setdefault(key, value)
-            if type(first) is not type(value):
-                row, first_row = (
-                    next(
-                        n for n, cell in enumerate(cells) if type(cell) is type(one) and cell == one
-                    )
-                    for one in (value, first)
-                )
-                raise DataError(
-                    f"{name}[{first_row}] is {first!r} and {name}[{row}] is {value!r}, which "
-                    f"differ in type but not in text or value. Write all {name} with the same "
-                    f"type, such as [str(one) for one in {name}] if they are different."
-                )
-    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
-    return np.fromiter(rows, dtype=object, count=len(cells))
-
-
-def _cells(name: str, values: Iterable[Any]) -> list[Any]:
-    """Return values as plain Python objects, missing values as None.
-
-    Raises:
-        ConfigError: the values have no order, are one text, or cannot be iterated.
-        DataError: an array does not have one axis.
-    """
-    _check_ordered(name, values)
-    if hasattr(values, "detach"):  # a tensor, on any device
-        values = values.detach().cpu()
-    shape = getattr(values, "shape", None)
-    if shape is not None and len(shape) != 1:
-        raise DataError(
-            f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
-        )
-    cells = values.tolist() if hasattr(values, "tolist") else list(values)
-    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
-        return cells
-    return [*map(plain_cell, cells)]
-
-
-def _check_ordered(name: str, values: Any) -> None:
-    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
-    has_no_order = isinstance(values, Mapping | set | frozenset)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ConfigError(
-            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
-        )

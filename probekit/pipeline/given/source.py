@@ -16,7 +16,7 @@ from probekit.activations.given.given import GivenActivations, open_activations
 from probekit.amounts import counted
 from probekit.analysis.identify import identify, integers
 from probekit.data.examples import Dataset, Finding, StringArray
-from probekit.data.labels import similar
+from probekit.data.labels import check_names
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
@@ -314,7 +314,7 @@ def given_source(
     example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     dataset, examples, splits, within = hold_out(experiment, dataset, example, types)
-    findings = [*similar("source", dataset, experiment.split.leave_out)]
+    findings = [*check_names("source", dataset, experiment.split.leave_out)]
     for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
         findings.append(Finding("warning", code, message))
     left_out = f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."

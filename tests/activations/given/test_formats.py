@@ -23,6 +23,18 @@ def first_read(folder):
     return given.read(given.sites[0].text)
 
 
+@pytest.mark.parametrize("name", ["b.npz", "B.NPZ", "d.pt", "e.h5"])
+def test_a_folder_with_arrays_that_are_not_read_is_refused(tmp_path, name):
+    np.save(tmp_path / "a.npy", ROWS)
+    np.save(tmp_path / "c.npy", ROWS)
+    (tmp_path / "c.npy").rename(tmp_path / "c.NPY")
+    (tmp_path / "notes.txt").write_text("x")
+    assert [site.text for site in open_activations(tmp_path).sites] == ["a", "c"]
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(DataError, match=f"{name} is not read"):
+        open_activations(tmp_path)
+
+
 def zarr_array(folder, **options):
     """Write ROWS as a.zarr in four chunks; return its folder and the files of its chunks."""
     zarr = pytest.importorskip("zarr")

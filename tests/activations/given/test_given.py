@@ -116,6 +116,8 @@ def test_bfloat16_in_a_npy_file_has_no_type_of_its_own(tmp_path):
         ({"h0": ROWS, "h0 ": ROWS}, "'h0 ' looks the same as 'h0'"),
         ({"h0": ROWS, "\uff480": ROWS}, "'\uff480' looks the same as 'h0'"),
         ({"\xe9": ROWS, "e\u0301": ROWS}, "'e\u0301' looks the same as '\xe9'"),
+        ({"layer_1": ROWS, "layer_01": ROWS}, "'layer_01' looks the same as 'layer_1'"),
+        ({1: ROWS, "Layer_001": ROWS}, "'Layer_001' looks the same as 'layer_1'"),
         ({"a\n": ROWS}, "cannot be printed"),
         ({"": ROWS}, "is empty"),
         ({"a" * 201: ROWS}, "has more than 200 characters"),

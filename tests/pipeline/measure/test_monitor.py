@@ -137,6 +137,16 @@ def test_negatives_that_are_among_the_data_are_left_out_and_reported(own):
     assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
 
 
+def test_groups_of_negatives_that_look_alike_are_reported(own):
+    rows = negatives("black").astype({"group": str})
+    rows.loc[[0, 1], "group"] = ["n0", "N0 "]
+    rows.to_csv(own.folder / "black.csv", index=False)
+    found = validate(own.load(*monitor("black"))).findings
+    (message,) = (one.message for one in found if one.code == "similar-groups")
+    assert "'N0 '" in message
+    assert "'n0'" in message
+
+
 def in_accents(texts):
     """Texts with their last letter in another encoding: full width."""
     return texts.str[:-1] + texts.str[-1].map(lambda one: chr(ord(one) + 0xFEE0))
