@@ -15,7 +15,7 @@ import numpy as np
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
 from probekit.data.frames import plain_cell
-from probekit.errors import ConfigError, DataError, path_of
+from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
@@ -195,7 +195,7 @@ def _read_tokens(
     columns["at"] = [at] * n_rows if isinstance(at, Real) else at
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
-        _check_ordered(name, column)
+        check_ordered(name, column)
         if len(column) != n_rows:
             raise DataError(
                 f"{name} has {len(column):,} entries, but labels has {n_rows:,}. Give one for each "
@@ -279,7 +279,7 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
         ConfigError: the values have no order, are one text, or cannot be iterated.
         DataError: an array does not have one axis.
     """
-    _check_ordered(name, values)
+    check_ordered(name, values)
     if hasattr(values, "detach"):  # a tensor, on any device
         values = values.detach().cpu()
     shape = getattr(values, "shape", None)
@@ -291,13 +291,3 @@ def _cells(name: str, values: Iterable[Any]) -> list[Any]:
     if set(map(type, cells)) <= {str, int, bool}:  # none is missing
         return cells
     return [*map(plain_cell, cells)]
-
-
-def _check_ordered(name: str, values: Any) -> None:
-    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
-    has_no_order = isinstance(values, Mapping | set | frozenset)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ConfigError(
-            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
-        )

@@ -85,7 +85,10 @@ class ReadTokens(NamedTuple):
         rows = np.sort(np.random.default_rng(0).permutation(n)[:_COMPARED])
         if texts is not None:
             tokenizer = Tokenizer.from_pretrained(model)
-            chosen = [tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist() for row in rows]
+            chosen = []
+            for row in rows:
+                with KeyLocation().at(f"texts[{row}]"):
+                    chosen.append(tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist())
         else:
             chosen = [integers(ids[row], f"row {row}") for row in rows]
         places = [integers(at[row], f"row {row}", 1)[0] if len(at) else -1 for row in rows]
