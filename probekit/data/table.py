@@ -297,7 +297,7 @@ def read_messages(where: str, cell: object) -> tuple[str, Turns]:
             fault = f"{key!r} is of type {type(value).__name__} in "
             json.dumps(value, default=_LISTED)
         written = [json.dumps(one, default=_LISTED) if one else "" for one in others]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(
             f'{where} is not a list of {{"role": ..., "content": ...}}: {fault}{shown(cell)}.'
         ) from error

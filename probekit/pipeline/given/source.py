@@ -34,6 +34,7 @@ from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_o
 from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
+from probekit.section import KeyLocation
 
 _LEFT_OUT = (
     "The activations were given, so networks with random weights and baselines that read the texts "
