@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,11 @@ def nearest(name: str, allowed: Iterable[str], count: int = 3) -> str:
     matches = difflib.get_close_matches(name.casefold(), folded, n=count, cutoff=0.6)
     # Names that differ only in case have the same folded form, which then matches twice.
     near = [each for match in dict.fromkeys(matches) for each in names if each.casefold() == match]
+    # A space at an end, or a character that is not printed, shows only in quotes.
+    quoted = [n if n == n.strip() and n.isprintable() else repr(n) for n in near or names]
     if near:
-        return f"Nearest: {', '.join(near)}."
-    shown = ", ".join(names[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
+        return f"Nearest: {', '.join(quoted)}."
+    shown = ", ".join(quoted[:20]) + (f", ... ({len(names)} in all)" if len(names) > 20 else "")
     return f"Allowed: {shown}."
 
 
@@ -113,7 +116,8 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
         remedy: sentence at the end of the message.
 
     Raises:
-        ConfigError: the value is neither a string nor a path, or contains NUL.
+        ConfigError: the value is neither a string nor a path, or no path of this system: it
+            contains NUL or a lone surrogate, or is too long.
 
     >>> path_of("out", "runs").name
     'runs'
@@ -123,12 +127,27 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
     probekit.errors.ConfigError: out is 3, of type int. Allowed: a string or a pathlib.Path.
     """
     if isinstance(value, str | os.PathLike):
-        if "\0" in os.fspath(value):
-            raise ConfigError(f"{name} is {value!r}, which contains NUL. {remedy}".rstrip())
+        try:  # what no record can hold, or no disk
+            os.fspath(value).encode()
+            Path(value).stat()
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", errno.ENAMETOOLONG) == errno.ENAMETOOLONG:
+                given = f"{name} is {str(value)[:80]!r}, which is not a valid path"
+                raise ConfigError(f"{given} ({error.args[-1]}). {remedy}".rstrip()) from error
         return Path(value)
     kind = type(value).__name__
     shown = f"{value!r}, of type {kind}" if isinstance(value, int | float) else f"of type {kind}"
     raise ConfigError(f"{name} is {shown}. Allowed: a string or a pathlib.Path. {remedy}".rstrip())
+
+
+def check_ordered(name: str, values: Any) -> None:
+    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
+    has_no_order = isinstance(values, Mapping | Set)
+    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        raise ConfigError(
+            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
+            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
+        )
 
 
 def check_has(name: str, value: Any, attribute: str, remedy: str) -> None:

@@ -47,6 +47,10 @@ _FOLDER = getattr(os, "O_DIRECTORY", None)  # None: a folder cannot be opened
 WAITED = 10.0  # seconds after which the holder of a lock is reported
 _SIGNATURE, _SINCE = 160, " since "  # length of a signature; what its time follows
 _UNSIGNED = "process PID of another user or machine since an unknown time"
+_STOPPED = (
+    "If it is stopped, continue it on its machine with `kill -CONT {0}`, or end it with "
+    "`kill -KILL {0}`"
+)
 _PAUSES = (0.02, 0.1, 0.5)  # seconds between attempts to replace a file that is open elsewhere
 # On network file systems each page fault of a memory map costs one round trip.
 _NETWORK = re.compile(r"nfs|cifs|smb|9p|fuse\.sshfs|ceph|lustre|glusterfs|beegfs|afs")
@@ -249,26 +253,21 @@ def inside(path: Path, root: Path | None = None) -> Path:
             a pipe or device.
     """
     root = path.parent if root is None else root
-    try:
-        target = path.resolve()
-        # Before Python 3.13 a loop of links is a RuntimeError; since then it stays in the path.
-        is_loop = target.is_symlink()
-    except (RuntimeError, OSError):
-        is_loop = True
-    if is_loop:
+    target = Path(os.path.realpath(path))  # `resolve` fails at a loop of links, in some versions
+    if os.path.islink(target):  # noqa: PTH114  # False for a name that is too long
         raise DataError(f"{path} is a link that cannot be followed. Replace it with the file.")
     if not target.is_relative_to(root.resolve()):
         raise DataError(
             f"{path} leads out of {root}, to {target}. Files of a run are read only from its own "
             "folder. Replace the link with the file if you trust its target."
         )
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    if os.path.exists(target) and not (target.is_file() or target.is_dir()):  # noqa: PTH110
         raise DataError(f"{path} is a pipe or a device. Replace it with a regular file.")
     return path
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path, refusal: str) -> Iterator[None]:
+def exclusive(folder: Path, what: str) -> Iterator[None]:
     """Lock a folder for this process during the block; create it if it does not exist.
 
     The operating system releases the lock when the process ends, even if it is killed. On a file
@@ -276,7 +275,7 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
 
     Args:
         folder: the folder; its lock file `.lock` is never removed.
-        refusal: the message if another process holds the lock.
+        what: what runs in it, for the message, such as "experiment".
 
     Raises:
         ConfigError: another process holds the lock.
@@ -284,7 +283,12 @@ def exclusive(folder: Path, refusal: str) -> Iterator[None]:
     """
     with try_lock(folder / ".lock", patience=_PAUSES[0]) as is_locked:
         if is_locked is False:  # None: the file system has no locks
-            raise ConfigError(refusal)
+            process = holder_of(folder) or _UNSIGNED
+            raise ConfigError(
+                f"Another process is running this {what} in {folder}: {process}. Wait for it to "
+                "end: the same command then reuses its results. Or give another --out. "
+                f"{_STOPPED.format(process.split()[1])}."
+            )
         yield
 
 
@@ -386,11 +390,9 @@ class Waiting:
         for process, _, since in (one.partition(_SINCE) for one in sorted(held & self._before)):
             if process not in self._told:
                 self._told.add(process)
-                number = process.split()[1]
                 self._tell(
-                    f"waiting for {process}, which has locked {self._place} since {since}. If it "
-                    f"is stopped, continue it on its machine with `kill -CONT {number}`, or end it "
-                    f"with `kill -KILL {number}`: other processes then do its work"
+                    f"waiting for {process}, which has locked {self._place} since {since}. "
+                    f"{_STOPPED.format(process.split()[1])}: other processes then do its work"
                 )
         self._before = held
 

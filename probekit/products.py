@@ -392,6 +392,9 @@ def check_device(
             and quotes the message of torch. Or there are several devices, but only one can be used,
             or they are of different types, or one is given twice.
     """
+    if not isinstance(device, str):
+        kind = type(device).__name__
+        raise ConfigError(f"device is of type {kind}. Allowed: a text, such as 'cpu' or 'cuda:0'.")
     names = device.split(",")
     if len(names) > 1 and not several:
         raise ConfigError(

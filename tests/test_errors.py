@@ -1,11 +1,19 @@
 """Arguments of the wrong type are reported by name, with what is allowed."""
 
+from datetime import date
+from pathlib import Path
+
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import probekit
 from probekit import Experiment, RunResult, SavedProbe, open_run, pretrain
-from probekit.errors import ConfigError, path_of
+from probekit.activations.given.formats import NpyArray
+from probekit.data.frames import MemoryData
+from probekit.data.readers import read_dataset
+from probekit.data.table import TableColumns
+from probekit.errors import ConfigError, ProbekitError, path_of
 from probekit.progress import shown_progress
 
 LAYERS = {0: [[float(row % 2)] for row in range(40)]}
@@ -105,3 +113,116 @@ def test_a_value_of_a_megabyte_is_cut_in_the_message(tmp_path, line):
         Experiment.from_file(path)
     assert len(str(caught.value)) < 2500
     assert f"{path}, line 2: " in str(caught.value)
+
+
+SAVED = SavedProbe.from_arrays(
+    [1.0, -1.0], 0.0, classes=["a", "b"], site="blocks.0.hook_resid_pre", model="mini"
+)
+_CELLS = [{"text": f"row {n}", "label": "ab"[n % 2], "src": "xyz"[n % 3]} for n in range(12)]
+_STUDY = "name: x\nmodel: {source: mini}\ndata: {name: x}\ntokens: {bos: false}\n"
+
+
+def _of_rows(rows, **columns):
+    columns = {"text": "text", "label": "label"} | columns
+    return read_dataset(
+        MemoryData(rows, "rows"),
+        format="memory",
+        name="x",
+        columns=TableColumns(**columns, values=("src",)),
+    )
+
+
+def _of_header(name):
+    file = Path("a.csv")
+    file.write_text(f"text,{name}\na,b\n")
+    return read_dataset(file, format="csv", columns=TableColumns(text="text", label="label"))
+
+
+def _of_message(**keys):
+    messages = [{"role": "user", "content": "a"} | keys]
+    return _of_rows([{"m": messages, "label": "a"}], messages="m")
+
+
+def _of_loop():
+    Path("one.csv").symlink_to("two.csv")
+    Path("two.csv").symlink_to("one.csv")
+    data = experiment()["data"] | {"format": "csv", "train": "one.csv", "test": "two.csv"}
+    return probekit.run(experiment() | {"data": data}, out="o", progress=False)
+
+
+def _of_study():
+    Path("study.yaml").write_text(f"{_STUDY}nonsense: 1\nover: {{probe.C: [[1], [2]]}}\n")
+    return probekit.run("study.yaml", out="o", progress=False)
+
+
+def _of_nan():
+    model = LogisticRegression().fit([[0.0], [1.0]], ["a", "b"])
+    model.coef_ = np.array([[np.nan]])
+    return SavedProbe.from_sklearn(model, site="blocks.0.hook_resid_pre", model="mini")
+
+
+def _probed(**options):
+    layers = {name: np.array(values) for name, values in LAYERS.items()}
+    return probekit.probe(layers, [0, 1] * 20, progress=False, **{"out": "o"} | options)
+
+
+def _verified(text):
+    return _probed(verify="mini", bos=False, texts=[text] * 40)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SavedProbe.load("a" * 5000), "not a valid path .File name too long"),
+        (lambda: SavedProbe.load("a" * 253), "File name too long"),
+        (lambda: SAVED.save("\ud800"), r"path is '\\ud800', which is not a valid path"),
+        (lambda: SAVED.save("a\0"), r"path is 'a\\x00', which is not a valid path"),
+        (lambda: _probed(out="\ud800"), r"out is '\\ud800', which is not a valid path"),
+        (lambda: _probed(device=1), "device is of type int. Allowed: a text"),
+        (lambda: probekit.apply_probe(SAVED, ["a"], device=None), "device is of type NoneType"),
+        (lambda: probekit.apply_probe(SAVED, {"a", "b"}), "texts is of type set. Give a list"),
+        (lambda: probekit.apply_probe(SAVED, {"a": "b"}), "texts is of type dict. Give a list"),
+        (lambda: probekit.apply_probe(SAVED, iter(["a"])), "width: 2 for the probe"),
+        (lambda: probekit.apply_probe(SAVED, np.array(["a", "b"])), "width: 2 for the probe"),
+        (lambda: probekit.apply_probe(SAVED, iter([])), "There is no text"),
+        (lambda: _of_rows([_CELLS[0] | {"src": "\ud800"}]), r"index 0: The cell of src '\\ud800'"),
+        (lambda: _of_rows([_CELLS[0] | {"src": "a\0"}]), r"index 0: The cell of src 'a\\x00'"),
+        (_of_loop, "cannot be read: Too many levels"),
+        (_of_nan, "The weights contain NaN"),
+        (lambda: _of_header("label\0"), r"no column 'label'. Nearest: 'label\\x00'."),
+        (lambda: _of_header("label "), "no column 'label'. Nearest: 'label '."),
+        (lambda: _of_header("lab"), "no column 'label'. Nearest: lab."),
+        (lambda: _of_message(on=date(2020, 1, 1)), "'on' is of type date in .*user"),
+        (lambda: _of_message(role=np.int64(3)), r"the roles \[.np.int64"),
+        (lambda: _of_rows([{"m": [np.int64(3)], "label": "a"}], messages="m"), "not a list of"),
+        (lambda: _verified(None), r"texts\[0\]: A text must be a str"),
+        (lambda: _verified("\ud800"), r"texts\[0\]: Character 0 of the text '\\ud800'"),
+        (_of_study, "line 5: unknown key 'nonsense' of a study. Allowed: .*over, probe, published"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_door(call, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ProbekitError, match=message):
+        call()
+
+
+def test_an_integer_of_numpy_in_a_message_is_kept():
+    (example,) = _of_message(turn=np.int64(3)).examples
+    assert example.turns[0].others == '{"turn": 3}'
+
+
+def test_a_text_without_a_label_may_contain_nul():
+    dataset = _of_rows([{"text": "a\0b"}], text="text", label=None)
+    assert dataset.examples[0].text == "a\0b"
+
+
+@pytest.mark.parametrize("kind", ["f4", "f8", "f2"])
+def test_numbers_are_the_same_in_any_order_of_bytes(kind, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(5, 3))
+    read = []
+    for order in "<>":
+        np.save(tmp_path / "layer_0.npy", rows.astype(order + kind))
+        array = NpyArray(tmp_path / "layer_0.npy")
+        read.append(np.concatenate([*array.parts(2)]))
+        assert array.dtype == f"float{8 * int(kind[1])}"
+    assert read[0].tobytes() == read[1].tobytes()

@@ -21,7 +21,7 @@ from probekit.activations.given.formats import find_arrays
 from probekit.activations.local import LocalFiles
 from probekit.activations.upkeep import caches_in
 from probekit.data.readers import read_dataset, read_texts
-from probekit.errors import ProbekitError, StoreError
+from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.experiment.loader import load_any_experiment
 from probekit.files import Waiting, csv_text, inside, is_on_network, parse_csv, read_csv
 from probekit.model.weights.checkpoint import open_weights
@@ -280,6 +280,19 @@ def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
     (message,) = messages
     assert message.startswith(named)
     assert f"`kill -CONT {holder.pid}`, or end it with `kill -KILL {holder.pid}`" in message
+
+
+def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
+    command = [sys.executable, "-c", _HOLDER, tmp_path / ".lock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(ConfigError) as caught, files.exclusive(tmp_path, "study"):
+            pass
+        holder.kill()
+    named = f"running this study in {tmp_path}: process {holder.pid} on {platform.node()} since 20"
+    assert named in str(caught.value)
+    assert f"continue it on its machine with `kill -CONT {holder.pid}`" in str(caught.value)
 
 
 READERS = {

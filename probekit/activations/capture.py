@@ -248,7 +248,7 @@ class Work:
                 raise DataError(
                     f"{self.requests.folder}: token {tokens.positions[place]} of text "
                     f"{tokens.example[place]} at {site} differs from the network's by "
-                    f"{percent(error.max())} of its norm, the median token by "
+                    f"{percent(error.max())} of its norm; the median error is "
                     f"{percent(np.median(error))}. Let the engine write its requests again."
                 )
         return {site: (float(np.median(one)), float(one.max())) for site, one in errors.items()}

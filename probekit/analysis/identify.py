@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.amounts import counted
-from probekit.data.frames import check_ordered
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, check_ordered
 from probekit.lazy_rows import as_array
 from probekit.model.families.table import in_dtype, load_model
 from probekit.model.network import Network

@@ -122,8 +122,9 @@ class Example:
         reply_ids: tokens of the last turn, if a network generated it; empty if it is tokenized.
 
     Raises:
-        DataError: text, label, group or id is empty or not valid Unicode, one of them other than
-            the text contains a NUL character, or the span is empty or not within the text.
+        DataError: text, label, group or id is empty, one of them or a cell of `values` is not valid
+            Unicode or, other than the text, contains a NUL character, or the span is empty or not
+            within the text.
 
     >>> example = Example("The keys", "plural", group="key", id="row 1", span=(4, 8))
     >>> example.text[slice(*example.span)]
@@ -145,6 +146,9 @@ class Example:
     def __post_init__(self) -> None:
         for name in ("text", "label", "group", "id"):
             check_field(name, getattr(self, name))
+        for name, cell in self.values:
+            if cell and not cell.isspace():  # a cell may be empty
+                check_field(f"cell of {name}", cell)
         if self.span is not None and not 0 <= self.span[0] < self.span[1] <= len(self.text):
             raise DataError(
                 f"The span {self.span} is empty or not within the {len(self.text)} characters of "

@@ -18,7 +18,7 @@ import numpy as np
 from probekit.data.examples import RowSource, StringArray
 from probekit.data.table import Table, TableRow, distinct_cells, shown
 from probekit.data.text_files import reading_data
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError, DataError, check_ordered
 from probekit.provenance import install_command
 
 _SIDES = ("train", "test")
@@ -330,13 +330,3 @@ def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
     if set(map(type, cells)) <= {str, int, bool}:  # none is missing
         return cells
     return [*map(plain_cell, cells)]
-
-
-def check_ordered(name: str, values: Any) -> None:
-    """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
-    has_no_order = isinstance(values, Mapping | set | frozenset)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise ConfigError(
-            f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
-            f"for each row, in the order of the rows; of a dict, such as list({name}.values())."
-        )

@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
@@ -19,6 +18,7 @@ from probekit.errors import DataError, UnknownNameError, nearest
 _MISSING_VALUES = frozenset(
     {"nan", "NaN", "NAN", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 )
+_LISTED = methodcaller("tolist")  # of NumPy -> of Python
 _READ = ("role", "content")  # keys of a message
 _SHOWN = 60  # characters of a cell in a message
 _MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
@@ -176,7 +176,7 @@ def shown(value: object) -> str:
     ('"a"', '1.5', '{1}')
     """
     try:
-        text = json.dumps(value)
+        text = json.dumps(value, default=repr if isinstance(value, list | dict) else None)
     except (TypeError, ValueError, RecursionError):
         text = object.__repr__(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
@@ -260,7 +260,8 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
     else:
         cell = row.cells[columns.messages]
         text, turns = read_messages(f"{row.source}: column {columns.messages!r}", cell)
-    label = string(columns.label) if columns.label else text
+    # Without a column, the label has no meaning; it must not contain NUL, as texts may.
+    label = string(columns.label) if columns.label else text.replace("\0", "\ufffd")
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
@@ -301,20 +302,23 @@ def read_messages(where: str, cell: Any) -> tuple[str, Turns]:
     >>> read_messages("", '[{"role": "user", "content": "Is it far?", "name": "Ann"}]')
     ('Is it far?', (Turn(start=0, end=10, role='user', others='{"name": "Ann"}'),))
     """
+    fault = ""
     try:
         read = partial(json.loads, object_pairs_hook=partial(distinct_cells, where))
         messages: Any = list(read(cell) if isinstance(cell, str) else cell)
         listed = [(one["role"], one["content"]) for one in messages]
         others = [
-            {key: value for key, value in one.items() if value is not None and key not in _READ}
-            for one in messages
+            {k: v for k, v in m.items() if k not in _READ and v is not None} for m in messages
         ]
-        written = [json.dumps(one, default=np.ndarray.tolist) if one else "" for one in others]
+        for key, value in (pair for one in others for pair in one.items()):
+            fault = f"{key!r} is of type {type(value).__name__} in "
+            json.dumps(value, default=_LISTED)
+        written = [json.dumps(one, default=_LISTED) if one else "" for one in others]
     except DataError:  # also a ValueError, but with a complete message
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise DataError(
-            f'{where} is not a list of {{"role": ..., "content": ...}}: {shown(cell)}.'
+            f'{where} is not a list of {{"role": ..., "content": ...}}: {fault}{shown(cell)}.'
         ) from error
     roles = [role for role, _ in listed]
     has_system = roles[:1] == ["system"]

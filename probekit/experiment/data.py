@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -379,7 +380,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     else:
         files = {"": data.file, "train": data.train, "test": data.test}
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
-        if len({path.resolve() for path in sources.values()}) < len(sources):
+        if len({os.path.realpath(path) for path in sources.values()}) < len(sources):
             raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
     return _read(data, sources, values)
 

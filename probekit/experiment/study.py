@@ -22,7 +22,7 @@ from probekit.data.readers import FORMATS
 from probekit.data.table import column_of
 from probekit.data.text_files import csv_table
 from probekit.errors import ConfigError, DataError, nearest
-from probekit.experiment.activations import AnyExperiment, experiment_in
+from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
 from probekit.experiment.document import Document
 from probekit.experiment.schema import Experiment
 from probekit.probes.data import as_number
@@ -193,6 +193,10 @@ def make_study(document: Document, over: Mapping[str, Any] | None = None) -> Stu
     base, axes, cells = document.values(), list[list[_Value]](), dict[str, StudyCell]()
     published, equals = base.pop("published", None), dict[str, Sequence[_Value]]()
     base.pop("over", None)
+    known = {"over", "published", *Experiment.model_fields, *ActivationExperiment.model_fields}
+    for key in (one for one in base if one not in known):
+        text = f"unknown key {key!r} of a study. {nearest(key, known)}"
+        raise ConfigError(document.put((key,), text))
     lists = [*_lists(source)]
     for key, place, listed in lists:
         if key == DATA:

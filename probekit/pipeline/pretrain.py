@@ -87,8 +87,7 @@ def pretrain(
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(path_of("recipe", recipe, "Or give a Recipe."))
     folder = Path(out) / recipe.name
-    refusal = f"Another process is training in {folder}. Wait for it, or give another --out."
-    with exclusive(folder, refusal):
+    with exclusive(folder, "training"):
         sweep_drafts(folder.rglob(".*"))
         with (
             shown_progress(watcher, progress=progress) as shown,

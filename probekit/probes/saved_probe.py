@@ -588,8 +588,10 @@ class SavedProbe:
             path: the common stem of the files, or the path of one of them.
 
         Raises:
+            ConfigError: the path is not valid.
             StoreError: a file cannot be written.
         """
+        path = path_of("path", path)
         tensors: bytes = safetensors.numpy.save(
             {
                 f"layers.{number}.{part}": array
@@ -601,7 +603,7 @@ class SavedProbe:
             format=FORMAT, tensors=digest([tensors]), classes=self.classes, facts=self.facts
         )
         content = record.model_dump(mode="json")
-        json_path, tensor_path = probe_files(Path(path))
+        json_path, tensor_path = probe_files(path)
         write_atomic(tensor_path, tensors)
         # If the process is killed between the two writes, the digests do not match.
         write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
@@ -773,7 +775,7 @@ class SavedProbe:
         bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
         bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
         is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
-        if is_classifier and np.ndim(last.predict(0 * weight[:1])) > 1:
+        if is_classifier and np.ndim(last.predict(np.zeros_like(weight[:1]))) > 1:
             raise DataError(
                 f"This {kind} predicts several labels of a row. Fit a classifier for each label."
             )

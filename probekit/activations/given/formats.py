@@ -179,6 +179,8 @@ def dtype_name(dtype: Any) -> str:
     >>> dtype_name(np.dtype("V2")), dtype_name(np.dtype("float16"))
     ('bfloat16', 'float16')
     """
+    # The order of bytes is no property of the numbers.
+    dtype = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else dtype
     return "bfloat16" if dtype == "V2" else str(dtype).removeprefix("torch.")
 
 

@@ -173,17 +173,21 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
 def _features_left_out(source: Source) -> list[Finding]:
     """Return a warning of features that fits leave out, although they are not constant.
 
-    Some rows are read, evenly spaced. Constant features are counted where a given array has no
-    others: a network embeds equal tokens, such as the full stop of all texts, alike.
+    Some training rows are read, evenly spaced: fits scale by those. Constant features are counted
+    where a given array has no others: a network embeds equal tokens, such as the full stop of all
+    texts, alike.
     """
     left_out = dict[str, None]()
+    train = np.unique(np.concatenate([split.train for split in source.rows.splits]))
+    chosen = train[np.linspace(0, len(train) - 1, min(len(train), N_SAMPLED)).astype(int)]
+    where = f" in {len(chosen)} sampled rows" if len(chosen) < len(train) else ""
+    about = "about " if where else ""
     for site, position in product(source.rows.selections, range(len(source.rows.positions))):
-        rows = source.block(site, position)
-        X = rows[np.linspace(0, len(rows) - 1, min(len(rows), N_SAMPLED)).astype(int)]
+        X = source.block(site, position)[chosen]
         is_out = np.isinf(Scaling.standard(X).scale)
         is_odd = is_out.all() and not isinstance(source, ModelSource)
         n = np.count_nonzero(is_out & (is_odd | (X[:1] != X).any(axis=0)))
-        left_out |= {f"{n:,} of {len(is_out):,} at {site.text}": None} if n else {}
+        left_out |= {f"{about}{n:,} of {len(is_out):,} at {site.text}{where}": None} if n else {}
     message = (
         "Features that are constant or vary only by rounding are left out: "
         f"{first_names([*left_out], 3)}. To keep small differences, subtract means in float64."

@@ -78,11 +78,6 @@ from probekit.training.run_files import find_checkpoints
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
-_BUSY = (
-    "Another process is running this experiment in {}. Wait for it to end: the same command then "
-    "reuses its results. Or give another --out."
-)
-
 
 # The map by step shows only scores; controls and statistics are computed at the last checkpoint.
 _LEFT_OUT: Mapping[str, Any] = {
@@ -134,7 +129,7 @@ def run_source(
     if device != "cpu":
         n_workers = 1  # processes cannot share one accelerator
     with (
-        exclusive(path, _BUSY.format(path)),
+        exclusive(path, "experiment"),
         recorded_stage(path, watcher) as watched,
         ExitStack() as others,
     ):

@@ -14,8 +14,8 @@ import numpy as np
 
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
-from probekit.data.frames import check_ordered, plain_cells, plain_texts
-from probekit.errors import ConfigError, DataError, path_of
+from probekit.data.frames import plain_cells, plain_texts
+from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations

@@ -34,6 +34,7 @@ from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_o
 from probekit.pipeline.experiment.source import TASK, Source
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
+from probekit.section import KeyLocation
 
 _LEFT_OUT = (
     "The activations were given, so networks with random weights and baselines that read the texts "
@@ -85,7 +86,10 @@ class ReadTokens(NamedTuple):
         rows = np.sort(np.random.default_rng(0).permutation(n)[:_COMPARED])
         if texts is not None:
             tokenizer = Tokenizer.from_pretrained(model)
-            chosen = [tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist() for row in rows]
+            chosen = []
+            for row in rows:
+                with KeyLocation().at(f"texts[{row}]"):
+                    chosen.append(tokenizer.encode(texts[row], bos=bool(bos)).ids.tolist())
         else:
             chosen = [integers(ids[row], f"row {row}") for row in rows]
         places = [integers(at[row], f"row {row}", 1)[0] if len(at) else -1 for row in rows]

@@ -47,7 +47,6 @@ from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
-_BUSY = "Another process is running this experiment in {}. Wait for it to end, or give another out."
 _OF_PAIRS = ("patch", "swap")  # edits that write values of the counterfactual
 _MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
 Step = EffectStep | VerdictStep
@@ -236,7 +235,7 @@ def intervene(
         card = read_card(experiment.data)
         source = model_source(experiment, device)
         path = Path(out) / experiment.name / run_key(source, card)
-        with exclusive(path, _BUSY.format(path)), recorded_stage(path, shown) as watched:
+        with exclusive(path, "experiment"), recorded_stage(path, shown) as watched:
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
             write_causes(source, None, folder, watched)
             folder.finish()

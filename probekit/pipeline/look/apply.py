@@ -24,6 +24,7 @@ from probekit.errors import (
     MissingError,
     UnknownNameError,
     check_has,
+    check_ordered,
     nearest,
 )
 from probekit.experiment.activations import GIVEN_POSITION
@@ -134,6 +135,8 @@ def apply_probe(
     """
     check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
     texts = [texts] if isinstance(texts, str) else texts
+    check_ordered("texts", texts)
+    texts = list(texts)
     if not texts:
         raise DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)

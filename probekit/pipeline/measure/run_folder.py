@@ -63,7 +63,7 @@ def at_work(run_dir: Path) -> Iterator[None]:
         StoreError: the folder cannot be written or locked.
     """
     lock = run_dir / CLAIMS / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(2)}.worker"
-    with try_lock(lock):
+    with try_lock(lock, patience=_PAUSE):  # `ended_workers` may hold it now
         try:
             yield
         except Exception as error:

@@ -33,10 +33,6 @@ from probekit.results.table import TableColumn, make_table
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
-_BUSY = (
-    "Another process is running this study in {}. Wait for it to end: the same command then reuses "
-    "its results. Or give another --out."
-)
 _LEAST_MEMORY = 500e6  # bytes of a process that runs cells
 _LEAST_SECONDS = 1.0  # of a cell that is not finished yet
 
@@ -86,7 +82,7 @@ def run_study(
         StoreError: the table cannot be written.
     """
     folder, failed = out / study.name, defaultdict[str, list[str]](list)
-    with exclusive(folder, _BUSY.format(folder)), recorded_stage(folder, watcher) as watched:
+    with exclusive(folder, "study"), recorded_stage(folder, watcher) as watched:
         # Until the study ends, workers wait for its next cell.
         write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
         for name in (STUDY_RECORD, "report.html"):
