@@ -91,14 +91,17 @@ class HubTokenizer(Tokenizer):
             raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
 
     def _with_named_tokens(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the content in which all tokens that the settings name are special tokens."""
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        """Return the content with all tokens that the settings add or name.
+
+        Raises:
+            CheckpointError: the tokens cannot be read, or the settings do not describe one.
+        """
         try:
             added = {token["content"]: token for token in content.get("added_tokens") or ()}
             ids = content["model"]["vocab"] | {text: token["id"] for text, token in added.items()}
-            for text in self._settings.named(ids):
-                token = added.get(text, {"id": ids[text], "content": text, **flags})
-                added[text] = token | {"special": True}
+            for text in dict.fromkeys([*self._settings.named(ids), *self._settings.added]):
+                token = added.get(text, {"id": ids[text], "content": text})
+                added[text] = token | self._settings.flags(text, added.get(text))
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{path}: vocab or added_tokens cannot be read.") from error
         return {**content, "added_tokens": [*added.values()]}

@@ -29,6 +29,12 @@ def of_merges(merges=MERGES, *added, space=False, processor=None):
     return made
 
 
+def described(**change):
+    """Settings that describe the token of mini."""
+    token = {"content": "<|endoftext|>", "special": True, **FLAGS, **change}
+    return {"added_tokens_decoder": {"0": token}}
+
+
 def write(folder, encoder=None, **files):
     """Write a folder of GPT-2: mini's pair, a tokenizer.json, and other files by their stem."""
     for name in ("vocab.json", "merges.txt"):
@@ -69,6 +75,40 @@ def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, 
         assert tokenizer.encode(text).ids.tolist() == expected
     tokenizer.save_pretrained(tmp_path / "saved")
     assert Tokenizer.from_pretrained(tmp_path / "saved").digest == tokenizer.digest
+
+
+@pytest.mark.parametrize("change", [{flag: True} for flag in FLAGS] + [{"special": False}])
+@pytest.mark.parametrize("of", ["tokenizer.json", "decoder", "key"])
+def test_flags_of_added_tokens_are_those_of_transformers(tmp_path, change, of):
+    """Of a token in tokenizer.json, of one that only the decoder has, and of a named one."""
+    settings = described(**change)
+    encoder = of_merges()
+    if of != "tokenizer.json":
+        encoder = Encoder.from_str(json.dumps(json.loads(encoder.to_str()) | {"added_tokens": []}))
+    if of == "key":
+        settings = {"bos_token": {"__type": "AddedToken", **settings["added_tokens_decoder"]["0"]}}
+    folder = write(tmp_path, encoder, tokenizer_config=settings)
+    tokenizer, reference = (
+        one.from_pretrained(folder) for one in (Tokenizer, PreTrainedTokenizerFast)
+    )
+    for text in ("a <|endoftext|> b", "x<|endoftext|>y", "<|endoftext|>"):
+        for mode in ("tokens", "text"):
+            read = tokenizer.encode(text, bos=False, special_tokens=mode)
+            expected = reference(text, split_special_tokens=mode == "text")["input_ids"]
+            assert read.ids.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<s>")]
+)
+def test_of_a_pair_only_named_tokens_are_special(tmp_path, settings):
+    folder = write(tmp_path, tokenizer_config=settings)
+    ids = IDS | {"<s>": N_IDS, "<t>": N_IDS + 1}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    tokenizer, reference = (one.from_pretrained(folder) for one in (Tokenizer, GPT2Tokenizer))
+    for text in ("a <s> b", "x<t>y", "<|endoftext|>"):
+        read = tokenizer.encode(text, bos=False, special_tokens="tokens").ids.tolist()
+        assert read == reference(text)["input_ids"]
 
 
 @pytest.mark.parametrize("adds", [True, False, None])
@@ -116,6 +156,19 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
             },
         ),
         (of_merges(), {"tokenizer_config": {"do_lower_case": True, "fix_mistral_regex": True}}),
+        (of_merges(), {"added_tokens": {"Ġthe": IDS["Ġthe"]}}),
+        (None, {"added_tokens": {"<|endoftext|>": 0}}),
+        (None, {"tokenizer_config": {"cls_token": "the"}}),
+        (None, {"tokenizer_config": described(lstrip=True)}),
+        (None, {"tokenizer_config": described(special=False)}),
+        (
+            None,
+            {
+                "tokenizer_config": {
+                    "bos_token": described(rstrip=True)["added_tokens_decoder"]["0"]
+                }
+            },
+        ),
     ],
 )
 def test_what_would_change_ids_is_refused_by_name(tmp_path, refused, encoder, files):
