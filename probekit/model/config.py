@@ -40,7 +40,8 @@ def is_harmless(key: str, value: Any) -> bool:
     >>> is_harmless("unk_token_id", 0), is_harmless("mlp_bias", True), is_harmless("logit_scale", 2)
     (True, False, False)
     """
-    if value is None or re.search(r"^_|_token_(ids?|index)$", key):
+    is_empty = value is None or (key == "pruned_heads" and value == {})
+    if is_empty or re.search(r"^_|_token_(ids?|index)$", key):
         return True
     return key in _HARMLESS or (value is False and f"{key}=false" in _HARMLESS)
 
@@ -414,8 +415,13 @@ class ModelConfig(ABC):
             )
         unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
         if unknown.keys() != set(ignore):
-            shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items()) or "none"
+            shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items())
             shown += f"; in `ignore`: {', '.join(ignore)}" if ignore else ""
+            if not unknown:
+                raise ConfigError(
+                    f"`ignore` names {', '.join(ignore)}, but the file has no unknown key: these "
+                    "are read, change nothing, or are absent. Remove them from `ignore`."
+                )
             raise ConfigError(
                 f"unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
                 f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model: "

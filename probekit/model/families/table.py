@@ -163,7 +163,7 @@ def load_model(
     device: str | Sequence[str] = "cpu",
     *,
     revision: str | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] | None = None,
     in_memory: bool = True,
 ) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
@@ -193,13 +193,13 @@ def load_model(
             those that the config describes.
         OutOfMemoryError: a tensor needs more memory than there is.
     """
-    source = sources.ignoring(sources.at_revision(source, revision), ignore)
+    source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
 
 
-def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
+def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
@@ -224,7 +224,7 @@ def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
             f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
             "LlamaForCausalLM.from_pretrained(FOLDER)."
         )
-    config = config_of(model.config.to_dict(), f"The config of {title}", ignore)
+    config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
     network.load_state_dict(tensors, assign=True)

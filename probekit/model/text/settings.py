@@ -127,9 +127,10 @@ class TokenizerSettings:
         return _tokens([self.entries[key] for key in keys])
 
     def flags(self, text: str, stored: Mapping[str, Any] | None = None) -> dict[str, bool]:
-        """Return how transformers finds an added token in a text, given the entry in tokenizer.json.
+        """Return how transformers finds an added token in a text, given its entry in the file.
 
-        `added_tokens_decoder` precedes tokenizer.json, which precedes keys such as `bos_token`.
+        `added_tokens_decoder` precedes the entry in tokenizer.json, `stored`, and that precedes
+        keys such as `bos_token`.
 
         Raises:
             CheckpointError: only added_tokens.json adds the token, which does not describe it.
