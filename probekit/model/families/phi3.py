@@ -93,12 +93,6 @@ class Phi3Config(shared.GatedConfig):
 
     TITLE: ClassVar[str] = "Phi-3"
     KINDS: ClassVar[Mapping[str, Kind]] = {"phi3": Kind()}
-    REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **shared.GatedConfig.REQUIRED,
-        "full_attn_mod": (1, None),
-        "interpolate_factor": (1, None),
-        "lm_head_bias": (False, None),
-    }
     ROTATES_PART: ClassVar[bool] = True
     site_rows: ClassVar[tuple[Site, ...]] = SITES
     components: ClassVar[tuple[Component, ...]] = COMPONENTS

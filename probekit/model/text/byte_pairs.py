@@ -156,12 +156,6 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     settings = TokenizerSettings.read(files, folder, refused="add_prefix_space")
     special = settings.named(ids)
     flags = {text: settings.flags(text) for text in (*special, *settings.added)}
-    for text, one in flags.items():
-        if one["single_word"] or one["lstrip"] or one["rstrip"] or not one["special"]:
-            raise CheckpointError(
-                f"{folder}: the token {text!r} is not read as a special token, or not the same in "
-                f"every place ({one}), which needs a tokenizer.json. Save the tokenizer as one."
-            )
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.
@@ -193,11 +187,12 @@ def read_vocabulary(folder: Path) -> Vocabulary:
             f"{path} has {counted(len(orphans), 'token')} that no merge produces, the first is "
             f"{orphans[0]!r}. The merges are incomplete, or of another vocabulary."
         )
-    if merged := [text for text in special if text in ranked]:
-        raise CheckpointError(
-            f"{folder}: {merged[0]!r} is named as a special token, but merges produce it. Save the "
-            "tokenizer as a tokenizer.json."
-        )
+    for text, one in flags.items():
+        if text in ranked or {key for key in one if one[key]} - {"normalized"} != {"special"}:
+            raise CheckpointError(
+                f"{folder}: the token {text!r} is one that merges produce, or not read as special at "
+                f"every place ({one}). Save the tokenizer as a tokenizer.json."
+            )
     if len(set(ids.values())) < len(ids):
         raise CheckpointError(f"{path} assigns the same id to several tokens.")
     return Vocabulary(

@@ -33,14 +33,12 @@ class _Message(dict[str, Any]):
         super().__init__(entries)
         self._unread = {key for key, value in entries.items() if value not in ("", [], {}, None)}
         # As transformers does: the first name is the usual one, and `thinking` that of gpt-oss.
-        said = [entries[key] for key in _REASONING if entries.get(key) is not None]
-        if said:
-            self.update({"thinking": said[0], **entries, "reasoning_content": said[0]})
+        for said in [entries[key] for key in _REASONING if entries.get(key) is not None][:1]:
+            self.update({"thinking": said, **entries, "reasoning_content": said})
 
     def _read(self, key: str) -> None:
         """Note that the template reads a key, and with it the same text under another name."""
-        names = _REASONING if key in _REASONING else (key,)
-        entries = dict(self)
+        entries, names = dict(self), _REASONING if key in _REASONING else (key,)
         self._unread -= {one for one in names if entries.get(one) == entries.get(key)}
 
     def __getitem__(self, key: str) -> Any:
@@ -108,12 +106,10 @@ class ChatTemplate:
         marks = [f"\ue000{number}\ue001" for number in range(len(turns))]
         before, *parts = re.split("|".join(marks), self._text(marks, roles, others))
         if len(parts) != len(turns):
-            advice = f"Give fewer turns{', or none of the system' if 'system' in roles else ''}."
-            if len(turns) == 1:
-                advice = f"It writes {before[:60]!r} in place of a turn. Use another template."
             raise DataError(
-                f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
-                f"{advice}"
+                f"{self._where}: the chat template does not write each of {len(turns)} turns once, "
+                f"but {text[:60]!r}. Use another template, or give fewer turns"
+                f"{', or none of the system' if 'system' in roles else ''}."
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):

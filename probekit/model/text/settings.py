@@ -110,15 +110,14 @@ class TokenizerSettings:
         Raises:
             CheckpointError: the vocabulary lacks one of them, or numbers an added token otherwise.
         """
-        texts: dict[str, Any] = dict.fromkeys(self._named)
-        for text, number in {**texts, **self.added}.items():
+        for text, number in {**dict.fromkeys(self._named), **self.added}.items():
             if text not in ids or (number is not None and str(ids[text]) != str(number)):
                 of_id = "" if number is None else f" of id {number}"
                 raise CheckpointError(
                     f"{self.folder}: the vocabulary has no token {text!r}{of_id}, which the files "
                     "next to it name. Save the tokenizer again by its method `save_pretrained`."
                 )
-        return [*texts]
+        return [*self._named]
 
     @property
     def _named(self) -> dict[str, Mapping[str, Any]]:
@@ -141,12 +140,10 @@ class TokenizerSettings:
                 f"{self.folder / ADDED} adds {text!r}, but no other file describes that token. "
                 "Save the tokenizer again by its method `save_pretrained`."
             )
-        entry = {
-            **(named.get(text, {}) if stored is None else stored),
-            **self.described.get(text, {}),
-        }
-        special = text in named or any((one or {}).get("special") for one in (stored, entry))
-        return {key: bool(entry.get(key)) for key in _FLAGS} | {"special": special}
+        first = named.get(text, {}) if stored is None else stored
+        entry = {**first, **self.described.get(text, {})}
+        special = text in named or entry.get("special") or first.get("special")
+        return {**{key: bool(entry.get(key)) for key in _FLAGS}, "special": bool(special)}
 
 
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")

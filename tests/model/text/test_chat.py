@@ -186,7 +186,7 @@ def test_two_texts_of_reasoning_are_not_dropped():
 
 def test_a_template_that_writes_no_turn_says_what_it_writes():
     for template in ("", "hello"):
-        with pytest.raises(DataError, match=f"writes '{template}' in place of a turn"):
+        with pytest.raises(DataError, match=f"1 turns once, but '{template}'"):
             ChatTemplate(template).render(["x"])
 
 
