@@ -190,8 +190,8 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     for text, one in flags.items():
         if text in ranked or {key for key in one if one[key]} - {"normalized"} != {"special"}:
             raise CheckpointError(
-                f"{folder}: the token {text!r} is one that merges produce, or not read as special at "
-                f"every place ({one}). Save the tokenizer as a tokenizer.json."
+                f"{folder}: the token {text!r} is one that merges produce, or not read as special "
+                f"at every place ({one}). Save the tokenizer as a tokenizer.json."
             )
     if len(set(ids.values())) < len(ids):
         raise CheckpointError(f"{path} assigns the same id to several tokens.")

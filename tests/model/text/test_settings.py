@@ -6,8 +6,9 @@ import shutil
 import pytest
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Encoder
-from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
+from probekit.errors import CheckpointError
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 
@@ -62,9 +63,18 @@ def template(before="", after=""):
         (of_merges(MERGES, AddedToken("<new>", special=False)), {"bos_token": "<new>"}),
         (of_merges(MERGES, AddedToken("Ke", lstrip=True)), {"additional_special_tokens": ["x"]}),
         (of_merges(space=True), {"add_prefix_space": True}),
+        (of_merges(space=True), {}),
         (of_merges(processor=template("<|endoftext|>")), {"bos_token": "<|endoftext|>"}),
     ],
-    ids=["retrained", "special", "not special", "in words", "space", "bos"],
+    ids=[
+        "retrained",
+        "special",
+        "not special",
+        "in words",
+        "space",
+        "space only in the file",
+        "bos",
+    ],
 )
 def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, settings):
     folder = write(tmp_path, encoder, tokenizer_config=settings)
@@ -111,6 +121,63 @@ def test_of_a_pair_only_named_tokens_are_special(tmp_path, settings):
         assert read == reference(text)["input_ids"]
 
 
+STEPS = {
+    "own": {},
+    "NFC": {"normalizer": {"type": "NFC"}},
+    "NFKC": {"normalizer": {"type": "NFKC"}},
+    "trimmed": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    },
+    "space": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    },
+    "digits": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "trim_offsets": True,
+                    "use_regex": True,
+                },
+            ],
+        }
+    },
+}
+CLASSES = ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizer", None]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen2", "phi3"])
+def test_ids_are_those_of_the_class_that_transformers_chooses(tmp_path, model_type, steps):
+    encoder, n_read = json.loads(of_merges().to_str()) | STEPS[steps], 0
+    for name in CLASSES:
+        folder = write(tmp_path, tokenizer_config={"tokenizer_class": name} if name else {})
+        (folder / "tokenizer.json").write_text(json.dumps(encoder))
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+        try:
+            tokenizer = Tokenizer.from_pretrained(folder)
+        except CheckpointError:
+            continue
+        n_read += 1
+        reference = AutoTokenizer.from_pretrained(folder)
+        for text in (*TEXTS, "1234 don't cafe\u0301"):
+            expected = reference(text, split_special_tokens=True)["input_ids"]
+            assert tokenizer.encode(text, bos=False).ids.tolist() == expected, (name, text)
+    # Phi-3 always reads the file, and Llama does unless the class is another one.
+    least = {"phi3": 5, "llama": 2}.get(model_type, 0)
+    assert n_read >= max(least, steps in ("own", "trimmed") and model_type == "gpt2")
+
+
+def test_a_class_that_builds_other_steps_is_named(tmp_path, refused):
+    for name in ("GPTNeoXTokenizerFast", "OtherTokenizer"):
+        folder = write(tmp_path, of_merges(), tokenizer_config={"tokenizer_class": name})
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+        refused(Tokenizer.from_pretrained, folder)
+
+
 @pytest.mark.parametrize("adds", [True, False, None])
 def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     """GPT-2 without tokenizer.json, with another token at the beginning."""
@@ -139,7 +206,7 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     [
         (None, {"tokenizer_config": {"add_prefix_space": True}}),
         (of_merges(), {"tokenizer_config": {"add_prefix_space": True}}),
-        (of_merges(space=True), {}),
+        (of_merges(space=True), {"tokenizer_config": {"add_prefix_space": False}}),
         (None, {"added_tokens": {"<new>": N_IDS}}),
         (of_merges(), {"added_tokens": {"<|endoftext|>": 5}}),
         (of_merges(), {"tokenizer_config": {"added_tokens_decoder": {"9": {"content": "<new>"}}}}),
