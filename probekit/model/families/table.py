@@ -203,15 +203,16 @@ def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Net
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
-    both.
+    both. Only the config and the weights are read: replaced modules, and changed buffers such as
+    `inv_freq` after `half()`, are not seen, and hooks are refused.
 
     Args:
         model: the model of transformers.
         ignore: unknown keys of its config that change nothing in this model.
 
     Raises:
-        CheckpointError: no family has the architecture, or the tensors are not those that the
-            config describes.
+        CheckpointError: no family has the architecture, the tensors are not those that the config
+            describes, or a module has a forward hook.
     """
     from probekit.model.weights.state_dict import shared_tensors
 
@@ -224,6 +225,9 @@ def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Net
             f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
             "LlamaForCausalLM.from_pretrained(FOLDER)."
         )
+    hooks = ("_forward_hooks", "_forward_pre_hooks")
+    if hooked := [name for name, one in model.named_modules() if any(vars(one)[k] for k in hooks)]:
+        raise CheckpointError(f"The {title} has forward hooks, at {hooked[0]!r}. Remove them.")
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)

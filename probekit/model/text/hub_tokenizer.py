@@ -24,7 +24,7 @@ from probekit.model.weights.sources import OPTIONAL_FILES
 from probekit.provenance import digest_json
 
 TOKENIZER, CONFIG = "tokenizer.json", "config.json"
-TEMPLATE = "chat_template.jinja"
+TEMPLATES = ("additional_chat_templates/default.jinja", "chat_template.jinja")  # by precedence
 GENERATION = "generation_config.json"  # chat models list their ends of a turn there
 _PLAIN_MODEL = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
 # Classes of transformers that build these entries themselves, and the class of each model type that
@@ -269,21 +269,26 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def _template_text(self) -> str | None:
         """Text of the chat template; a file of its own takes precedence, as in transformers."""
-        if TEMPLATE not in self._files:
+        if self._template_file == SETTINGS:
             return self._settings.text("chat_template")
         try:
-            return self._files[TEMPLATE].decode()
+            return self._files[self._template_file].decode()
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{self._where / TEMPLATE} is not UTF-8: {error}.") from error
+            path = self._where / self._template_file
+            raise CheckpointError(f"{path} is not UTF-8: {error}.") from error
+
+    @property
+    def _template_file(self) -> str:
+        """Name of the file with the chat template."""
+        return next((name for name in TEMPLATES if name in self._files), SETTINGS)
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
         """The chat template with the special tokens that it may write; None without one."""
         if self._template_text is None:
             return None
-        special = self._settings.tokens
-        where = self._where / (TEMPLATE if TEMPLATE in self._files else SETTINGS)
-        return ChatTemplate(self._template_text, special, where)
+        where = self._where / self._template_file
+        return ChatTemplate(self._template_text, self._settings.tokens, where)
 
 
 def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:

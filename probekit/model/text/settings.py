@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class TokenizerSettings:
                 )
         return [*self._named]
 
-    @property
+    @cached_property
     def _named(self) -> dict[str, Mapping[str, Any]]:
         """Entry of each special token that is named; {} for one that is a text."""
         keys = [key for key in self.entries if key.endswith(("_token", "special_tokens"))]

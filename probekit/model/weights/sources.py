@@ -28,7 +28,7 @@ VOCABULARY_FILES = (
 # Files next to the vocabulary that not every model has.
 OPTIONAL_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.jinja", "generation_config.json"),
+    *("additional_chat_templates/default.jinja", "chat_template.jinja", "generation_config.json"),
 )
 WEIGHT_FILES = (
     "model.safetensors",

@@ -177,6 +177,20 @@ def test_names_of_reasoning_are_filled_as_by_transformers(tmp_path, key, value, 
     assert ids == reference.apply_chat_template(chat, return_dict=False)
 
 
+@pytest.mark.parametrize("others", [[], ["chat_template.jinja"]])
+def test_a_template_in_the_folder_of_additional_ones_is_read_first(tmp_path, others):
+    folder = write(tmp_path, "{{ messages[0].content }}!")
+    (folder / "additional_chat_templates").mkdir()
+    for name in (*others, "additional_chat_templates/default.jinja"):
+        (folder / name).write_text(f"{name[:3]} {{{{ messages[0].content }}}}")
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    expected = reference.apply_chat_template(messages(["The keys"]), return_dict=False)
+    tokenizer = Tokenizer.from_pretrained(folder)
+    assert tokenizer.encode_chat("The keys").ids.tolist() == expected
+    tokenizer.save_pretrained(tmp_path / "copy")
+    assert Tokenizer.from_pretrained(tmp_path / "copy").digest == tokenizer.digest
+
+
 def test_two_texts_of_reasoning_are_not_dropped():
     template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ m.thinking }}{% endfor %}")
     others = ("", json.dumps({"reasoning": "a", "thinking": "b"}))

@@ -193,8 +193,10 @@ def test_an_unembedding_of_its_own_is_not_dropped_in_memory(row):
 
 
 def test_what_in_memory_computes_otherwise_is_refused(refused):
-    tied, mixed = (LLAMA.reference() for _ in range(2))
+    tied, mixed, hooked, before = (LLAMA.reference() for _ in range(4))
+    hooked.model.layers[1].mlp.register_forward_hook(lambda *of: of[2] * 2)
+    before.model.norm.register_forward_pre_hook(lambda *_: None)
     tied.config.tie_word_embeddings = True
     mixed.model.layers[0].mlp.down_proj.bfloat16()
-    for given in (tied, mixed):
+    for given in (tied, mixed, hooked, before):
         refused(from_transformers, given)
