@@ -225,9 +225,13 @@ def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Net
             f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
             "LlamaForCausalLM.from_pretrained(FOLDER)."
         )
-    hooks = ("_forward_hooks", "_forward_pre_hooks")
-    if hooked := [name for name, one in model.named_modules() if any(vars(one)[k] for k in hooks)]:
-        raise CheckpointError(f"The {title} has forward hooks, at {hooked[0]!r}. Remove them.")
+    for name, one in model.named_modules():
+        hooks = (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
+        # Those of transformers only record what is computed.
+        if any(
+            not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
+        ):
+            raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)

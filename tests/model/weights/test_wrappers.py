@@ -192,6 +192,12 @@ def test_an_unembedding_of_its_own_is_not_dropped_in_memory(row):
         from_transformers(model)
 
 
+def test_a_model_that_has_returned_its_hidden_states_is_read():
+    model = LLAMA.reference()
+    expected = model(TOKENS, output_hidden_states=True).logits
+    assert (from_transformers(model)(TOKENS) - expected).abs().max() < 5e-5
+
+
 def test_what_in_memory_computes_otherwise_is_refused(refused):
     tied, mixed, hooked, before = (LLAMA.reference() for _ in range(4))
     hooked.model.layers[1].mlp.register_forward_hook(lambda *of: of[2] * 2)
