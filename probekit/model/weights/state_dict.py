@@ -108,9 +108,8 @@ def shared_tensors(
         if name in like or not re.search(names.buffers, name):
             found[name] = transposed(names, name, tensor.detach())
     # An unembedding equal to the embedding is redundant.
-    unembedding, embedding = found.get(names.unembedding), found.get(names.embedding)
-    is_extra = names.unembedding not in like and unembedding is not None
-    if is_extra and embedding is not None and torch.equal(unembedding, embedding):
+    ends = [found[name] for name in (names.unembedding, names.embedding) if name in found]
+    if names.unembedding not in like and len(ends) == 2 and torch.equal(*ends):
         del found[names.unembedding]
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
