@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -42,7 +43,7 @@ def is_harmless(key: str, value: Any) -> bool:
     """
     if value is None or re.search(r"^_|_token_(ids?|index)$", key):
         return True
-    return key in _HARMLESS or (value is False and f"{key}=false" in _HARMLESS)
+    return key in _HARMLESS or f"{key}={json.dumps(value, default=str)}" in _HARMLESS
 
 
 # Modules that torch.compile, FSDP and activation checkpointing put around others.
@@ -415,7 +416,10 @@ class ModelConfig(ABC):
         unknown = {k: v for k, v in entries.items() if k not in known and not is_harmless(k, v)}
         if unknown.keys() != set(ignore):
             shown = ", ".join(f"{key} ({value!r:.60})" for key, value in unknown.items()) or "none"
-            shown += f"; in `ignore`: {', '.join(ignore)}" if ignore else ""
+            given = (
+                f"; in `ignore`: {', '.join(ignore)}. It lists all unknown keys, and no key that "
+            )
+            shown += f"{given}is read, absent or known to change nothing" if ignore else ""
             raise ConfigError(
                 f"unknown keys: {shown}. They may change the numbers of a {cls.TITLE}. "
                 f"{nearest(next(iter(unknown), ''), known)} If they change nothing in this model: "

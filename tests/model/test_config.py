@@ -1,4 +1,4 @@
-"""Keys of a config.json that change nothing are read over, and all others are refused."""
+"""Keys of a config.json that change nothing are ignored, and all others are refused."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -108,7 +108,7 @@ def differs(row, folder):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_what_changes_nothing_is_read_over(row, folder_of):
+def test_what_changes_nothing_is_ignored(row, folder_of):
     added = {key: value for key, value in HARMLESS.items() if key not in row.settings}
     assert differs(row, folder_of(row, added)) < 5e-5
 
@@ -242,6 +242,26 @@ def test_all_unknown_keys_are_named_at_once_with_the_way_to_ignore_them(tmp_path
     (tmp_path / "config.json").write_text(json.dumps(entries))
     refused(find_config, tmp_path)
     refused(find_config, ignoring(tmp_path, ["note", "rope_theta", "nothing"]))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    refused(find_config, ignoring(tmp_path, ["rms_norm_eps"]))
+
+
+def test_keys_of_published_files_are_read_at_their_usual_values_only():
+    phi4 = {"full_attn_mod": 1, "interpolate_factor": 1, "lm_head_bias": False}
+    usual = {"phi3": phi4, "gpt2": {"output_past": True, "pruned_heads": {}}}
+    usual["gpt_neox"] = {"custom_pipelines": {"text": {"impl": "x"}}}
+    usual["llama"] = {"max_sequence_length": 2048, "tokenizer_model_max_length": 5}
+    usual["llama"] |= {"tokenizer_padding_side": "right"}
+    for model_type, entries in usual.items():
+        assert config_of({"model_type": model_type, **entries}) == config_of(
+            {"model_type": model_type}
+        )
+    for entries in (
+        *({"model_type": "phi3", key: 2} for key in phi4),
+        {"pruned_heads": {"0": [1]}},
+    ):
+        with pytest.raises(CheckpointError, match=[*entries][-1]):
+            config_of(entries)
 
 
 def test_ignored_keys_reach_every_reader_of_a_model(folder_of):
@@ -249,6 +269,8 @@ def test_ignored_keys_reach_every_reader_of_a_model(folder_of):
     expected = load_model(folder_of(row, {}))(TOKENS)
     folder = folder_of(row, {"note": 1, "logit_scale": 2.0})
     named = f"{folder}?ignore=note,logit_scale"
+    assert torch.equal(load_model(folder_of(row, {}), ignore=None)(TOKENS), expected)
+    folder_of(row, {"note": 1, "logit_scale": 2.0})
     for network in (load_model(folder, ignore=["note", "logit_scale"]), load_model(named)):
         assert torch.equal(network(TOKENS), expected)
     with pytest.raises(CheckpointError, match=r"logit_scale \(2.0\); in `ignore`: note"):
@@ -271,7 +293,7 @@ def test_a_revision_and_ignored_keys_are_both_kept():
         at_revision(both, "other")
 
 
-# Of the fields of every config in transformers; a new one is read here before it is read over.
+# Of the fields of every config in transformers; a new one is read here before it is ignored.
 REVIEWED = """_label_trainable_num_channels _out_features _out_indices _remove_final_layer_norm
 activation_dropout architectures attention_dropout attention_probs_dropout_prob
 begin_suppress_tokens chunk_size_feed_forward classifier_dropout dropout dtype early_stopping
@@ -285,7 +307,7 @@ SWITCHES = ["add_cross_attention", "attention_bias", "mlp_bias", "use_bidirectio
 
 
 @pytest.mark.nightly
-def test_of_all_fields_of_transformers_only_reviewed_ones_are_read_over():
+def test_of_all_fields_of_transformers_only_reviewed_ones_are_ignored():
     configs = [CONFIG_MAPPING[name] for name in CONFIG_MAPPING.keys()]  # noqa: SIM118
     names = {name for one in configs for name in getattr(one, "attribute_map", {})}
     names |= {field.name for one in configs if is_dataclass(one) for field in fields(one)}

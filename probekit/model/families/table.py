@@ -163,7 +163,7 @@ def load_model(
     device: str | Sequence[str] = "cpu",
     *,
     revision: str | None = None,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] | None = None,
     in_memory: bool = True,
 ) -> Network:
     """Return a pretrained network of the family that its config.json names, parameters frozen.
@@ -193,25 +193,26 @@ def load_model(
             those that the config describes.
         OutOfMemoryError: a tensor needs more memory than there is.
     """
-    source = sources.ignoring(sources.at_revision(source, revision), ignore)
+    source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
 
 
-def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
+def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
-    both.
+    both. Only the config and the weights are read: replaced modules, and changed buffers such as
+    `inv_freq` after `half()`, are not seen, and hooks are refused.
 
     Args:
         model: the model of transformers.
         ignore: unknown keys of its config that change nothing in this model.
 
     Raises:
-        CheckpointError: no family has the architecture, or the tensors are not those that the
-            config describes.
+        CheckpointError: no family has the architecture, the tensors are not those that the config
+            describes, or a module has a forward hook.
     """
     from probekit.model.weights.state_dict import shared_tensors
 
@@ -224,7 +225,14 @@ def from_transformers(model: Any, *, ignore: Sequence[str] = ()) -> Network:
             f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
             "LlamaForCausalLM.from_pretrained(FOLDER)."
         )
-    config = config_of(model.config.to_dict(), f"The config of {title}", ignore)
+    for name, one in model.named_modules():
+        hooks = (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
+        # Those of transformers only record what is computed.
+        if any(
+            not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
+        ):
+            raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
+    config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
     tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
     network.load_state_dict(tensors, assign=True)

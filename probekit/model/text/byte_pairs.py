@@ -82,7 +82,7 @@ class BytePairTokenizer(Tokenizer):
 
     def _ordinary(self, text: str, *, special: bool = False) -> TokenizedText:
         encoded = np.frombuffer(utf8(text), dtype=np.uint8)
-        allowed = self._encoding.special_tokens_set if special else set[str]()
+        allowed = set(self.vocabulary.read & self.vocabulary.special.keys()) if special else set()
         ranks = np.array(
             self._encoding.encode(text, allowed_special=allowed, disallowed_special=()), np.int64
         )
@@ -116,6 +116,7 @@ class Vocabulary:
         special: ids of tokens that encoding never produces, such as `<|endoftext|>`.
         files: contents of the vocabulary files, and of the settings next to them, by name.
         settings: these settings.
+        read: the tokens of `special` that are read as such where they are written out.
     """
 
     ranked: tuple[bytes, ...]
@@ -123,6 +124,7 @@ class Vocabulary:
     special: Mapping[str, int]
     files: Mapping[str, bytes]
     settings: TokenizerSettings
+    read: frozenset[str]
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
@@ -153,6 +155,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     ids, merges = _read_pair(path, paths[1], ids=contents[0], lines=contents[1])
     settings = TokenizerSettings.read(files, folder, refused="add_prefix_space")
     special = settings.named(ids)
+    flags = {text: settings.flags(text) for text in (*special, *settings.added)}
     missing = [byte for byte, character in enumerate(_BYTE_CHARACTER) if character not in ids]
     if missing:
         # tiktoken would abort the process at the first text with one of them.
@@ -184,6 +187,12 @@ def read_vocabulary(folder: Path) -> Vocabulary:
             f"{path} has {counted(len(orphans), 'token')} that no merge produces, the first is "
             f"{orphans[0]!r}. The merges are incomplete, or of another vocabulary."
         )
+    for text, one in flags.items():
+        if text in ranked or {key for key in one if one[key]} - {"normalized"} != {"special"}:
+            raise CheckpointError(
+                f"{folder}: the token {text!r} is one that merges produce, or not read as special "
+                f"at every place ({one}). Save the tokenizer as a tokenizer.json."
+            )
     if len(set(ids.values())) < len(ids):
         raise CheckpointError(f"{path} assigns the same id to several tokens.")
     return Vocabulary(
@@ -192,9 +201,12 @@ def read_vocabulary(folder: Path) -> Vocabulary:
         special={token: number for token, number in ids.items() if token not in ranked},
         files=files,
         settings=settings,
+        read=frozenset(flags) | ({END_OF_TEXT} if _UNNAMED - settings.entries.keys() else set()),
     )
 
 
+# Tokens that are END_OF_TEXT in transformers unless the settings name them.
+_UNNAMED = {"bos_token", "eos_token", "unk_token"}
 Merge = tuple[str, str]
 _Parts = tuple[dict[str, int], list[Merge]]  # ids, merges
 

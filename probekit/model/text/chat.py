@@ -23,6 +23,7 @@ from jinja2.visitor import NodeTransformer
 from probekit.errors import CheckpointError, DataError
 
 ROLES = ("user", "assistant")  # in turn
+_REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what a model thinks
 
 
 class _Message(dict[str, Any]):
@@ -30,15 +31,23 @@ class _Message(dict[str, Any]):
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
         super().__init__(entries)
-        self._unread = {key for key, value in entries.items() if value not in ("", [], {})}
+        self._unread = {key for key, value in entries.items() if value not in ("", [], {}, None)}
+        # As transformers does: the first name is the usual one, and `thinking` that of gpt-oss.
+        for said in [entries[key] for key in _REASONING if entries.get(key) is not None][:1]:
+            self.update({"thinking": said, **entries, "reasoning_content": said})
+
+    def _read(self, key: str) -> None:
+        """Note that the template reads a key, and with it the same text under another name."""
+        entries, names = dict(self), _REASONING if key in _REASONING else (key,)
+        self._unread -= {one for one in names if entries.get(one) == entries.get(key)}
 
     def __getitem__(self, key: str) -> Any:
-        self._unread.discard(key)
+        self._read(key)
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or the default without it."""
-        self._unread.discard(key)
+        self._read(key)
         return super().get(key, default)
 
 
@@ -98,8 +107,9 @@ class ChatTemplate:
         before, *parts = re.split("|".join(marks), self._text(marks, roles, others))
         if len(parts) != len(turns):
             raise DataError(
-                f"{self._where}: the chat template does not write each of {len(turns)} turns once. "
-                f"Give fewer turns{', or none of the system' if 'system' in roles else ''}."
+                f"{self._where}: the chat template does not write each of {len(turns)} turns once, "
+                f"but {text[:60]!r}. Use another template, or give fewer turns"
+                f"{', or none of the system' if 'system' in roles else ''}."
             )
         start, places = len(before), []
         for turn, after in zip(turns, parts, strict=True):

@@ -24,9 +24,14 @@ from probekit.model.weights.sources import OPTIONAL_FILES
 from probekit.provenance import digest_json
 
 TOKENIZER, CONFIG = "tokenizer.json", "config.json"
-TEMPLATE = "chat_template.jinja"
+TEMPLATES = ("additional_chat_templates/default.jinja", "chat_template.jinja")  # by precedence
 GENERATION = "generation_config.json"  # chat models list their ends of a turn there
 _PLAIN_MODEL = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+# Classes of transformers that build these entries themselves, and the class of each model type that
+# has one. The classes of other types, and those of _BACKENDS, read tokenizer.json.
+_CLASSES = json.loads(Path(__file__).with_name("tokenizer_classes.json").read_text("utf-8"))
+_BACKENDS = ("TokenizersBackend", "PreTrainedTokenizer", "PythonBackend")
+_SWITCHES = ("ignore_merges", "byte_fallback")
 _MAX_GROWTH = 100  # of a text by the steps before the merges; those of published files double it
 
 
@@ -69,6 +74,7 @@ class HubTokenizer(Tokenizer):
         self._is_byte_level = '"ByteLevel"' in json.dumps(steps)
         self._processor = content.get("post_processor")
         self._check_first_space(path)
+        self._check_class(path, content)
 
     @classmethod
     def from_folder(cls, folder: Path) -> HubTokenizer:
@@ -91,14 +97,17 @@ class HubTokenizer(Tokenizer):
             raise CheckpointError(f"A file in {folder} cannot be read ({error}).") from error
 
     def _with_named_tokens(self, path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the content in which all tokens that the settings name are special tokens."""
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        """Return the content with all tokens that the settings add or name.
+
+        Raises:
+            CheckpointError: the tokens cannot be read, or the settings do not describe one.
+        """
         try:
             added = {token["content"]: token for token in content.get("added_tokens") or ()}
             ids = content["model"]["vocab"] | {text: token["id"] for text, token in added.items()}
-            for text in self._settings.named(ids):
-                token = added.get(text, {"id": ids[text], "content": text, **flags})
-                added[text] = token | {"special": True}
+            for text in dict.fromkeys([*self._settings.named(ids), *self._settings.added]):
+                token = added.get(text, {"id": ids[text], "content": text})
+                added[text] = token | self._settings.flags(text, added.get(text))
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{path}: vocab or added_tokens cannot be read.") from error
         return {**content, "added_tokens": [*added.values()]}
@@ -109,9 +118,7 @@ class HubTokenizer(Tokenizer):
         Raises:
             CheckpointError: only one of them does.
         """
-        # transformers' classes of byte-level tokenizers put none unless the settings do.
-        default = False if self._is_byte_level else None
-        stated = self._settings.entries.get("add_prefix_space", default)
+        stated = self._settings.entries.get("add_prefix_space")
         firsts = map(self._encoder.id_to_token, self._ordinary("a").ids[:1].tolist())
         has_space = any((first or "").startswith(("Ġ", "▁")) for first in firsts)
         if stated not in (None, has_space):
@@ -119,6 +126,35 @@ class HubTokenizer(Tokenizer):
                 f"{path} puts {'a' if has_space else 'no'} space before a text, but {SETTINGS} has "
                 f"add_prefix_space {stated}. Correct one of them."
             )
+
+    def _check_class(self, path: Path, content: Mapping[str, Any]) -> None:
+        """Check that transformers' class reads tokenizer.json, or builds what the file has.
+
+        Raises:
+            CheckpointError: the class is unknown, or builds something else.
+        """
+        entries, model_type = self._settings.entries, self._config.get("model_type")
+        own = _CLASSES["types"].get(model_type)
+        given = entries.get("tokenizer_class") or self._config.get("tokenizer_class") or own
+        name = own if model_type == "qwen2" else str(given).removesuffix("Fast")
+        is_read = name in _BACKENDS or (name == "LlamaTokenizer" and self._is_byte_level)
+        if own is None or is_read:
+            return
+        space, legacy = entries.get("add_prefix_space"), entries.get("legacy")
+        scheme = "never" if space is False else "always" if legacy else "first"
+        built = json.dumps(_CLASSES["built"].get(name, {"tokenizer_class": "unknown"}))
+        built = built.replace('space": false', f'space": {json.dumps(bool(space))}')
+        steps = {key: content.get(key) for key in ("normalizer", "pre_tokenizer")}
+        usual = _encoder(path, {"model": _PLAIN_MODEL, **steps}).to_str()
+        usual = re.sub('"trim_offsets": *[a-z]+,', "", usual)
+        found = {**json.loads(usual), **{key: content["model"].get(key) for key in _SWITCHES}}
+        for key, value in json.loads(built.replace('"first"', f'"{scheme}"')).items():
+            if (found.get(key) or None) != (value or None):
+                raise CheckpointError(
+                    f"{path} has the {key} {found.get(key)}, but transformers' {name} uses {value}."
+                    " Save the tokenizer that transformers reads: "
+                    "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)."
+                )
 
     @cached_property
     def digest(self) -> str:
@@ -233,21 +269,26 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def _template_text(self) -> str | None:
         """Text of the chat template; a file of its own takes precedence, as in transformers."""
-        if TEMPLATE not in self._files:
+        if self._template_file == SETTINGS:
             return self._settings.text("chat_template")
         try:
-            return self._files[TEMPLATE].decode()
+            return self._files[self._template_file].decode()
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{self._where / TEMPLATE} is not UTF-8: {error}.") from error
+            path = self._where / self._template_file
+            raise CheckpointError(f"{path} is not UTF-8: {error}.") from error
+
+    @property
+    def _template_file(self) -> str:
+        """Name of the file with the chat template."""
+        return next((name for name in TEMPLATES if name in self._files), SETTINGS)
 
     @cached_property
     def _template(self) -> ChatTemplate | None:
         """The chat template with the special tokens that it may write; None without one."""
         if self._template_text is None:
             return None
-        special = self._settings.tokens
-        where = self._where / (TEMPLATE if TEMPLATE in self._files else SETTINGS)
-        return ChatTemplate(self._template_text, special, where)
+        where = self._where / self._template_file
+        return ChatTemplate(self._template_text, self._settings.tokens, where)
 
 
 def _encoder(path: Path, content: Mapping[str, Any]) -> Encoder:

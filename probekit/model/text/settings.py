@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ class TokenizerSettings:
     Attributes:
         entries: the entries of the first two.
         added: id of each added token, as a text or a number.
+        described: entry of each token in `added_tokens_decoder`.
         folder: the folder, for messages.
     """
 
     entries: Mapping[str, Any]
     added: Mapping[str, Any]
+    described: Mapping[str, Mapping[str, Any]]
     folder: Path
 
     @classmethod
@@ -71,10 +74,11 @@ class TokenizerSettings:
                 f"{folder / SETTINGS}: keys that are not supported, and may change the tokens of a "
                 f"text: {', '.join(unknown)}. If they do not, remove them in a copy of the folder."
             )
-        decoder = entries.get("added_tokens_decoder")
+        decoder, described = entries.get("added_tokens_decoder"), {}
         if isinstance(decoder, dict):
             added |= {text: number for number in decoder for text in _texts(decoder[number])}
-        return cls(entries, added, folder)
+            described = _tokens(list(decoder.values()))
+        return cls(entries, added, described, folder)
 
     def text(self, key: str, default: str | None = None) -> str | None:
         """Return a text, such as that of `bos_token`, which may be an object with `content`.
@@ -107,22 +111,56 @@ class TokenizerSettings:
         Raises:
             CheckpointError: the vocabulary lacks one of them, or numbers an added token otherwise.
         """
-        keys = [key for key in self.entries if key.endswith(("_token", "special_tokens"))]
-        texts: dict[str, Any] = {text: None for key in keys for text in _texts(self.entries[key])}
-        for text, number in {**texts, **self.added}.items():
+        for text, number in {**dict.fromkeys(self._named), **self.added}.items():
             if text not in ids or (number is not None and str(ids[text]) != str(number)):
                 of_id = "" if number is None else f" of id {number}"
                 raise CheckpointError(
                     f"{self.folder}: the vocabulary has no token {text!r}{of_id}, which the files "
                     "next to it name. Save the tokenizer again by its method `save_pretrained`."
                 )
-        return [*texts]
+        return [*self._named]
+
+    @cached_property
+    def _named(self) -> dict[str, Mapping[str, Any]]:
+        """Entry of each special token that is named; {} for one that is a text."""
+        keys = [key for key in self.entries if key.endswith(("_token", "special_tokens"))]
+        return _tokens([self.entries[key] for key in keys])
+
+    def flags(self, text: str, stored: Mapping[str, Any] | None = None) -> dict[str, bool]:
+        """Return how transformers finds an added token in a text, given its entry in the file.
+
+        `added_tokens_decoder` precedes the entry in tokenizer.json, `stored`, and that precedes
+        keys such as `bos_token`.
+
+        Raises:
+            CheckpointError: only added_tokens.json adds the token, which does not describe it.
+        """
+        named = self._named
+        if stored is None and text not in self.described and text in self.added:
+            raise CheckpointError(
+                f"{self.folder / ADDED} adds {text!r}, but no other file describes that token. "
+                "Save the tokenizer again by its method `save_pretrained`."
+            )
+        first = named.get(text, {}) if stored is None else stored
+        entry = {**first, **self.described.get(text, {})}
+        special = text in named or entry.get("special") or first.get("special")
+        return {**{key: bool(entry.get(key)) for key in _FLAGS}, "special": bool(special)}
+
+
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 def _texts(value: Any) -> list[str]:
     """Return the texts of a token, or of a list or dict of tokens; none for null."""
+    return [*_tokens(value)]
+
+
+def _tokens(value: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the entry of each token in `value` by its text; {} for one that is a text."""
     if isinstance(value, dict):
-        value = [value["content"]] if "content" in value else list(value.values())
+        if isinstance(text := value.get("content"), str):
+            return {text: value}
+        value = list(value.values())
     if isinstance(value, list):
-        return [text for one in value for text in _texts(one)]
-    return [value] if isinstance(value, str) else []
+        return {text: entry for one in value for text, entry in _tokens(one).items()}
+    return {value: {}} if isinstance(value, str) else {}

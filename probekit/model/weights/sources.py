@@ -28,7 +28,7 @@ VOCABULARY_FILES = (
 # Files next to the vocabulary that not every model has.
 OPTIONAL_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.jinja", "generation_config.json"),
+    *("additional_chat_templates/default.jinja", "chat_template.jinja", "generation_config.json"),
 )
 WEIGHT_FILES = (
     "model.safetensors",
@@ -36,7 +36,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# After the name of a model: keys of its config.json that are read over, as in `gpt2?ignore=note`.
+# After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`.
 IGNORE = "?ignore="
 _OFFLINE_ADVICE = (
     "To work offline, put config.json, model.safetensors (or pytorch_model.bin), vocab.json and "
@@ -154,7 +154,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
 
 
 def ignoring(source: str | Path, keys: Iterable[str]) -> str | Path:
-    """Return the name of a model with keys of its config.json that are read over.
+    """Return the name of a model with keys of its config.json that are ignored.
 
     >>> ignoring("org/name@main", ["note"]), ignoring("mini", [])
     ('org/name@main?ignore=note', 'mini')
@@ -164,7 +164,7 @@ def ignoring(source: str | Path, keys: Iterable[str]) -> str | Path:
 
 
 def ignored_keys(source: str | Path) -> tuple[str, ...]:
-    """Return the keys of config.json that are read over according to the name of a model."""
+    """Return the keys of config.json that are ignored according to the name of a model."""
     return tuple(filter(None, str(source).partition(IGNORE)[2].split(",")))
 
 

@@ -100,21 +100,29 @@ def shared_tensors(
         title: where the tensors are from, for messages.
 
     Raises:
-        CheckpointError: names or shapes differ from those of `like`.
+        CheckpointError: names or shapes differ from those of `like`, or dtypes from each other.
     """
     found, bare = {}, names.unwrapped(tensors)
     for hub_name, tensor in unstacked({bare[name]: one for name, one in tensors.items()}, names):
         name = names.in_network(hub_name)
-        # Buffers, and an unembedding that the config ties to the embedding, are left out.
-        is_redundant = name == names.unembedding or re.search(names.buffers, name)
-        if name in like or not is_redundant:
+        if name in like or not re.search(names.buffers, name):
             found[name] = transposed(names, name, tensor.detach())
+    # An unembedding equal to the embedding is redundant.
+    ends = [found[name] for name in (names.unembedding, names.embedding) if name in found]
+    if names.unembedding not in like and len(ends) == 2 and torch.equal(*ends):
+        del found[names.unembedding]
     shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
     expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
     if faults := _faults(shapes, expected, names):
         raise CheckpointError(
             f"{title} does not have the tensors that its config describes:\n  "
             + "\n  ".join(faults)
+        )
+    by_dtype = {tensor.dtype: name for name, tensor in found.items()}
+    if len(by_dtype) > 1:
+        shown = ", ".join(f"{name} {dtype}" for dtype, name in by_dtype.items())
+        raise CheckpointError(
+            f"{title} has weights of several dtypes: {shown}. Convert all to one."
         )
     return found
 

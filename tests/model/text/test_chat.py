@@ -1,5 +1,6 @@
 """Conversations have the tokens of transformers; templates run without chance and with limits."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,57 @@ def test_keys_that_the_template_does_not_read_are_named(tmp_path):
             tokenizer.encode_chat(*read_messages("", chat))
         empty = [one | {"name": "", "tool_calls": [], "weight": None} for one in with_keys("")[1]]
         tokenizer.encode_chat(*read_messages("", empty))
+        tokenizer.encode_chat(
+            "ab", [(0, 1, "user", ""), (1, 2, "assistant", '{"tool_calls": null}')]
+        )
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
+@pytest.mark.parametrize("value", ["why", ""])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if m.reasoning_content %}<r>{{ m.reasoning_content }}{% endif %}{% if m.thinking %}<t>"
+        "{{ m.thinking }}{% endif %}{{ m.content }}",
+        "{% if m.thinking is defined %}<t>{{ m.thinking }}{% endif %}{{ m.content }}",
+        "{% if m.reasoning %}<x>{% elif m['reasoning_content'] %}<r>{% endif %}{{ m.content }}",
+    ],
+)
+def test_names_of_reasoning_are_filled_as_by_transformers(tmp_path, key, value, template):
+    written, chat = with_keys(template, **{key: value})
+    folder = write(tmp_path, written)
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    turns = [(0, 1, "user", ""), (1, 2, "assistant", json.dumps({key: value}))]
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", key: value}]
+    ids = Tokenizer.from_pretrained(folder).encode_chat("ab", turns).ids.tolist()
+    assert ids == reference.apply_chat_template(chat, return_dict=False)
+
+
+@pytest.mark.parametrize("others", [[], ["chat_template.jinja"]])
+def test_a_template_in_the_folder_of_additional_ones_is_read_first(tmp_path, others):
+    folder = write(tmp_path, "{{ messages[0].content }}!")
+    (folder / "additional_chat_templates").mkdir()
+    for name in (*others, "additional_chat_templates/default.jinja"):
+        (folder / name).write_text(f"{name[:3]} {{{{ messages[0].content }}}}")
+    reference = PreTrainedTokenizerFast.from_pretrained(folder)
+    expected = reference.apply_chat_template(messages(["The keys"]), return_dict=False)
+    tokenizer = Tokenizer.from_pretrained(folder)
+    assert tokenizer.encode_chat("The keys").ids.tolist() == expected
+    tokenizer.save_pretrained(tmp_path / "copy")
+    assert Tokenizer.from_pretrained(tmp_path / "copy").digest == tokenizer.digest
+
+
+def test_two_texts_of_reasoning_are_not_dropped():
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ m.thinking }}{% endfor %}")
+    others = ("", json.dumps({"reasoning": "a", "thinking": "b"}))
+    with pytest.raises(DataError, match="does not read reasoning of message 2"):
+        template.render(["x", "y"], others=others)
+
+
+def test_a_template_that_writes_no_turn_says_what_it_writes():
+    for template in ("", "hello"):
+        with pytest.raises(DataError, match=f"1 turns once, but '{template}'"):
+            ChatTemplate(template).render(["x"])
 
 
 def test_bos_is_that_of_the_template(folder):

@@ -6,9 +6,9 @@ import shutil
 import pytest
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Encoder
-from transformers import GPT2Tokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 
-from probekit.errors import DataError
+from probekit.errors import CheckpointError, DataError
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 
@@ -28,6 +28,12 @@ def of_merges(merges=MERGES, *added, space=False, processor=None):
     if processor is not None:
         made.post_processor = processor
     return made
+
+
+def described(**change):
+    """Settings that describe the token of mini."""
+    token = {"content": "<|endoftext|>", "special": True, **FLAGS, **change}
+    return {"added_tokens_decoder": {"0": token}}
 
 
 def write(folder, encoder=None, **files):
@@ -57,9 +63,18 @@ def template(before="", after=""):
         (of_merges(MERGES, AddedToken("<new>", special=False)), {"bos_token": "<new>"}),
         (of_merges(MERGES, AddedToken("Ke", lstrip=True)), {"additional_special_tokens": ["x"]}),
         (of_merges(space=True), {"add_prefix_space": True}),
+        (of_merges(space=True), {}),
         (of_merges(processor=template("<|endoftext|>")), {"bos_token": "<|endoftext|>"}),
     ],
-    ids=["retrained", "special", "not special", "in words", "space", "bos"],
+    ids=[
+        "retrained",
+        "special",
+        "not special",
+        "in words",
+        "space",
+        "space only in the file",
+        "bos",
+    ],
 )
 def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, settings):
     folder = write(tmp_path, encoder, tokenizer_config=settings)
@@ -70,6 +85,97 @@ def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, 
         assert tokenizer.encode(text).ids.tolist() == expected
     tokenizer.save_pretrained(tmp_path / "saved")
     assert Tokenizer.from_pretrained(tmp_path / "saved").digest == tokenizer.digest
+
+
+@pytest.mark.parametrize("change", [{flag: True} for flag in FLAGS] + [{"special": False}])
+@pytest.mark.parametrize("of", ["tokenizer.json", "decoder", "key"])
+def test_flags_of_added_tokens_are_those_of_transformers(tmp_path, change, of):
+    """Of a token in tokenizer.json, of one that only the decoder has, and of a named one."""
+    settings = described(**change)
+    encoder = of_merges()
+    if of != "tokenizer.json":
+        encoder = Encoder.from_str(json.dumps(json.loads(encoder.to_str()) | {"added_tokens": []}))
+    if of == "key":
+        settings = {"bos_token": {"__type": "AddedToken", **settings["added_tokens_decoder"]["0"]}}
+    folder = write(tmp_path, encoder, tokenizer_config=settings)
+    tokenizer, reference = (
+        one.from_pretrained(folder) for one in (Tokenizer, PreTrainedTokenizerFast)
+    )
+    for text in ("a <|endoftext|> b", "x<|endoftext|>y", "<|endoftext|>"):
+        for mode in ("tokens", "text"):
+            read = tokenizer.encode(text, bos=False, special_tokens=mode)
+            expected = reference(text, split_special_tokens=mode == "text")["input_ids"]
+            assert read.ids.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<s>")]
+)
+def test_of_a_pair_only_named_tokens_are_special(tmp_path, settings):
+    folder = write(tmp_path, tokenizer_config=settings)
+    ids = IDS | {"<s>": N_IDS, "<t>": N_IDS + 1}
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    tokenizer, reference = (one.from_pretrained(folder) for one in (Tokenizer, GPT2Tokenizer))
+    for text in ("a <s> b", "x<t>y", "<|endoftext|>"):
+        read = tokenizer.encode(text, bos=False, special_tokens="tokens").ids.tolist()
+        assert read == reference(text)["input_ids"]
+
+
+STEPS = {
+    "own": {},
+    "NFC": {"normalizer": {"type": "NFC"}},
+    "NFKC": {"normalizer": {"type": "NFKC"}},
+    "trimmed": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    },
+    "space": {
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
+    },
+    "digits": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Digits", "individual_digits": True},
+                {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "trim_offsets": True,
+                    "use_regex": True,
+                },
+            ],
+        }
+    },
+}
+CLASSES = ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizer", None]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen2", "phi3"])
+def test_ids_are_those_of_the_class_that_transformers_chooses(tmp_path, model_type, steps):
+    encoder, n_read = json.loads(of_merges().to_str()) | STEPS[steps], 0
+    for name in CLASSES:
+        folder = write(tmp_path, tokenizer_config={"tokenizer_class": name} if name else {})
+        (folder / "tokenizer.json").write_text(json.dumps(encoder))
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+        try:
+            tokenizer = Tokenizer.from_pretrained(folder)
+        except CheckpointError:
+            continue
+        n_read += 1
+        reference = AutoTokenizer.from_pretrained(folder)
+        for text in (*TEXTS, "1234 don't cafe\u0301"):
+            expected = reference(text, split_special_tokens=True)["input_ids"]
+            assert tokenizer.encode(text, bos=False).ids.tolist() == expected, (name, text)
+    # Phi-3 always reads the file, and Llama does unless the class is another one.
+    least = {"phi3": 5, "llama": 2}.get(model_type, 0)
+    assert n_read >= max(least, steps in ("own", "trimmed") and model_type == "gpt2")
+
+
+def test_a_class_that_builds_other_steps_is_named(tmp_path, refused):
+    for name in ("GPTNeoXTokenizerFast", "OtherTokenizer"):
+        folder = write(tmp_path, of_merges(), tokenizer_config={"tokenizer_class": name})
+        (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+        refused(Tokenizer.from_pretrained, folder)
 
 
 @pytest.mark.parametrize("adds", [True, False, None])
@@ -100,7 +206,7 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     [
         (None, {"tokenizer_config": {"add_prefix_space": True}}),
         (of_merges(), {"tokenizer_config": {"add_prefix_space": True}}),
-        (of_merges(space=True), {}),
+        (of_merges(space=True), {"tokenizer_config": {"add_prefix_space": False}}),
         (None, {"added_tokens": {"<new>": N_IDS}}),
         (of_merges(), {"added_tokens": {"<|endoftext|>": 5}}),
         (of_merges(), {"tokenizer_config": {"added_tokens_decoder": {"9": {"content": "<new>"}}}}),
@@ -117,6 +223,19 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
             },
         ),
         (of_merges(), {"tokenizer_config": {"do_lower_case": True, "fix_mistral_regex": True}}),
+        (of_merges(), {"added_tokens": {"Ġthe": IDS["Ġthe"]}}),
+        (None, {"added_tokens": {"<|endoftext|>": 0}}),
+        (None, {"tokenizer_config": {"cls_token": "the"}}),
+        (None, {"tokenizer_config": described(lstrip=True)}),
+        (None, {"tokenizer_config": described(special=False)}),
+        (
+            None,
+            {
+                "tokenizer_config": {
+                    "bos_token": described(rstrip=True)["added_tokens_decoder"]["0"]
+                }
+            },
+        ),
     ],
 )
 def test_what_would_change_ids_is_refused_by_name(tmp_path, refused, encoder, files):

@@ -13,7 +13,7 @@ from probekit.model.families.table import find_config, from_transformers, load_m
 from tests.model.families.configurations import rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65]])
-GPT2, QWEN3, GEMMA2, NEOX = rows(["gpt2", "qwen3 tied", "gemma2", "neox"])
+GPT2, QWEN3, GEMMA2, NEOX, LLAMA = rows(["gpt2", "qwen3 tied", "gemma2", "neox", "llama3"])
 
 
 @pytest.fixture(params=[GPT2, QWEN3, NEOX], ids=lambda row: row.name)
@@ -176,4 +176,33 @@ def test_what_is_no_model_of_transformers_in_memory_is_refused_with_the_cause(re
     attention = with_adapter.model.layers[0].self_attn
     attention.q_proj = Lora(attention.q_proj)
     for given in (nn.Linear(2, 3), np.zeros(3), "mini", on_meta, with_adapter):
+        refused(from_transformers, given)
+
+
+@pytest.mark.parametrize(
+    "row", rows(["gpt2", "qwen3 tied", "gemma2", "opt"]), ids=lambda row: row.name
+)
+def test_an_unembedding_of_its_own_is_not_dropped_in_memory(row):
+    model = row.reference()
+    expected = from_transformers(model)(TOKENS)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # equal
+    assert torch.equal(from_transformers(model)(TOKENS), expected)
+    model.lm_head = nn.Linear(*reversed(model.lm_head.weight.shape), bias=False)
+    with pytest.raises(CheckpointError, match=r"extra: lm_head\.weight"):
+        from_transformers(model)
+
+
+def test_a_model_that_has_returned_its_hidden_states_is_read():
+    model = LLAMA.reference()
+    expected = model(TOKENS, output_hidden_states=True).logits
+    assert (from_transformers(model)(TOKENS) - expected).abs().max() < 5e-5
+
+
+def test_what_in_memory_computes_otherwise_is_refused(refused):
+    tied, mixed, hooked, before = (LLAMA.reference() for _ in range(4))
+    hooked.model.layers[1].mlp.register_forward_hook(lambda *of: of[2] * 2)
+    before.model.norm.register_forward_pre_hook(lambda *_: None)
+    tied.config.tie_word_embeddings = True
+    mixed.model.layers[0].mlp.down_proj.bfloat16()
+    for given in (tied, mixed, hooked, before):
         refused(from_transformers, given)
