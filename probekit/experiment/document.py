@@ -351,11 +351,11 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
         text = f"{context['problem']}."
         return keys, (KeyLocation().put(keys, text) if keys else text)
     if fault["type"] == "extra_forbidden":
-        near = nearest(str(keys[-1]), _section_at(kind, keys[:-1]).model_fields)
+        near = nearest(str(keys[-1]), _keys_of(_section_at(kind, keys[:-1])))
         return keys, f"unknown key {dotted!r}. {near}"
-    field = _field_at(kind, keys)
+    field, listed = _field_at(kind, keys), ", ".join(_keys_of(_section_at(kind, keys)))
     if fault["type"] == "missing":
-        what = field.description or f"a section with {_keys_of(_section_at(kind, keys))}"
+        what = field.description or f"a section with keys: {listed}"
         return keys, f"the key {dotted!r} is missing; {what}. {_allowed(field)}".rstrip()
     if fault["type"] == "literal_error":
         near = nearest(str(fault["input"]), _choices(field.annotation))
@@ -366,7 +366,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
         # The value of the first key alone, as in `position: last`.
         is_first = fault["input"] in _choices(first_field.annotation)
         example = f" Write {{{first}: {fault['input']}}}." if is_first else ""
-        return keys, f"{given}. It must be a section with {_keys_of(section)}.{example}"
+        return keys, f"{given}. It must be a section with keys: {listed}.{example}"
     text = fault["msg"]
     for python, yaml in _TERMS.items():
         text = text.replace(python, yaml)
@@ -395,9 +395,8 @@ def _field_at(kind: type[BaseModel], keys: KeyPath) -> FieldInfo:
     return next(field for key, field in fields.items() if names[-1] in (field.alias, key))
 
 
-def _keys_of(section: type[BaseModel]) -> str:
-    fields = section.model_fields.items()
-    return f"keys: {', '.join(field.alias or name for name, field in fields)}"
+def _keys_of(section: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _allowed(field: FieldInfo) -> str:

@@ -187,10 +187,10 @@ class Tokenizer(ABC):
         (token,) = self.strings([self.bos_id])
         if bos and token in self.ends_of_text:
             return ""
-        given, own = ("after", "adds no token") if bos else ("without", "puts it before each text")
+        given, own = ("with", "adds no token") if bos else ("without", "puts it before each text")
         advice = "" if bos else ", and a network that was trained with it can fail without it"
         return (
-            f"Texts are read {given} {token} (beginning-of-text), but the model's own tokenizer "
+            f"Texts begin {given} {token} (beginning-of-text), but the model's own tokenizer "
             f"{own}{advice}. The default, `bos: auto`, reads them as it does."
         )
 
