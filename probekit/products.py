@@ -378,7 +378,7 @@ def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
 
 
 def check_device(
-    device: str, use: Callable[[str], object] | None = None, *, several: bool = False
+    device: object, use: Callable[[str], object] | None = None, *, several: bool = False
 ) -> None:
     """Raise ConfigError if a device is not available on this machine.
 

@@ -32,9 +32,9 @@ from probekit.results.verdict import (
 # The score itself may be wrong.
 _WRONG = (
     "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
-    "similar-sources missing-groups contradictions similar-labels similar-texts misspelt-labels "
-    "rounded-numbers other-digits spans-inside-words spans-of-units nul-characters lost truncated "
-    "other-bos special-tokens massive unconverged"
+    "similar-sources missing-groups missing-sources contradictions similar-labels similar-texts "
+    "misspelt-labels rounded-numbers other-digits spans-inside-words spans-of-units nul-characters "
+    "lost truncated other-bos special-tokens massive unconverged"
 )
 # The score may be right, but have another reason.
 _OTHERWISE = (

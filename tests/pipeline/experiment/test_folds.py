@@ -201,7 +201,7 @@ def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
     for rows in (np.sort(probers[0].test_rows), probers[0].saved_rows.rows):
         assert np.array_equal(rows, np.arange(96))
     assert "duplicates-across" not in {one.code for one in findings(prepared, probers)}
-    facts = data_facts(prepared, probers, None)
+    facts = data_facts(prepared, probers, None, [])
     assert any(note.startswith("removed: 96 examples") for note in facts.notes)
     assert sum(facts.labels["all folds"].values()) == 96
     assert facts.groups == {"all folds": 12}

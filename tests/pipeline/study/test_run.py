@@ -177,7 +177,7 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     assert lines[-2].startswith("6 cells, ")
     monkeypatch.chdir(place.folder)
     four = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]"])
-    one = load_any(place.folder / "small.yaml", ["over.data=[rows.csv]", "over.probe.C=[[1]]"])
+    one = load_any(place.folder / "small.yaml", ["over={data: [rows.csv], probe.C: [[1]]}"])
     in_python = validate(one.cells[0].experiment, over={"probe.C": [[0.01], [1]]})
     assert in_python.n_cells == 2
     assert in_python.bytes == validate(one).bytes > 0

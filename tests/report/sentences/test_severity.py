@@ -22,7 +22,7 @@ def test_every_finding_has_a_place_in_the_order(name):
     codes = FINDING.findall((PACKAGE / name).read_text())
     assert codes
     for code in codes:
-        for side, field in (("train", "label"), ("test", "group")):
+        for side, field in (("train", "group"), ("test", "source")):
             assert code.format(side=side, field=field) in KINDS
 
 
