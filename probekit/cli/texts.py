@@ -162,6 +162,13 @@ def _show(
                 click.echo(prompt + gap + continuations[number][sample].text)
 
 
+def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> float | None:
+    """Return the value of an option; a usage error if it was given several times."""
+    if len(values) > 1:
+        raise click.BadParameter(f"it is given {len(values)} times. Give it once.")
+    return values[0] if values else None
+
+
 @click.command()
 @click.argument("probe", type=click.Path(path_type=Path))
 @texts_options
@@ -169,6 +176,8 @@ def _show(
 @click.option(
     "--threshold",
     type=float,
+    multiple=True,
+    callback=_once,
     metavar="RATE",
     help="False positive rate of a monitor's threshold, for alarms.",
 )

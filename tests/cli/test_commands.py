@@ -101,6 +101,7 @@ EXACT = [
     "apply probe --text a --out a.pdf",
     "apply probe --text a --device warp",
     "apply probe --text a --threshold 0.01",
+    "apply probe --text a --threshold 0.01 --threshold 0.1",
     "apply damaged --text a",
     "apply words --text a --per text",
     "params gpt-2",
