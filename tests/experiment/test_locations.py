@@ -61,7 +61,9 @@ def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     (folder / "x.yaml").write_text(GOOD)
-    with pytest.raises(ConfigError, match=r"data\.root is .* not a valid path"):
+    with pytest.raises(
+        ConfigError, match=r"path is .* not a valid path \(surrogates not allowed\)"
+    ):
         load_experiment(folder / "x.yaml")
 
 

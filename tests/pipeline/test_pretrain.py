@@ -171,8 +171,9 @@ def test_path_is_loaded_as_a_recipe(recipe, tmp_path):
 
 
 def test_second_process_or_a_run_without_its_log_is_refused(go, recipe, finished, refused):
-    with FileLock(finished / ".lock"):
-        refused(go, recipe())
+    busy = "Another process is running this training in .* another --out.*kill -CONT"
+    with FileLock(finished / ".lock"), pytest.raises(ConfigError, match=busy):
+        go(recipe())
     (finished / "log.csv").unlink()
     refused(go, recipe())
 

@@ -120,9 +120,10 @@ def check_distinct(names: Sequence[str]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         key = str(natural(appearance(name)))  # layer_1 and layer_01 are alike
-        if (other := seen.setdefault(key, name)) is not name:
+        if (other := seen.get(key)) is not None:
             problem = "occurs twice" if other == name else f"looks the same as {other!r}"
             raise ConfigError(f"The site name {name!r} {problem}. Rename one of the sites.")
+        seen[key] = name
 
 
 def chosen_names(names: Iterable[str], patterns: Iterable[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Tokens of an experiment: beginning-of-text, special tokens in texts, and normalized texts."""
 
+import json
 import shutil
 
 import pytest
@@ -44,6 +45,8 @@ def codes(rows):
 
 
 TEXTS = ["The keys", "A key", "The door", "A door"]
+# Without this class, transformers makes the steps of GPT-2 in place of those of the file.
+FAST = {"tokenizer_config": {"tokenizer_class": "PreTrainedTokenizerFast"}}
 BEGINS = {"tokenizer_config": {"bos_token": "<|endoftext|>", "eos_token": ";"}}
 
 
@@ -63,11 +66,14 @@ def test_what_auto_means_is_recorded_and_has_the_same_cache(experiment, refused)
     refused(prepare, others)
 
 
-def test_a_token_that_the_tokenizer_does_not_add_is_a_warning_unless_it_ends_texts(experiment):
+def test_a_token_that_is_not_added_is_a_warning_unless_it_ends_texts(experiment, tmp_path):
     for eos, expected in ((";", ["other-bos"]), ("<|endoftext|>", [])):
         settings = {"bos_token": "<|endoftext|>", "eos_token": eos}
-        rows = prepare(experiment(TEXTS, "tokens.bos=true", tokenizer_config=settings))
-        assert codes(rows) == expected
+        files = {"encoder": of_merges(), "tokenizer_config": settings}
+        loaded = experiment(TEXTS, "tokens.bos=true", **files)
+        config = tmp_path / "model" / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"eos_token_id": None}))
+        assert codes(prepare(loaded)) == expected
     assert codes(prepare(experiment(TEXTS, "tokens.bos=true"))) == []  # GPT-2
 
 
@@ -90,7 +96,7 @@ def test_texts_whose_last_characters_are_joined_or_removed_are_whole(experiment,
     texts = ["The cafe\u0301", "A cafe", "The cafe\u0301 ", "A key "]
     encoder = of_merges()
     encoder.normalizer = normalizer
-    rows = prepare(experiment(texts, encoder=encoder))
+    rows = prepare(experiment(texts, encoder=encoder, **FAST))
     assert [example.text for example in rows.dataset.examples] == texts
     assert not rows.findings
     assert not rows.dataset.notes
@@ -103,7 +109,7 @@ def test_texts_that_are_cut_are_read_as_far_by_baselines(experiment):
     texts = ["The cafe\u0301" * 200, *TEXTS]
     whole = ["tokens.too_long=truncate", "tokens.position.at=last"]
     whole += ["data.columns.start=null", "data.columns.end=null"]
-    rows = prepare(experiment(texts, *whole, encoder=encoder))
+    rows = prepare(experiment(texts, *whole, encoder=encoder, **FAST))
     read = rows.dataset.examples[0].text
     assert codes(rows) == ["truncated"]
     assert len(rows.ids[0]) == rows.config.n_ctx
