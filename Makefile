@@ -37,7 +37,7 @@ fast: .venv/installed-dev
 	$(BIN)/python -m tests.code_lines
 
 tests: .venv/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --snapshot-warn-unused
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 # Lists the slow tests in tests/slow.txt.
 slow: .venv/installed-test
