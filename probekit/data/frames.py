@@ -108,6 +108,8 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
         MissingError: the file does not exist.
         DataError: the file is not valid Parquet.
     """
+    with reading_data(path):  # raises if it is no file
+        pass
     if find_spec("pyarrow") is None:
         raise ConfigError(
             f"Parquet files need pyarrow. Install it with: {install_command('parquet')}."
@@ -115,8 +117,6 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
-    with reading_data(path):  # raises if it is no file
-        pass
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names

@@ -860,15 +860,15 @@ def _read_skops(path: Path) -> Any:
             f"{path} is not a .skops file. Files of pickle and joblib can run code and are not "
             f"read. {_BY_ARRAYS}"
         )
-    if find_spec("skops") is None:
-        raise ConfigError(
-            f"{path} needs the package skops. Install it with `pip install skops`, or give the "
-            f"arrays. {_BY_ARRAYS}"
-        )
-    from skops import io
-
     try:
         data = regular(path).read_bytes()
+        if find_spec("skops") is None:
+            raise ConfigError(
+                f"{path} needs the package skops. Install it with `pip install skops`, or give "
+                f"the arrays. {_BY_ARRAYS}"
+            )
+        from skops import io
+
         with zipfile.ZipFile(BytesIO(data)) as archive:
             n_bytes = sum(part.file_size for part in archive.infolist())
         if n_bytes > _MOST_BYTES:
@@ -876,7 +876,7 @@ def _read_skops(path: Path) -> Any:
         if unsafe := io.get_untrusted_types(data=data):
             raise DataError(f"{path} contains {unsafe[0]}, which is not read. {_BY_ARRAYS}")
         return io.loads(data)
-    except DataError:
+    except (ConfigError, DataError):
         raise
     except _OF_DAMAGED_FILES as error:
         raise DataError(f"{path} cannot be read: {why_unreadable(error)}. {_BY_ARRAYS}") from error
