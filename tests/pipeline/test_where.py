@@ -13,7 +13,7 @@ from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.selection import chosen_row, fold_choices, headline_row, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import NOUNS
 from tests.pipeline.texts import text_of
@@ -93,9 +93,9 @@ def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
 def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     result = go(experiment("tokens.sweep=[-1, 0]", "split.folds=2"), page=True)
     table = load_table(result.results)
-    chosen = {row["position"] for row in fold_choices(table)}
+    chosen = {row["position"] for row in Scores.of(table).choices}
     assert chosen == {"word:last-1"}  # the word with the colour
-    headline = headline_row(table)
+    headline = Scores.of(table).headline
     assert (headline["position"], headline["value"]) == ("", 1.0)
     assert result.record["verdict"]["best"]["position"] == "word:last-1"
     # Baselines are compared at the position that each fold chose.
@@ -274,7 +274,7 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     page = result.report.read_text()
     assert "Rules that score a text" in page
     assert "Score by token, and texts flagged" in page
-    row = chosen_row(result.table)
+    row = Scores.of(result.table).chosen
     files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
     probe = SavedProbe.load(files[0])
     assert probe.facts.aggregation.rule == chosen

@@ -17,6 +17,7 @@ from probekit.report.figures.chosen_figures import (
 from probekit.report.pages.parts import chosen_parts
 from probekit.report.pages.run_page import write_report
 from probekit.report.pages.wrong_examples import WrongExamples, errors_section, load_wrong
+from probekit.results.scores import Scores
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
 from tests.report.pictures import AUDIT
 from tests.stored import drawn
@@ -63,7 +64,9 @@ FIGURES = {
     "each label of a plane has a colour and a mark": lambda: scatter_plane(SCATTER, "PCA"),
     "directions are in the order of the layers": lambda: direction_map(COSINES),
     "cosines are compared with permuted labels": lambda: direction_map(WITH_NULL),
-    "neurons are ranked by validation and shown by test": lambda: neuron_ranking(NEURONS),
+    "neurons are ranked by validation and shown by test": lambda: neuron_ranking(
+        Scores.of(NEURONS)
+    ),
     "long labels are cut and differ": lambda: confusion_matrix(LONG_CONFUSION),
     "so do those of planes": lambda: scatter_plane(LONG_SCATTER, "PCA"),
 }
@@ -79,16 +82,17 @@ def test_figures_are_those_that_are_stored(snapshot, name):
 def test_many_labels_share_a_look_and_no_neuron_is_ranked_in_other_runs(table):
     many = SCATTER.assign(label=[str(n % 25) for n in range(len(SCATTER))])
     assert len(scatter_plane(many, "LDA").data) == 10
-    assert ranked_neurons(table).empty
+    assert ranked_neurons(Scores.of(table)).empty
 
 
 def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, table, snapshot):
+    scores = Scores.of(table)
     is_first = IS_ITSELF & (WITH_NULL["site_a"] == SITES[0])
     some = WITH_NULL.assign(certainty=WITH_NULL["certainty"].mask(is_first))
     none = WITH_NULL.assign(certainty=np.nan)
     for one in (WITH_NULL, some, none, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
-        assert [part.caption for part in chosen_parts(tmp_path, table, judged(table))] == snapshot
+        assert [part.caption for part in chosen_parts(tmp_path, scores, judged(table))] == snapshot
 
 
 @pytest.fixture

@@ -34,8 +34,9 @@ from probekit.report.texts import line_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
+from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import load_table, metric_name, only, site_names
+from probekit.results.table import metric_name, only, site_names
 
 if TYPE_CHECKING:  # it imports torch, which a finished run does not need
     from probekit.pipeline.selftest import CheckResult
@@ -60,7 +61,7 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    rows = site_rows(load_table(result.results), v)
+    rows = site_rows(Scores.load(result.results), v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:

@@ -60,13 +60,12 @@ from probekit.report.notebooks.run_result import RunResult
 from probekit.results.judging import judge
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
-from probekit.results.selection import chosen_row, headline_row
+from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import (
     DIFFERENCES,
     RESULTS,
     SOURCES,
-    load_table,
     make_table,
     only,
     page_table,
@@ -186,7 +185,7 @@ def run_source(
             write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
-            load_table(folder.path / "results.csv"),
+            Scores.load(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
             *(page_table(folder.path, name) for name in ("sources.csv", "aggregation.csv")),
@@ -242,7 +241,7 @@ def _write_scores(
     rows = [row for site in results for row in site.rows]
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
-    chosen = headline_row(table) if prober.is_nested else chosen_row(table)
+    chosen = Scores.of(table).reported
     predictions = scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):

@@ -43,7 +43,7 @@ from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
-from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
@@ -304,8 +304,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     """
     assert table is not None, "`intervene` refuses a chosen site"
     chosen: dict[SiteSelection, tuple[int, ...]] = {}
-    # A single split has no ranks of folds; it is fold 0.
-    for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+    for fold, rows in enumerate(Scores.of(table).fold_ranks()):
         texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
         single = (model.sites.select([text])[0] for text in texts if JOINT not in text)
         best = next((one for one in single if stream_entry(model, one) is not None), None)

@@ -73,14 +73,12 @@ from probekit.products import threads
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
 from probekit.results.record import FINAL, MONITOR, MOST_CLASSES
-from probekit.results.selection import (
+from probekit.results.scores import (
+    Scores,
     answers_name,
-    chosen_row,
-    is_nested,
-    ranked_rows,
     site_with_head,
 )
-from probekit.results.table import PAGE_TABLES, only, placed
+from probekit.results.table import PAGE_TABLES, by_depth, only
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
@@ -168,14 +166,14 @@ def write_selected_probe(
         DataError: A file of the probe is damaged.
         StoreError: A file cannot be written.
     """
-    features, row = feature_rows(source, probers, table), chosen_row(table)
+    features, row = feature_rows(source, probers, table), Scores.of(table).chosen
     if not features.empty:
         folder.write("features.csv", csv_text(features))
     if row is None:
         return
     position, site, path = _place(folder, source, row)
     prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
-    if is_nested(table) and probe_files(path)[0].exists():
+    if Scores.of(table).is_nested and probe_files(path)[0].exists():
         _save(SavedProbe.load(path), folder, FINAL)
     if prober.is_nested:
         predictor = Predictor(NESTED_PROBE, HEADLINE)
@@ -230,7 +228,7 @@ def write_monitor(
     Raises:
         StoreError: a file cannot be written.
     """
-    row = chosen_row(table)
+    row = Scores.of(table).chosen
     if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
         return
     position, site, path = _place(folder, source, row)
@@ -280,7 +278,7 @@ def write_leakage(
     Raises:
         StoreError: the file cannot be written.
     """
-    row = chosen_row(table)
+    row = Scores.of(table).chosen
     if row is None or not isinstance(source, ModelSource) or source.rows.dropped is None:
         return
     dropped, kind = source.rows.dropped, str(row["probe"])
@@ -495,7 +493,7 @@ def cosine_rows(
         return pd.DataFrame()
     sites = chosen.source.rows.selections
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
-    places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
+    places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
     probes = {
@@ -745,7 +743,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     the saved probes, fitted on all rows. There are at most `MOST_FEATURES` rows, and none without
     k-sparse probes or if the best site is a concatenation.
     """
-    ranked = ranked_rows(table)
+    ranked = Scores.of(table).ranked
     ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
     if ranked.empty:
         return pd.DataFrame()

@@ -43,11 +43,10 @@ from probekit.probes.score.scored import (
     with_interval,
 )
 from probekit.probes.targets import HEADLINE, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
-from probekit.results.selection import (
+from probekit.results.scores import (
+    Scores,
     answers_name,
-    fold_choices,
     named_rivals,
-    ranked_rows,
     site_with_head,
 )
 from probekit.results.table import P_VALUES, only
@@ -222,7 +221,7 @@ def difference_rows(
 
     # Adjusted for all comparisons; those of rivals named in advance are replaced below.
     found = compared(values)
-    rivals = named_rivals(table, chosen)
+    rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
@@ -272,7 +271,7 @@ def reliability_rows(
     The best site has the best cross-validated score; test rows are not used for the selection.
     """
     bins = []
-    for _, row in ranked_rows(table).drop_duplicates("probe").iterrows():
+    for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
         probe, place = row["probe"], {name: row[name] for name in _PLACE}
         for site in results:
             found = site.predictions.get(Predictor(probe, "task"))
@@ -305,7 +304,8 @@ def source_rows(
     chosen = next((one.predictions for one in results if name in one.predictions), {})
     inside = chosen.get(Predictor(NESTED_PROBE, NESTED[WITHIN]))
     found = []
-    for fold, (split, pick) in enumerate(zip(rows.examples, fold_choices(table), strict=False)):
+    choices = Scores.of(table).choices
+    for fold, (split, pick) in enumerate(zip(rows.examples, choices, strict=False)):
         of_all = chosen[name]
         assert isinstance(of_all, RowPredictions)
         assert of_all.folds is not None

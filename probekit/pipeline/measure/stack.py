@@ -22,7 +22,7 @@ from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
-from probekit.results.selection import chosen_row, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import only
 
 
@@ -45,7 +45,7 @@ def stack_tables(
         results: the results of all sites.
         table: the rows of results.csv.
     """
-    chosen = chosen_row(table)
+    chosen = Scores.of(table).chosen
     if chosen is None:
         return {}
     position = [one.text for one in source.rows.positions].index(chosen["position"])

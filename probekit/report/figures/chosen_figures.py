@@ -28,8 +28,8 @@ from probekit.report.figures.style import (
 )
 from probekit.report.maps.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
-from probekit.results.selection import main_metric, ranked_rows
-from probekit.results.table import figure_rows, only, placed, ticks
+from probekit.results.scores import Scores
+from probekit.results.table import by_depth, only, ticks
 from probekit.results.verdict import SourceScores
 
 MOST_TEXTS = 20  # classes per side; with more, numbers in cells are too small to read
@@ -155,7 +155,7 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         rows: `site_a`, `site_b` and `cosine` for every pair of sites of one component; optionally
             `null_high`, the 95 % quantile of absolute cosines on permuted labels, or NaN.
     """
-    order = placed(pd.DataFrame({"site": rows["site_a"].unique(), "head": np.nan}))
+    order = by_depth(pd.DataFrame({"site": rows["site_a"].unique(), "head": np.nan}))
     sites, labels = list(order["site"]), ticks(order)
     values = rows.pivot_table("cosine", "site_a", "site_b").loc[sites, sites]
     bounds = rows["null_high"] if "null_high" in rows else [np.nan] * len(rows)
@@ -180,29 +180,28 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
     )
 
 
-def ranked_neurons(table: pd.DataFrame) -> pd.DataFrame:
+def ranked_neurons(scores: Scores) -> pd.DataFrame:
     """Return the test rows of single neurons, best cross-validated score first.
 
     Each neuron has the row of its best probe and position. The result has at most `MOST_NEURONS`
     rows, and none if fewer than `LEAST_NEURONS` neurons were probed.
     """
-    metric = main_metric(table)
-    ranked = ranked_rows(table)
+    ranked = scores.ranked
     ranked = ranked[ranked["site"].str.contains("[neuron=", regex=False)]
     ranked = ranked.drop_duplicates("site").head(MOST_NEURONS)
     if len(ranked) < LEAST_NEURONS:
         return ranked.iloc[:0]
-    test = only(placed(figure_rows(table)), target="task", metric=metric, split="test")
+    test = only(scores.sited, target="task", metric=scores.metric, split="test")
     keys = ["site", "probe", "position"]
     return ranked[keys].merge(test, on=keys)
 
 
-def neuron_ranking(table: pd.DataFrame) -> go.Figure:
+def neuron_ranking(scores: Scores) -> go.Figure:
     """Return the figure of test scores of single neurons, ordered by cross-validated score.
 
-    The table must have `ranked_neurons`.
+    There must be `ranked_neurons`.
     """
-    rows = ranked_neurons(table)
+    rows = ranked_neurons(scores)
     # Layer and neuron, such as "3 · 17" of blocks.3.mlp.hook_post[neuron=17].
     names = rows["site"].str.replace(r"^\w+\.(\d+)\..*=(\d+)\]$", r"\1 · \2", regex=True).tolist()
     figure = go.Figure(layout={"template": TEMPLATE})

@@ -18,14 +18,15 @@ from probekit.report.figures.levels import draw_levels, levels
 from probekit.report.figures.line_labels import name_lines
 from probekit.report.figures.style import LEVELS, LINES, NORMS, TEMPLATE, layer_axis, plotly_text
 from probekit.report.figures.views import at_shown_position, position_share, position_words
-from probekit.results.selection import (
-    chosen_row,
-    hidden_kinds,
-    main_metric,
-    ranked_rows,
-    site_with_head,
+from probekit.results.scores import Scores, site_with_head
+from probekit.results.table import (
+    EMBED_DEPTH,
+    SAME_FEATURES,
+    by_depth,
+    only,
+    same_features,
+    ticks,
 )
-from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, only, placed, same_features, ticks
 
 SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of the axis
 # Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
@@ -39,17 +40,17 @@ MOST_SITES = 3  # lines of a curve by k
 SITE = ["line", "site", "position"]  # columns that identify a site in the curve by k
 
 
-def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def learning_curve_lines(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each learning curve, in ascending order of training rows.
 
     The order is: the selected probe at the selected site, the other kinds at that site, the
     selected kind at the embedding. Lines without rows and `hidden_kinds` are left out; without a
     selected site there is none.
     """
-    rows, chosen = placed(only(table, split="learning")), chosen_row(table)
+    rows, chosen = only(scores.sited, split="learning"), scores.chosen
     if chosen is None:
         return
-    rows = rows[~rows["probe"].isin(hidden_kinds(table))].sort_values("n_train", kind="stable")
+    rows = rows[~rows["probe"].isin(scores.hidden_kinds)].sort_values("n_train", kind="stable")
     site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
     of_chosen = same_features(rows, chosen)
     if not of_chosen.empty:
@@ -63,13 +64,13 @@ def learning_curve_lines(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFram
         yield f"{chosen['probe']} at the embedding", embedding
 
 
-def learning_curve(table: pd.DataFrame) -> go.Figure:
+def learning_curve(scores: Scores) -> go.Figure:
     """Return the figure of test score by number of training rows.
 
     The first line shows its interval as a band. Baselines, fitted on all training rows, are
-    horizontal lines. The table must have at least one of `learning_curve_lines`.
+    horizontal lines. There must be at least one of `learning_curve_lines`.
     """
-    lines = list(learning_curve_lines(table))
+    lines = list(learning_curve_lines(scores))
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (name, points) in enumerate(lines):
         hover = [
@@ -82,16 +83,16 @@ def learning_curve(table: pd.DataFrame) -> go.Figure:
     sizes = sorted({n for _, points in lines for n in points["n_train"]})
     ends = [sizes[0] / 1.15, sizes[-1] * 1.15]  # with equal margins on the logarithmic axis
     _, first = lines[0]
-    metric = main_metric(first)
+    metric = Scores(first).metric
     # The baselines at the selected position, and those that have no position.
-    baselines = only(table, metric=metric, split="test", site="")
-    baselines = baselines[baselines["position"].isin(["", first["position"].iloc[0]])]
+    is_at_position = scores.rows["position"].isin(["", first["position"].iloc[0]])
+    baselines = scores.where(is_at_position, metric=metric, split="test", site="")
     labels = draw_levels(figure, levels(baselines), ends)
     _log_ticks(figure, "training rows", {n: f"{n:,.0f}" for n in spaced(sizes)}, ends)
     return finish_curve(figure, metric, first["chance"].min(), labels)
 
 
-def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
     """Return name and test rows of each line of the curve by share, in ascending order of share.
 
     The name is a key of `LINES` or `LEVELS`. The order is: the selected probe at the selected site,
@@ -99,13 +100,13 @@ def share_lines(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     than the network. Empty without several shares of replies, or without a selected site. The
     column `p` of the selected probe is adjusted for all sites and shares; NaN without p-values.
     """
-    chosen, tests = chosen_row(table), only(table, split="test")
+    chosen, tests = scores.chosen, only(scores.rows, split="test")
     tests = tests.assign(share=position_share(tests["position"])).dropna(subset="share")
     if chosen is None or tests["share"].nunique() < LEAST_SIZES:
         return []
     tests = tests.sort_values("share", kind="stable")
     site = {column: chosen[column] for column in SAME_FEATURES if column != "position"}
-    sited = only(placed(tests), **site)
+    sited = only(by_depth(tests), **site)
     p = only(sited, metric="p_holm", target="task").set_index("position")["value"]
     tests, sited = (only(rows, metric=chosen["metric"]) for rows in (tests, sited))
     sited = sited.assign(p=sited["position"].map(p))
@@ -130,7 +131,7 @@ def share_curve(lines: Sequence[tuple[str, pd.DataFrame]]) -> go.Figure:
         figure.add_trace(line)
     figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
     _, task = lines[0]
-    return finish_curve(figure, main_metric(task), task["chance"].min(), [])
+    return finish_curve(figure, Scores(task).metric, task["chance"].min(), [])
 
 
 def _log_ticks(
@@ -171,7 +172,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     Args:
         norms: Columns `site`, `first_position_norm` and `other_norm`.
     """
-    rows = placed(norms.assign(head=math.nan))
+    rows = by_depth(norms.assign(head=math.nan))
     rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
     figure = go.Figure(layout={"template": TEMPLATE})
     lines = rows.groupby("line", sort=False)
@@ -218,32 +219,33 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
     }
 
 
-def sparse_rows(table: pd.DataFrame) -> pd.DataFrame:
+def sparse_rows(scores: Scores) -> pd.DataFrame:
     """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
 
     There are at most `MOST_SITES` sites, ranked by their best cross-validated score over all k. The
     result is empty if there are fewer than `LEAST_SIZES` values of k.
     """
-    rows = placed(only(at_shown_position(table), split="test"))
+    at_position = at_shown_position(scores)
+    rows = only(at_position.sited, split="test")
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
     if rows["k"].nunique() < LEAST_SIZES:
         return rows.iloc[:0]
-    ranked = ranked_rows(at_shown_position(table))
+    ranked = at_position.ranked
     ranked = ranked[ranked["probe"].str.fullmatch(SIZE) & ranked["site"].isin(rows["site"])]
     best = ranked[SITE].drop_duplicates().head(MOST_SITES)
     best = best.assign(rank=range(len(best)))
     return rows.merge(best, on=SITE).sort_values(["rank", "k"], kind="stable")
 
 
-def sparse_curve(table: pd.DataFrame) -> go.Figure:
+def sparse_curve(scores: Scores) -> go.Figure:
     """Return the figure of the main metric by k, for the best sites.
 
     For the best site it also shows the interval (a band) and the control task. Horizontal lines
     show the baselines and the best probe of another kind, which uses all features of that site.
-    The table must have `sparse_rows`.
+    There must be `sparse_rows`.
     """
-    rows = sparse_rows(table)
-    metric = main_metric(rows)
+    rows = sparse_rows(scores)
+    metric = Scores(rows).metric
     rows = only(rows, metric=metric)
     figure = go.Figure(layout={"template": TEMPLATE})
     for number, (_, points) in enumerate(rows.groupby("rank")):
@@ -251,23 +253,23 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
         # The line of a site; for the best one also its band and its control task.
         is_best = number == 0
         for target in ("task", "control") if is_best else ("task",):
-            scores = only(points, target=target)
+            of_target = only(points, target=target)
             label = name if target == "task" else f"{LINES[target].label} at the best site"
-            hover = [point_hover(f"k = {row['k']:,.0f}", row) for _, row in scores.iterrows()]
-            line = scatter(scores["k"], scores["value"], LINES[target], number, label, hover)
+            hover = [point_hover(f"k = {row['k']:,.0f}", row) for _, row in of_target.iterrows()]
+            line = scatter(of_target["k"], of_target["value"], LINES[target], number, label, hover)
             if target == "task" and is_best:
-                figure.add_traces(band(scores["k"], scores, line))
-            if not scores.empty:
+                figure.add_traces(band(of_target["k"], of_target, line))
+            if not of_target.empty:
                 figure.add_trace(line)
     sizes = sorted(rows["k"].unique())
     ends = [sizes[0] / 1.3, sizes[-1] * 1.3]  # with equal margins on the logarithmic axis
     # The baselines, and the best other probe on all features of the best site.
-    measured = only(at_shown_position(table), metric=metric, split="test")
-    baselines = levels(measured[measured["site"] == ""])
+    measured = at_shown_position(scores).where(metric=metric, split="test")
+    baselines = levels(measured.where(site=""))
     best = {column: rows[column].iloc[0] for column in SITE}
-    ranked = ranked_rows(table)
+    ranked = scores.ranked
     others = only(ranked[~ranked["probe"].str.fullmatch(SIZE)], **best)
-    full = only(placed(measured), target="task", **best)
+    full = only(measured.sited, target="task", **best)
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
     references = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
     labels = draw_levels(figure, references, ends)

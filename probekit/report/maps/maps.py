@@ -18,15 +18,13 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.figures import style
 from probekit.report.figures.views import position_offset
-from probekit.results.selection import is_nested, main_metric, ranked_rows, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import (
     SAME_FEATURES,
     differs,
-    figure_rows,
     metric_name,
     n_blocks,
     only,
-    placed,
     tick,
 )
 
@@ -77,34 +75,33 @@ _AXES: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def map_cells(table: pd.DataFrame, metric: str, across: str = "") -> pd.DataFrame:
+def map_cells(scores: Scores, metric: str, across: str = "") -> pd.DataFrame:
     """Return the task's test rows of a metric by depth, with what a map shows of each.
 
-    These are the columns of `placed`, and `offset` from the span; `rank`, 0 for the best
+    These are the columns of `with_depth`, and `offset` from the span; `rank`, 0 for the best
     cross-validated score, and `n_best`, the number of equally good cells (NaN and 0 without a
     validation score, and if each outer fold chose its own site); and as `shown_with` the lines with
     the other scores of these features: main metric, selectivity, control task, random weights.
 
     Args:
-        table: Rows of results.csv; for training steps with a column `step`.
+        scores: The scores; for training steps with a column `step`.
         metric: A metric that was measured on test rows.
         across: Rows without a value of this column are left out.
     """
-    rows = placed(table)
     # One number for all rows on the same features, which is quicker to compare than their columns.
-    rows = rows.assign(
-        features=rows.groupby(list(SAME_FEATURES), sort=False, dropna=False).ngroup()
-    )
-    test = figure_rows(rows)
+    sited = scores.sited
+    of_features = sited.groupby(list(SAME_FEATURES), sort=False, dropna=False)
+    scores = Scores(sited.assign(features=of_features.ngroup()))
+    test = scores.drawn.sited
     cells = only(test, target="task", metric=metric)
     cells = cells.assign(offset=position_offset(cells["position"]))
     if across:
         cells = cells[cells[across].notna()]
     features = cells["features"]
-    ranked = ranked_rows(rows).dropna(subset="value")
-    ranked = ranked[ranked["features"].isin(features) & (not is_nested(table))]
+    ranked = scores.ranked.dropna(subset="value")
+    ranked = ranked[ranked["features"].isin(features) & (not scores.is_nested)]
     place_of = {number: place for place, number in enumerate(ranked["features"])}
-    main = main_metric(test)
+    main = scores.drawn.metric
     others = {
         metric_name(main): ("task", main),
         "selectivity": ("task", "selectivity"),

@@ -20,16 +20,14 @@ from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled
 from probekit.report.sentences.tables import CASCADE
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
-from probekit.results.selection import hidden_kinds, measured_metrics
-from probekit.results.table import RESULTS, TableColumn, load_table, metric_name, page_table, placed
+from probekit.results.scores import Scores
+from probekit.results.table import RESULTS, TableColumn, metric_name, page_table
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
 
 
-def result_parts(
-    table: pd.DataFrame, v: Verdict, control: Control = BY_WORD
-) -> Iterator[FigurePart]:
+def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iterator[FigurePart]:
     """Yield the figures of a run: main metrics, then curves by size, then other metrics, folded.
 
     Curves by size are those by number of features and by number of training rows, if there are any.
@@ -37,26 +35,24 @@ def result_parts(
     main metric, if there is one.
 
     Args:
-        table: rows of results.csv.
+        scores: the scores of the run.
         v: the verdict of the run.
         control: describes the control task.
     """
-    measured = measured_metrics(table)
-    drawn = [name for name in METRICS if name in measured and METRICS[name].is_drawn]
+    drawn = [name for name in METRICS if name in scores.metrics and METRICS[name].is_drawn]
     first = [name for name in v.main_metrics if name in drawn]
-    curve, position = views.curve_rows(table), views.curve_position(table)
+    curve, position = views.curve_rows(scores), views.curve_position(scores)
     # One figure has the heads at the shown position, another one, folded, those at all others.
     heads: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
-    for part, is_shown, rows in views.head_tables(table):
-        heads[is_shown].append(placed(rows.assign(title=part)))
-    positions = [(part, placed(rows)) for part, rows in views.position_tables(table)]
-    of_curve = measured_metrics(curve)
+    for part, is_shown, rows in views.head_tables(scores):
+        heads[is_shown].append(rows.assign(title=part))
+    positions = [(part, Scores(rows)) for part, rows in views.position_tables(scores)]
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
         name = title(metric)
         maps = []  # of each map: place, heading, figure, cells, whether it is open
-        if metric in of_curve:
+        if metric in curve.metrics:
             figure = curve_figure(curve, metric)
             yield FigurePart(
                 f"{name} by layer{f' · {views.position_words(position)}' if position else ''}",
@@ -69,15 +65,15 @@ def result_parts(
                 place="curve",
             )
         for is_shown, of_parts in heads.items():
-            tables = [rows for rows in of_parts if metric in measured_metrics(rows)]
+            tables = [rows for rows in of_parts if metric in Scores(rows).metrics]
             if tables:
-                cells = map_cells(pd.concat(tables), metric, "head")
+                cells = map_cells(Scores(pd.concat(tables)), metric, "head")
                 named = ", ".join(rows["title"].iloc[0] for rows in tables)
                 heading = f"{name} by layer and head · {named}"
                 opened = is_open and is_shown
                 maps.append((f"heads {is_shown}", heading, head_maps(cells), cells, opened))
         for part, rows in positions:
-            if metric in measured_metrics(rows):
+            if metric in rows.metrics:
                 cells = map_cells(rows, metric, "offset")
                 heading = f"{name} by layer and position · {part}"
                 maps.append((part, heading, layer_map(cells, "offset"), cells, is_open))
@@ -89,26 +85,26 @@ def result_parts(
 
     for number, metric in enumerate(first):
         yield from of_metric(metric, is_open=True)
-        if number == 0 and (lines := curves.share_lines(table)):
+        if number == 0 and (lines := curves.share_lines(scores)):
             yield FigurePart(
                 f"{title(v.metric)} by share of the reply",
                 figure_json(curves.share_curve(lines)),
                 captions.share_caption(lines),
                 captions.share_description(lines),
             )
-    if not curves.sparse_rows(table).empty:
+    if not curves.sparse_rows(scores).empty:
         yield FigurePart(
             f"{title(v.metric)} by number of features",
-            figure_json(curves.sparse_curve(table)),
-            captions.sparse_caption(table, v),
-            captions.sparse_description(table, v),
+            figure_json(curves.sparse_curve(scores)),
+            captions.sparse_caption(scores, v),
+            captions.sparse_description(scores, v),
         )
-    if list(curves.learning_curve_lines(table)):
+    if list(curves.learning_curve_lines(scores)):
         yield FigurePart(
             f"{title(v.metric)} by number of training rows",
-            figure_json(curves.learning_curve(table)),
-            captions.learning_curve_caption(table, v),
-            captions.learning_curve_description(table, v),
+            figure_json(curves.learning_curve(scores)),
+            captions.learning_curve_caption(scores, v),
+            captions.learning_curve_description(scores, v),
         )
     for metric in drawn:
         if metric not in first:
@@ -126,16 +122,16 @@ def with_choices(figures: Sequence[FigurePart]) -> list[FigurePart]:
     ]
 
 
-def reliability_part(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> FigurePart:
+def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> FigurePart:
     """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
     Of a kind with many sizes only the best size is shown, as in the layer curves.
     """
-    bins = bins[~bins["probe"].isin(hidden_kinds(table))]
+    bins = bins[~bins["probe"].isin(scores.hidden_kinds)]
     return FigurePart(
         "Confidence and accuracy",
         figure_json(chosen_figures.reliability_figure(bins)),
-        captions.reliability_caption(bins, table, v),
+        captions.reliability_caption(bins, scores, v),
         captions.reliability_description(bins),
         is_open=False,
     )
@@ -229,28 +225,28 @@ def massive_words(norms: Norms) -> str:
     )
 
 
-def load_training(path: Path) -> pd.DataFrame | None:
-    """Return the rows of all checkpoints with an integer column `step`; None if no file exists.
+def load_training(path: Path) -> Scores | None:
+    """Return the scores of all checkpoints with an integer column `step`; None if no file exists.
 
     Raises:
         DataError: The file cannot be read, or `step` is missing or not an integer.
     """
     step = TableColumn("step", "training step of the checkpoint", "count")
-    return load_table(path, (*RESULTS, step)) if path.is_file() else None
+    return Scores.load(path, (*RESULTS, step)) if path.is_file() else None
 
 
-def step_parts(table: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
+def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
     """Yield a map of the main metric by layer and step for each series that has this metric.
 
-    The table is that of `load_training`; without one there is no map. A series is a line of the
+    The scores are those of `load_training`; without any there is no map. A series is a line of the
     layer curve.
     """
-    if table is None:
+    if training is None:
         return
     metric = v.metric
-    for name, rows in views.step_tables(table):
-        if metric in measured_metrics(rows):
-            cells = map_cells(rows, metric, "step")
+    for name, rows in views.step_tables(training):
+        if metric in Scores(rows).metrics:
+            cells = map_cells(Scores(rows), metric, "step")
             highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
@@ -279,7 +275,7 @@ NO_CERTAINTY = "none at {sites}, where the probe is not significantly better tha
 MOST_CONFUSED = 6  # pairs named in the description of a matrix
 
 
-def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[FigurePart]:
+def chosen_parts(run_dir: Path, scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     """Yield the figures of the selected probe for which the run has saved data; none without one.
 
     The ranking of single neurons and the cosines between sites are among them. Scatter plots are
@@ -287,7 +283,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
 
     Args:
         run_dir: the folder of the run.
-        table: rows of results.csv.
+        scores: the scores of the run.
         v: the verdict of the run.
 
     Raises:
@@ -319,12 +315,12 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
             is_open=False,
             height=10 + 1.9 * max(len(counts), 5),
         )
-    neurons = chosen_figures.ranked_neurons(table)
+    neurons = chosen_figures.ranked_neurons(scores)
     if not neurons.empty:
         named = [f"{row['site']} {format_number(row['value'])}" for _, row in neurons.iterrows()]
         yield FigurePart(
             "Single neurons, ranked",
-            figure_json(chosen_figures.neuron_ranking(table)),
+            figure_json(chosen_figures.neuron_ranking(scores)),
             "Neurons by layer and index, in descending order of the cross-validated score on "
             "training rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: "
             f"chance.{pooled_ranking(v)}",
@@ -359,7 +355,7 @@ def chosen_parts(run_dir: Path, table: pd.DataFrame, v: Verdict) -> Iterator[Fig
         yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
     flagged = page_table(run_dir, "flagged.csv")
     if flagged is not None:
-        label = class_label(str(table["positive"].iloc[0]))
+        label = class_label(str(scores.rows["positive"].iloc[0]))
         yield FigurePart(
             "Score by token, and texts flagged",
             figure_json(chosen_figures.flagged_curves(flagged)),

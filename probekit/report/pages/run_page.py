@@ -7,7 +7,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from safetensors.numpy import load_file
 
 from probekit.amounts import percent
@@ -49,15 +48,8 @@ from probekit.results.record import (
     open_record,
     reading_run_file,
 )
-from probekit.results.table import (
-    DIFFERENCES,
-    load_table,
-    metric_name,
-    page_table,
-    placed,
-    read_columns,
-    ticks,
-)
+from probekit.results.scores import Scores
+from probekit.results.table import DIFFERENCES, metric_name, page_table, read_columns
 from probekit.results.verdict import Verdict
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
@@ -103,30 +95,24 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     if has_causes_alone(run_dir):
         return cause_figures(run_dir)
     record = open_record(run_dir)
-    table = load_table(run_dir / "results.csv")
-    figures = _result_figures(run_dir, table, record)
+    scores = Scores.load(run_dir / "results.csv")
+    figures = _result_figures(run_dir, scores, record)
     # After the first figure, which is the layer curve if there is one.
-    figures[1:1] = cause_figures(run_dir, _layers(table))
+    figures[1:1] = cause_figures(run_dir, scores.layers)
     return figures + ([parts.norms_part(record.norms)] if record.norms else [])
 
 
-def _layers(table: pd.DataFrame) -> dict[int, str]:
-    """Return the labels of the layer axis by depth; {} without single sites."""
-    rows = placed(table)
-    return {} if rows.empty else ticks(rows)
-
-
-def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[page.FigurePart]:
+def _result_figures(run_dir: Path, scores: Scores, record: RunRecord) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
     bins = page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
-    figures = list(parts.result_parts(table, record.verdict, record.control))
+    reliable = [] if bins is None else [parts.reliability_part(bins, scores, record.verdict)]
+    figures = list(parts.result_parts(scores, record.verdict, record.control))
     # Sources and maps over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.source_parts(page_table(run_dir, "sources.csv"), record.verdict),
         *parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict),
     ]
-    return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
+    return [*figures, *reliable, *parts.chosen_parts(run_dir, scores, record.verdict)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -141,11 +127,11 @@ def report_page(run_dir: Path) -> str:
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
-    table = load_table(run_dir / "results.csv")
+    scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
     attention = _attention(run_dir, record) if record.attention else None
     wrong = load_wrong(run_dir)
-    figures = parts.with_choices(_result_figures(run_dir, table, record))
+    figures = parts.with_choices(_result_figures(run_dir, scores, record))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -158,12 +144,12 @@ def report_page(run_dir: Path) -> str:
     if first or warnings:  # the page shows the warnings in this section
         sections.append(page.PageSection("", first, "screen"))
     if causes is not None:
-        sections.append(causes_section(run_dir, causes, _layers(table)))
+        sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
     for title, shown_table, note in own_sections(run_dir):
         sections.append(page.PageSection(title, [shown_table, page.Paragraph(note, "note")]))
     sections += _cascade(run_dir)
-    sections += _sites(run_dir, record, table, paths)
+    sections += _sites(run_dir, record, scores, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
     # A note replaces the figures that runs with many classes do not have. `fits` gets every kind of
@@ -203,12 +189,12 @@ def report_page(run_dir: Path) -> str:
 
 
 def _sites(
-    run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
+    run_dir: Path, record: RunRecord, scores: Scores, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
     v = record.verdict
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    tables = site_tables(table, v, reported_differences(differences, v))
+    tables = site_tables(scores, v, reported_differences(differences, v))
     if not tables:
         return
     best, *others = tables

@@ -32,7 +32,7 @@ from probekit.results.study import (
     compared_settings,
     measured_rivals,
 )
-from probekit.results.table import differs, metric_name, placed, site_names, ticks
+from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
@@ -107,7 +107,7 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
         is_constant=found["is_constant"].eq(True),
         result=found["holm"].fillna(""),
         # Sites of given activations are at their layer.
-        depth=placed(rows.assign(head=math.nan))["depth"],
+        depth=by_depth(rows.assign(head=math.nan))["depth"],
     )
     rows["depth"] = rows["depth"].where(rows["site"].str.contains("hook_"), rows["layer"])
     drawn = ["difference", "ci_low", "ci_high", "added"]

@@ -15,7 +15,7 @@ from probekit.report.pages.texts_page import painted_tokens
 from probekit.report.texts import DENSEST, HIGH, LOW, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import ExampleRecord, RecordPart, read_record
-from probekit.results.selection import site_with_head
+from probekit.results.scores import site_with_head
 
 
 class Token(RecordPart):

@@ -19,16 +19,8 @@ from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control
-from probekit.results.selection import ranked_rows, site_with_head
-from probekit.results.table import (
-    concatenated,
-    differs,
-    metric_name,
-    n_blocks,
-    only,
-    placed,
-    row_tick,
-)
+from probekit.results.scores import Scores, site_with_head
+from probekit.results.table import differs, metric_name, only, row_tick
 from probekit.results.verdict import Verdict
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -54,49 +46,49 @@ AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity u
 
 
 def caption(
-    table: pd.DataFrame, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
+    scores: Scores, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
 ) -> str:
     """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
 
     `control` describes the control task.
     """
-    measured = layer_curve.measured_rows(table, metric)
-    task = only(measured, target="task")
-    parts = layer_curve.panels(placed(measured))
+    measured = scores.measured(metric)
+    task = measured.where(target="task")
+    parts = layer_curve.panels(measured.sited)
     of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
     some_unbanded = any(
-        len(layer_curve.banded_series(table, all_series)) < len(all_series)
+        len(layer_curve.banded_series(scores, all_series)) < len(all_series)
         for all_series in of_panels
     )
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     of_line = f", for {line} only; the table has those of the others" if some_unbanded else ""
-    is_ranked = not ranked_rows(table).empty
+    is_ranked = not scores.ranked.empty
     score = metric_name(v.metric)
-    groups = "training" if measured["split"].eq("online").all() else "test"
+    groups = "training" if measured.rows["split"].eq("online").all() else "test"
     # Each sentence, and whether it holds.
     sentences = {
         f"{_main_name(v)} on the task minus that on the control task. "
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
-        _measured_on(task, metric, v.is_nested): True,
-        f"One panel for each {layer_curve.panel_unit(placed(measured))}, with the others in grey; "
+        _measured_on(task.rows, metric, v.is_nested): True,
+        f"One panel for each {layer_curve.panel_unit(measured.sited)}, with the others in grey; "
         "all panels share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
         ),
         f"Bands: 95 % intervals for new {groups} groups{of_line}.": bool(
-            task["ci_low"].notna().any()
+            task.rows["ci_low"].notna().any()
         ),
         f"The ring marks the site with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": is_ranked and not v.is_nested,
-        nested_line(v): HEADLINE in set(measured["target"]),
+        nested_line(v): HEADLINE in set(measured.rows["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
-            bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
+            bool(task.rows["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
         ),
         "Concatenated: one probe on the features of several sites; it is never selected, because "
-        "it does not localise information.": not concatenated(task).empty,
+        "it does not localise information.": not task.concatenated.empty,
         control.why_none: metric == v.metric,
         f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(
-            layer_curve.null_band(table, placed(measured))
+            layer_curve.null_band(scores, measured.sited)
         ),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
@@ -192,16 +184,13 @@ def _spread(rows: pd.DataFrame, column: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+def description(scores: Scores, metric: str = "accuracy") -> str:
     """Return the text alternative of a layer curve: all values of all lines and levels."""
-    measured = layer_curve.measured_rows(table, metric)
-    rows = placed(measured)
-    blocks = n_blocks(rows)
-    parts = []
-    for name, series in layer_curve.series_of(rows):
+    measured, parts = scores.measured(metric), []
+    for name, series in layer_curve.series_of(measured.sited):
         points: dict[str, list[str]] = {}  # by target
         for row in cast(list[dict[str, Any]], series.to_dict("records")):
-            point = f"{row_tick(row, blocks)} {format_number(row['value'])}"
+            point = f"{row_tick(row, measured.blocks)} {format_number(row['value'])}"
             points.setdefault(row["target"], []).append(point)
         for target, style in LINES.items():
             title = f"{style.label} {name}".strip()
@@ -212,9 +201,9 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
 
 
-def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
+def sparse_caption(scores: Scores, v: Verdict) -> str:
     """Return the caption of the curve of k-sparse probes."""
-    rows = sparse_rows(table)
+    rows = sparse_rows(scores)
     return (
         f"{_main_name(v)} of logistic probes on the k features that separate the classes best "
         "on the training rows; features are selected and probes fitted separately for each k. The "
@@ -225,9 +214,9 @@ def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
     )
 
 
-def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
+def sparse_description(scores: Scores, v: Verdict) -> str:
     """Return the text alternative of the curve of k-sparse probes."""
-    rows = only(sparse_rows(table), target="task", metric=v.metric)
+    rows = only(sparse_rows(scores), target="task", metric=v.metric)
     lines = [
         (site_with_head(points["site"].iloc[0], points["head"].iloc[0]), points)
         for _, points in rows.groupby("rank")
@@ -271,9 +260,9 @@ def share_description(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
     return f"Score by share of the reply. {'; '.join(parts)}."
 
 
-def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
+def learning_curve_caption(scores: Scores, v: Verdict) -> str:
     """Return the caption of the learning curves."""
-    (_, rows), *_ = learning_curve_lines(table)
+    (_, rows), *_ = learning_curve_lines(scores)
     assert v.best is not None  # without a selected site there is no line
     return (
         f"{_main_name(v)} at {v.best.name} on {_spread(rows, 'n_test')} held-out rows in "
@@ -284,23 +273,23 @@ def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
     )
 
 
-def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
+def learning_curve_description(scores: Scores, v: Verdict) -> str:
     """Return the text alternative of the learning curves."""
-    title, lines = f"{_main_name(v)} by number of training rows", learning_curve_lines(table)
+    title, lines = f"{_main_name(v)} by number of training rows", learning_curve_lines(scores)
     return _lines_in_words(
         title, lines, lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
     )
 
 
-def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
+def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
     """Return the caption of the reliability diagram, with Brier score and calibration error."""
-    test = only(table, target="task", split="test")
-    scores = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
+    test = only(scores.rows, target="task", split="test")
+    errors = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, errors))}. "
         "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
         f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
     )

@@ -24,16 +24,12 @@ from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
 from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
-from probekit.results.selection import site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import (
     OF_RULES,
     SAME_FEATURES,
-    concatenated,
     metric_name,
-    n_blocks,
-    of_all_folds,
     page_table,
-    placed,
     row_tick,
 )
 from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
@@ -211,18 +207,18 @@ class SiteRow:
 
 
 def site_tables(
-    table: pd.DataFrame, v: Verdict, differences: Mapping[str, Rival] = MappingProxyType({})
+    scores: Scores, v: Verdict, differences: Mapping[str, Rival] = MappingProxyType({})
 ) -> list[ResultTable]:
     """Return the table of all sites; of more than `MOST_ROWS`, the best and the others.
 
     Of several tables, the rows are in the order of the cross-validated score.
 
     Args:
-        table: Rows of results.csv.
+        scores: The scores of the run.
         v: The verdict of the run.
         differences: Differences of the reported score, by the other's name in differences.csv.
     """
-    rows = site_rows(table, v)
+    rows = site_rows(scores, v)
     compared = _compared(list(differences.values()), list(differences))
     found = {name: (difference, p.text) for name, _, difference, p in compared}
     for row in rows:
@@ -252,7 +248,7 @@ def site_tables(
     ]
 
 
-def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
+def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
     """Return a line for each test score of the task at a site, by series, then by depth.
 
     Concatenated sites, which have no depth, come last. If any site is a single head, lines are by
@@ -261,11 +257,8 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     times_chosen = Counter(
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
     )
-    table = of_all_folds(table)
-    # Depths are objects, so that concatenated sites can have None.
-    placed_rows = placed(table).astype({"depth": object})
-    sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    blocks, rows = n_blocks(placed_rows), list[SiteRow]()
+    scores, rows = scores.of_all_folds, list[SiteRow]()
+    sited = pd.concat([scores.sited, scores.concatenated])
     for name, series in series_of(sited) if len(sited) else ():
         # The rows on the same features, by target, split and metric.
         measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
@@ -284,7 +277,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
                 n = times_chosen[site, task["position"], task["probe"], task["view"]]
                 by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
                 line = SiteRow(
-                    layer=NONE if task["depth"] is None else row_tick(task, blocks),
+                    layer=NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks),
                     site=site,
                     series=name,
                     probe=task["probe"],

@@ -19,8 +19,8 @@ from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.source import residual_norms
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.targets import NETWORKS
-from probekit.results.selection import chosen_row
-from probekit.results.table import RESULTS, only, placed, same_features
+from probekit.results.scores import Scores
+from probekit.results.table import RESULTS, by_depth, only, same_features
 from tests.pipeline.planted import FAST, Planted
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of
@@ -174,8 +174,8 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
 
 def test_confusions_and_directions_belong_to_the_selected_probe(planted):
     result = planted.run()
-    test = only(placed(result.table), target="task", split="test", metric="accuracy")
-    (score,) = same_features(test, chosen_row(result.table))["value"]
+    test = only(by_depth(result.table), target="task", split="test", metric="accuracy")
+    (score,) = same_features(test, Scores.of(result.table).chosen)["value"]
     confusion = pd.read_csv(result.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score)

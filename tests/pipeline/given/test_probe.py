@@ -17,7 +17,7 @@ from probekit.pipeline.given.source import GivenSource
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.table import load_table, only, placed, ticks
+from probekit.results.table import by_depth, load_table, only, ticks
 from tests.pipeline.texts import text_of
 from tests.stored import portable
 
@@ -60,7 +60,7 @@ def test_the_results_are_those_of_a_run(result, snapshot):
     assert {
         "sites": table["site"].unique().tolist(),
         "metrics": tested.groupby("target")["metric"].unique().map(list).to_dict(),
-        "ticks": ticks(placed(table)),
+        "ticks": ticks(by_depth(table)),
         "model": [result.record["model"], *table["model"].unique()],
     } == snapshot
 

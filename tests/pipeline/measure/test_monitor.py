@@ -14,7 +14,7 @@ from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.monitor import fixed_threshold
 from probekit.results.record import MONITOR, load_probe
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK
 
@@ -50,7 +50,7 @@ def monitored(request, write):
 
 def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, planted):
     result, colour = monitored
-    table, chosen = pd.read_csv(result.folder / "monitor.csv"), chosen_row(result.table)
+    table, chosen = pd.read_csv(result.folder / "monitor.csv"), Scores.of(result.table).chosen
     assert set(table) == set(PAGE_TABLES["monitor.csv"])
     probe = load_probe(result.folder / MONITOR)
     assert probe.facts.sites == (chosen["site"],)

@@ -17,7 +17,7 @@ from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.results.selection import site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import FAST, MIXED, QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
@@ -95,7 +95,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
     stored = FinishedRun(finished)
     wrong = json.loads((finished / "wrong.json").read_text())
     assert len(wrong["probes"]) == 4
-    curve = layer_curve(stored.table, "accuracy")
+    curve = layer_curve(Scores.of(stored.table), "accuracy")
     points = {name for trace in curve.data for name in trace.customdata or ()}
     assert points == {one["name"] for one in wrong["probes"]}
     groups = stored.test_rows["group"].to_numpy(dtype=str)

@@ -12,7 +12,7 @@ from probekit.pipeline.measure.stack import site_scores, stack_tables
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
 from tests.pipeline.planted import QUICK
 
@@ -61,7 +61,7 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
 
 def test_stack_is_compared_with_the_selected_probe(planted):
     result = planted.run(*QUICK, "probe.layers=stack")
-    stack, chosen = result.stack, chosen_row(result.table)
+    stack, chosen = result.stack, Scores.of(result.table).chosen
     assert set(PAGE_TABLES["stack.csv"]) <= set(stack)
     tested = only(result.table, target="task", split="test", site=chosen["site"])
     metrics = tested.set_index("metric")["value"]

@@ -11,6 +11,7 @@ import pytest
 from probekit.report.maps import maps
 from probekit.report.maps.maps import Colours, inks, luminance, map_cells, map_colours, text_map
 from probekit.report.pages.parts import load_training, step_parts
+from probekit.results.scores import Scores
 from tests.report.conftest import altered, judged, make_heads, make_sweep
 from tests.report.pictures import TRAINED_SITES, training_rows
 from tests.stored import drawn
@@ -26,12 +27,12 @@ SCALES = {
 
 
 def layer_map(table, metric="accuracy", across="head"):
-    return maps.layer_map(map_cells(table, metric, across), across)
+    return maps.layer_map(map_cells(Scores.of(table), metric, across), across)
 
 
 def head_maps(tables):
     titled = pd.concat([rows.assign(title=title) for title, rows in tables.items()])
-    return maps.head_maps(map_cells(titled, "accuracy", "head"))
+    return maps.head_maps(map_cells(Scores.of(titled), "accuracy", "head"))
 
 
 MAPS = {
@@ -87,7 +88,7 @@ def test_a_map(name, snapshot):
 
 
 def test_over_training_steps_go_across_and_the_best_cell_is_described(snapshot):
-    for part in step_parts(TRAINING, judged(TRAINING)):
+    for part in step_parts(Scores.of(TRAINING), judged(TRAINING)):
         texts = [part.title, part.caption, part.description, drawn(go.Figure(part.figure))]
         assert "\n".join(texts) == snapshot
 
@@ -97,7 +98,7 @@ def test_scores_of_checkpoints_are_read_as_written_and_absent_without_a_file(tmp
     assert load_training(path) is None
     assert not list(step_parts(None, judged(TRAINING)))
     TRAINING.to_csv(path, index=False)
-    assert load_training(path)["step"].tolist() == TRAINING["step"].tolist()
+    assert load_training(path).rows["step"].tolist() == TRAINING["step"].tolist()
 
 
 @pytest.mark.parametrize(
