@@ -66,7 +66,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
         return
 
     from probekit.cli.show.terminal import echo, show_table
-    from probekit.report.pages.table import Column, ResultTable
+    from probekit.report.elements.table import Column, ResultTable
 
     columns = ("component", Column("formula", "words"), "number", "times", "in all", "share", "MB")
     rows = []
@@ -113,7 +113,7 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
     """
     from probekit.analysis.verification import TEXTS, TOLERANCES, verify_model
     from probekit.cli.show.terminal import show_table
-    from probekit.report.pages.table import ResultTable
+    from probekit.report.elements.table import ResultTable
 
     rows = verify_model(model, texts or TEXTS, dtype=dtype)
     columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")

@@ -12,8 +12,8 @@ import pandas as pd
 from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
+from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
     comparison_answer,

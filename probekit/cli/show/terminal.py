@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from probekit.progress import Console
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.elements.table import Cell, Column, ResultTable
 
 
 def show_table(table: ResultTable) -> None:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
-from probekit.report.figures.style import MAGNITUDES, SIGNED
+from probekit.report.elements.page import Page, View
+from probekit.report.elements.style import MAGNITUDES, SIGNED
 from probekit.report.pages.heads_page import SCORES
-from probekit.report.pages.page import Page, View
 from probekit.report.texts import quote, token_label
 from probekit.results.network import AttentionPrompt
 

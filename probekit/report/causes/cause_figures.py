@@ -12,9 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report.causes import findings
-from probekit.report.figures import layer_curve
-from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
-from probekit.report.figures.style import (
+from probekit.report.elements.style import (
     GREY,
     SERIES_COLOURS,
     TEMPLATE,
@@ -27,6 +25,8 @@ from probekit.report.figures.style import (
     plotly_text,
     with_margin,
 )
+from probekit.report.figures import layer_curve
+from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
 from probekit.report.maps import maps
 from probekit.report.texts import short_label

@@ -14,10 +14,10 @@ import pandas as pd
 
 from probekit.amounts import LEVEL, counted, fixed, format_number, format_p, percent
 from probekit.interventions.names import REPLACEMENTS
-from probekit.report.figures.style import plotly_text
+from probekit.report.elements.page import Pairs
+from probekit.report.elements.style import plotly_text
+from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.views import position_words
-from probekit.report.pages.page import Pairs
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import answer, p_words, sources_sentence
 from probekit.report.texts import capitalised, line_label, token_label
 from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes

@@ -11,8 +11,7 @@ from plotly.subplots import make_subplots
 
 from probekit.amounts import format_number
 from probekit.probes.targets import WITHIN
-from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import (
+from probekit.report.elements.style import (
     GREY,
     LEVELS,
     LINES,
@@ -26,6 +25,7 @@ from probekit.report.figures.style import (
     series_marker,
     short_tick,
 )
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.maps.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
 from probekit.results.scores import Scores

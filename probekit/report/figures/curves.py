@@ -13,10 +13,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.probes.targets import BASELINES
+from probekit.report.elements.style import LEVELS, LINES, NORMS, TEMPLATE, layer_axis, plotly_text
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels
 from probekit.report.figures.line_labels import name_lines
-from probekit.report.figures.style import LEVELS, LINES, NORMS, TEMPLATE, layer_axis, plotly_text
 from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import (

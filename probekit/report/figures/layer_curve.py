@@ -16,9 +16,7 @@ from plotly.subplots import make_subplots
 from probekit.amounts import fixed, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures import line_labels
-from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
-from probekit.report.figures.style import (
+from probekit.report.elements.style import (
     GREY,
     LARGE,
     LINES,
@@ -36,6 +34,8 @@ from probekit.report.figures.style import (
     plain_line,
     plotly_text,
 )
+from probekit.report.figures import line_labels
+from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.views import position_words
 from probekit.results.scores import Scores, answers_name
 from probekit.results.table import SERIES, differs, only, same_features, ticks

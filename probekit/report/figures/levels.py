@@ -14,8 +14,8 @@ from probekit.amounts import fixed, format_number
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
+from probekit.report.elements.style import LEVELS, finite_ends, plotly_text, with_margin
 from probekit.report.figures.line_labels import LineLabel
-from probekit.report.figures.style import LEVELS, finite_ends, plotly_text, with_margin
 from probekit.results.scores import Scores, best_first
 from probekit.results.table import differs, only
 

@@ -16,7 +16,7 @@ from probekit.amounts import fixed, format_number
 from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
-from probekit.report.figures import style
+from probekit.report.elements import style
 from probekit.report.figures.views import position_offset
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import (

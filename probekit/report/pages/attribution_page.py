@@ -10,10 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, percent, signed
-from probekit.report.figures.style import GREY, TEMPLATE
+from probekit.report.elements import page
+from probekit.report.elements.style import GREY, TEMPLATE
+from probekit.report.elements.table import ResultTable
 from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
     LOW,

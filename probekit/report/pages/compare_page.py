@@ -10,10 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number, format_p
+from probekit.report.elements import page
+from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
+from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import TEMPLATE, error_bars, plotly_text, series_marker
-from probekit.report.pages import page
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences import comparisons
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.report.texts import MachinePaths

@@ -11,7 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.report.figures.style import MAGNITUDES
+from probekit.report.elements import page
+from probekit.report.elements.style import MAGNITUDES
+from probekit.report.elements.table import ResultTable
 from probekit.report.maps.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
@@ -20,8 +22,6 @@ from probekit.report.maps.maps import (
     map_row,
     text_map,
 )
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
 from probekit.report.texts import capitalised, model_title
 from probekit.results.network import ScoredHeads
 

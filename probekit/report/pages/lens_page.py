@@ -12,11 +12,11 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
 from probekit.model.sites.catalogue import component_of, layer_of
+from probekit.report.elements import page
+from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
+from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.maps.maps import Colours, text_map, thin_ticks
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     capitalised,
     line_label,

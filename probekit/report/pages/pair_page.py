@@ -12,10 +12,10 @@ import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, joined_names, signed
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.report.figures.style import GREY, TEMPLATE, plotly_text
+from probekit.report.elements import page
+from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
+from probekit.report.elements.table import ResultTable
 from probekit.report.maps import maps
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
 from probekit.report.texts import (
     HIGH,
     capitalised,

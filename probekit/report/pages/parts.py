@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number, percent
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.figures import chosen_figures, curves, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
-from probekit.report.pages.page import FigurePart, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.sentences.tables import CASCADE

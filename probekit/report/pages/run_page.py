@@ -21,9 +21,10 @@ from probekit.report.attention.page import (
     choose_reduction,
 )
 from probekit.report.causes.findings import open_causes, run_answers
-from probekit.report.pages import page, parts
+from probekit.report.elements import page
+from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.pages import parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
-from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words

@@ -11,15 +11,15 @@ import pandas as pd
 from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
 from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.elements import page
+from probekit.report.elements.style import plotly_text
+from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.style import plotly_text
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import cell_map, map_cells, map_colours
-from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line

@@ -14,9 +14,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, first_names, format_number, format_p, percent
-from probekit.report.figures import style
-from probekit.report.pages import page
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.elements import page, style
+from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.comparisons import difference_words
 from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings

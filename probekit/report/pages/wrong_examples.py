@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from probekit.amounts import signed
-from probekit.report.pages.page import PageSection, View
+from probekit.report.elements.page import PageSection, View
 from probekit.report.pages.texts_page import painted_tokens
 from probekit.report.texts import DENSEST, HIGH, LOW, Palette, class_label
 from probekit.results.network import RowPrediction, TextReading

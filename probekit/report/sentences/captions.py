@@ -10,10 +10,10 @@ import pandas as pd
 from probekit.amounts import LEVEL, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
+from probekit.report.elements.style import LEVELS, LINES
 from probekit.report.figures import layer_curve
 from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
-from probekit.report.figures.style import LEVELS, LINES
 from probekit.report.maps.maps import map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking

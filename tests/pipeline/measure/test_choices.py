@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.measure import choices
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.significance import difference_rows, scored
 from probekit.pipeline.selftest import planted_direction
@@ -78,11 +77,11 @@ def test_the_nested_choice_scores_at_chance_on_noise(noise):
 def test_a_choice_pooled_over_folds_would_be_noticed(noise, monkeypatch):
     """The defect: every fold takes the site whose validation scores are best over all folds."""
 
-    def pooled(table, target="task"):
-        rows = pd.DataFrame([Scores.of(table).chosen] * N_FOLDS).assign(fold=range(N_FOLDS))
+    def pooled(scores, target="task"):
+        rows = pd.DataFrame([scores.chosen] * N_FOLDS).assign(fold=range(N_FOLDS))
         return [row for _, row in rows.iterrows()] if target == "task" else []
 
-    monkeypatch.setattr(choices, "fold_choices", pooled)
+    monkeypatch.setattr(Scores, "fold_choices", pooled)
     mean, error = mean_headline(noise)
     assert mean - 0.5 > 2.5 * error
 

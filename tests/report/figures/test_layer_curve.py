@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from probekit.probes.targets import HEADLINE
+from probekit.report.elements.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.figures.layer_curve import curve_figure, layer_curve, panels
-from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.figures.views import curve_rows
 from probekit.report.maps.maps import luminance
 from probekit.report.pages.parts import result_parts

@@ -20,8 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
-from probekit.report.figures.style import TEMPLATE
-from probekit.report.pages.table import Cell, ResultTable
+from probekit.report.elements.style import TEMPLATE
+from probekit.report.elements.table import Cell, ResultTable
 from probekit.terminal import visible
 
 
