@@ -244,9 +244,6 @@ class Page:
         return render("page.html", page=self)
 
 
-ANALYSIS = ("report.css", "analysis.css")  # style sheets of pages with wide maps
-
-
 def render(name: str, **values: Any) -> str:
     """Return a rendered template of assets/; values are escaped unless they are Markup.
 

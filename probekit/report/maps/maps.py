@@ -219,7 +219,7 @@ def diverging(values: Any, least: float = 0.0) -> Colours:
 
 
 def text_map(
-    values: NDArray[np.float64],
+    values: Any,
     hover: Sequence[str],
     shown: Colours,
     *,
@@ -233,7 +233,7 @@ def text_map(
     """Return a heat map; texts are written in its cells unless there are too many.
 
     Args:
-        values: Values shown as colours, shape (n_rows, n_columns); NaN for an empty cell.
+        values: Values shown as colours, row by row; NaN for an empty cell.
         hover: Hover texts of the cells, row by row, already escaped.
         shown: Colour scale.
         texts: Texts of the cells, row by row, already escaped; by default the values.
@@ -243,6 +243,7 @@ def text_map(
         most_texts: Number of cells up to which texts are drawn.
         down_title: Title of the vertical axis.
     """
+    values = np.asarray(values, dtype=float).reshape(len(down), len(across))
     figure = go.Figure(layout={"template": style.TEMPLATE})
     if np.isnan(values).any():
         figure.update_layout(plot_bgcolor=MASKED)

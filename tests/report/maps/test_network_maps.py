@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 
 from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
-from probekit.results.network import ScoredHeads
+from probekit.results.network import HEAD_TEXTS, ScoredHeads
 from tests.report.pictures import TOKENS, attribution_rows, head_rows, lens_rows, patched_pair
 from tests.stored import drawn
 
@@ -46,7 +46,7 @@ FIGURES = {
         f"heads across and layers down, coloured by {score}": lambda score=score: (
             heads_page.head_score_map(SCORED, score)
         )
-        for score in heads_page.SCORES
+        for score in HEAD_TEXTS
     },
     "attention weights are a row on one scale with known heads framed": lambda: go.Figure(
         next(
