@@ -32,6 +32,10 @@ LEVELS = [
     )
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+# The same inside a package: its modules and sub-packages, lowest first.
+INNER_LEVELS = {
+    "report": "texts/elements figures sentences causes/attention pages notebooks",
+}
 TORCH_FREE = ("data", "probes", "results", "report", "experiment")
 # These compute with torch; their inputs and outputs are NumPy arrays.
 SOLVERS = (
@@ -105,6 +109,19 @@ def test_imports_point_down():
                 assert parts[1] == own or lower or siblings_at_the_bottom, f"{name}: {module}"
             else:
                 assert own == "cli", f"{path} imports the top of the package"
+
+
+@pytest.mark.parametrize("package", INNER_LEVELS)
+def test_imports_inside_a_package_point_down(package):
+    levels = [names.split("/") for names in INNER_LEVELS[package].split()]
+    level = {name: number for number, names in enumerate(levels) for name in names}
+    for path in (PACKAGE / package).rglob("*.py"):
+        parts = path.relative_to(PACKAGE / package).with_suffix("").parts
+        for module in own_imports(path):
+            _, root, *inner = module.split(".")
+            if root == package and parts[0] != "__init__":
+                own, imported = level[parts[0]], level[inner[0]]
+                assert imported < own or inner[0] == parts[0], f"{path}: {module}"
 
 
 def test_the_pipeline_imports_report_only_for_pages_and_notebooks():
@@ -259,7 +276,7 @@ def test_the_docstring_of_the_package_lists_the_public_names():
     ("modules", "heavy"),
     [
         ("probekit.cli.main", {"torch", "numpy", "pandas", "sklearn", "plotly", "pydantic"}),
-        ("probekit.report.figures.layer_curve, probekit.report.maps.maps", {"torch"}),
+        ("probekit.report.figures.layer_curve, probekit.report.figures.maps", {"torch"}),
     ],
 )
 def test_the_command_line_and_figures_start_without_what_is_heavy(modules, heavy):

@@ -3,24 +3,20 @@
 import math
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.curves import (
-    learning_curve,
-    share_curve,
-    share_lines,
-    spaced,
-    sparse_curve,
-)
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
-from probekit.report.sentences.captions import (
-    caption,
-    learning_curve_caption,
-    share_caption,
-    sparse_description,
+from probekit.report.pages.size_curves import (
+    learning_part,
+    share_lines,
+    share_part,
+    spaced,
+    sparse_part,
 )
+from probekit.report.sentences.captions import caption
 from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import filled_columns, site_rows
 from probekit.results.scores import Scores
@@ -81,13 +77,27 @@ _SHARES = {"word:last-1": "share:0", "word:last": "share:0.5", "word:last+2": "s
 SHARES = SWEPT.replace({"position": _SHARES, "target": {"word_identity": "length"}})
 CALIBRATED = TABLE.replace({"metric": {"macro_f1": "brier", "auroc": "ece"}})
 
+
+def part(yielded, table):
+    """Return the first part of the page that a function yields for the scores in a table."""
+    return next(yielded(Scores.of(table), judged(table)))
+
+
+def figure(yielded, table):
+    return go.Figure(part(yielded, table).figure)
+
+
 FIGURES = {
     "a panel for every kind": lambda: curve_figure(curve_rows(Scores.of(KINDS))),
     "a band of the chosen one alone": lambda: layer_curve(curve_rows(Scores.of(KINDS))),
-    "score against k": lambda: sparse_curve(Scores.of(SPARSE)),
-    "learning: chosen site and embedding": lambda: learning_curve(Scores.of(learning(KINDS))),
-    "learning: baselines of its position": lambda: learning_curve(Scores.of(learning(MOVED))),
-    "by share of the reply": lambda: share_curve(share_lines(Scores.of(SHARES))),
+    "score against k": lambda: figure(sparse_part, SPARSE),
+    "learning: chosen site and embedding": lambda: go.Figure(
+        part(learning_part, learning(KINDS)).figure
+    ),
+    "learning: baselines of its position": lambda: go.Figure(
+        part(learning_part, learning(MOVED)).figure
+    ),
+    "by share of the reply": lambda: figure(share_part, SHARES),
     "compression": lambda: layer_curve(Scores.of(described(TABLE)), "compression"),
     "a linear chain for trees": lambda: layer_curve(Scores.of(OF_TREES), "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(Scores.of(CALIBRATED), "brier"),
@@ -156,9 +166,9 @@ def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words)
     tested = SHARES[SHARES["split"].eq("test") & SHARES["target"].eq("task")]
     tested = tested[tested["metric"].eq(tested["main_metric"])]
     tested = tested.assign(metric="p_holm", value=tested["position"].map(p).fillna(0.5))
-    lines = share_lines(Scores.of(pd.concat([SHARES, tested])))
-    assert share_caption(lines).startswith(words)
-    assert not share_caption(share_lines(Scores.of(SHARES))).startswith(words[:4])
+    shares = pd.concat([SHARES, tested], ignore_index=True)
+    assert part(share_part, shares).caption.startswith(words)
+    assert not part(share_part, SHARES).caption.startswith(words[:4])
 
 
 def test_the_curve_by_share_has_the_selected_site_and_baselines():
@@ -172,15 +182,16 @@ def test_the_curve_by_share_has_the_selected_site_and_baselines():
 
 
 def test_captions_of_curves_over_sizes_and_rows_have_their_numbers(snapshot):
-    assert sparse_description(Scores.of(SPARSE), judged(SPARSE)) == snapshot
-    assert learning_curve_caption(Scores.of(learning(KINDS)), judged(KINDS)) == snapshot
+    assert part(sparse_part, SPARSE).description == snapshot
+    assert part(learning_part, learning(KINDS)).caption == snapshot
     assert caption(curve_rows(Scores.of(KINDS)), judged(KINDS)) == snapshot
 
 
 def test_ticks_of_a_learning_curve_are_its_sizes_and_do_not_overlap():
-    axis = learning_curve(Scores.of(learning(KINDS))).layout.xaxis
-    assert set(axis.tickvals) <= {30, 300, 3000}
-    assert [text.replace(",", "") for text in axis.ticktext] == [f"{n:.0f}" for n in axis.tickvals]
+    axis = part(learning_part, learning(KINDS)).figure["layout"]["xaxis"]
+    assert set(axis["tickvals"]) <= {30, 300, 3000}
+    texts = [text.replace(",", "") for text in axis["ticktext"]]
+    assert texts == [f"{n:.0f}" for n in axis["tickvals"]]
     assert spaced([10, 12, 14, 1000]) == [14, 1000]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.maps.maps import luminance
+from probekit.report.figures.maps import luminance
 from probekit.report.texts import (
     DENSEST,
     HIGH,

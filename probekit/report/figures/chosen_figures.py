@@ -26,7 +26,7 @@ from probekit.report.elements.style import (
     short_tick,
 )
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.maps.maps import Colours, diverging, text_map
+from probekit.report.figures.maps import Colours, diverging, text_map
 from probekit.report.texts import class_label
 from probekit.results.scores import Scores
 from probekit.results.table import by_depth, only, ticks

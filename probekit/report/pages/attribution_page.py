@@ -13,7 +13,7 @@ from probekit.amounts import fixed, format_number, percent, signed
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE
 from probekit.report.elements.table import ResultTable
-from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
+from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.report.pages.network_page import NetworkPage
 from probekit.report.texts import (
     HIGH,

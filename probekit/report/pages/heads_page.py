@@ -13,7 +13,7 @@ from probekit.amounts import counted, format_number
 from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES
 from probekit.report.elements.table import ResultTable
-from probekit.report.maps.maps import (
+from probekit.report.figures.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
     Colours,

@@ -16,7 +16,7 @@ from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.maps.maps import Colours, text_map, thin_ticks
+from probekit.report.figures.maps import Colours, text_map, thin_ticks
 from probekit.report.pages.network_page import NetworkPage
 from probekit.report.texts import (
     capitalised,

@@ -15,7 +15,7 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.maps import maps
+from probekit.report.figures import maps
 from probekit.report.pages.network_page import NetworkPage
 from probekit.report.texts import (
     HIGH,

@@ -12,14 +12,15 @@ import plotly.graph_objects as go
 from probekit.amounts import counted, fixed, format_number, percent
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
-from probekit.report.figures import chosen_figures, curves, views
+from probekit.report.figures import chosen_figures, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.maps.maps import head_maps, layer_map, map_cells
+from probekit.report.figures.maps import head_maps, layer_map, map_cells
+from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
 from probekit.report.sentences.tables import CASCADE
 from probekit.report.texts import capitalised, class_label
-from probekit.results.record import BY_WORD, Control, Norms
+from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, TableColumn, metric_name, page_table
 from probekit.results.verdict import Verdict
@@ -85,27 +86,10 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
 
     for number, metric in enumerate(first):
         yield from of_metric(metric, is_open=True)
-        if number == 0 and (lines := curves.share_lines(scores)):
-            yield FigurePart(
-                f"{title(v.metric)} by share of the reply",
-                figure_json(curves.share_curve(lines)),
-                captions.share_caption(lines),
-                captions.share_description(lines),
-            )
-    if not curves.sparse_rows(scores).empty:
-        yield FigurePart(
-            f"{title(v.metric)} by number of features",
-            figure_json(curves.sparse_curve(scores)),
-            captions.sparse_caption(scores, v),
-            captions.sparse_description(scores, v),
-        )
-    if list(curves.learning_curve_lines(scores)):
-        yield FigurePart(
-            f"{title(v.metric)} by number of training rows",
-            figure_json(curves.learning_curve(scores)),
-            captions.learning_curve_caption(scores, v),
-            captions.learning_curve_description(scores, v),
-        )
+        if number == 0:
+            yield from share_part(scores, v)
+    yield from sparse_part(scores, v)
+    yield from learning_part(scores, v)
     for metric in drawn:
         if metric not in first:
             yield from of_metric(metric, is_open=False)
@@ -194,35 +178,6 @@ def map_part(
     """
     height = max(7 + 1.75 * max(len(figure.data[0].z), 4), least)
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
-
-
-def norms_part(norms: list[Norms]) -> FigurePart:
-    """Return the figure that compares activation norms at position 0 with those elsewhere."""
-    rows = pd.DataFrame([norm.model_dump() for norm in norms])
-    ratios = rows["first_position_norm"] / rows["other_norm"]
-    return FigurePart(
-        "Norm of position 0",
-        figure_json(curves.norm_curve(rows)),
-        "Median norm of the activations at position 0 and at all other positions. Models may use "
-        "the first position as an attention sink, and later tokens too: if their norms are much "
-        "larger, means and scalers that include them do not represent the other tokens.",
-        "Ratio of the norm at position 0 to that at other positions. "
-        + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
-    )
-
-
-def massive_words(norms: Norms) -> str:
-    """Return where the massive activations of a site are; "" if there are none.
-
-    >>> facts = {"n_texts": 64, "massive": [("", 64, 0, 0), (" the", 45, 2, 12)]}
-    >>> massive_words(Norms(site="x", layer=2, first_position_norm=9, other_norm=1, **facts))
-    "any token at position 0 in 64 of 64 texts; ' the' at positions 2 to 12 in 45 of 64 texts"
-    """
-    return "; ".join(
-        f"{repr(token) if token else 'any token'} at position{'s' * (low < high)} {low}"
-        f"{f' to {high}' * (low < high)} in {n:,} of {norms.n_texts:,} texts"
-        for token, n, low, high in norms.massive
-    )
 
 
 def load_training(path: Path) -> Scores | None:

@@ -25,6 +25,7 @@ from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.pages import parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
+from probekit.report.pages.norms import massive_words, norms_part
 from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words
@@ -100,7 +101,7 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     figures = _result_figures(run_dir, scores, record)
     # After the first figure, which is the layer curve if there is one.
     figures[1:1] = cause_figures(run_dir, scores.layers)
-    return figures + ([parts.norms_part(record.norms)] if record.norms else [])
+    return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
 def _result_figures(run_dir: Path, scores: Scores, record: RunRecord) -> list[page.FigurePart]:
@@ -294,10 +295,12 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
         if any(one.sentence for one in record.identities.values()):
             items.insert(1, page.Fold("Tensors of the activations", page.pairs_of({"": sentences})))
     if record.norms:
-        norms = parts.norms_part(record.norms)
-        massive = {one.site: text for one in record.norms if (text := parts.massive_words(one))}
+        figure = norms_part(record.norms)
+        massive = {one.site: text for one in record.norms if (text := massive_words(one))}
         title = f"Massive activations: tokens above {MASSIVE:g} times the median norm"
-        items.append(page.Fold(norms.title, [norms, *page.pairs_of({title: massive})], css="norms"))
+        items.append(
+            page.Fold(figure.title, [figure, *page.pairs_of({title: massive})], css="norms")
+        )
     items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
     errors = record.model.relative_errors or {}
     facts = {

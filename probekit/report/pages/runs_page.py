@@ -16,8 +16,8 @@ from probekit.report.elements.style import plotly_text
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
+from probekit.report.figures.maps import cell_map, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import cell_map, map_cells, map_colours
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import chosen_words

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, format_p
 from probekit.report.elements import page, style
-from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
+from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.report.sentences.tables import MONITOR, monitor_table
 from probekit.report.texts import capitalised, model_title

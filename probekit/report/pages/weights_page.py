@@ -26,7 +26,7 @@ from probekit.report.elements.style import (
 )
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.maps.maps import Colours, text_map
+from probekit.report.figures.maps import Colours, text_map
 from probekit.report.texts import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, format_number
+from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import HEADLINE, TARGETS
+from probekit.probes.targets import HEADLINE
 from probekit.report.elements.style import LEVELS, LINES
 from probekit.report.figures import layer_curve
-from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
-from probekit.report.maps.maps import map_colours
+from probekit.report.figures.maps import map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line, pooled_ranking
 from probekit.report.texts import capitalised
@@ -67,7 +66,7 @@ def caption(
     groups = "training" if measured.rows["split"].eq("online").all() else "test"
     # Each sentence, and whether it holds.
     sentences = {
-        f"{_main_name(v)} on the task minus that on the control task. "
+        f"{main_name(v)} on the task minus that on the control task. "
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
         _measured_on(task.rows, metric, v.is_nested): True,
@@ -94,7 +93,8 @@ def caption(
     return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
 
 
-def _main_name(v: Verdict) -> str:
+def main_name(v: Verdict) -> str:
+    """Return the title of the main metric with a capital first letter."""
     return capitalised(metric_name(v.metric))
 
 
@@ -102,8 +102,8 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     """Return the sentences about the rows, groups, seed and normalisation of a measured metric."""
     name = metric_name(metric)
     unit = unit_of(task["probe"].unique())
-    n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
-    n_train, seed = _spread(task, "n_train"), _spread(task, "seed")
+    n_rows, n_groups = spread(task, "n_test"), spread(task, "n_groups")
+    n_train, seed = spread(task, "n_train"), spread(task, "seed")
     is_online = task["split"].eq("online").any()
     # Each sentence, and whether it holds.
     sentences = {
@@ -127,7 +127,7 @@ def map_caption(cells: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> 
     is_difference = METRICS[metric].kind == "difference"
     # Each sentence, and whether it holds.
     sentences = {
-        f"{_main_name(v)} on the task minus that on the control task, which assigns a random "
+        f"{main_name(v)} on the task minus that on the control task, which assigns a random "
         f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,
         _measured_on(cells, metric, v.is_nested): True,
         "Each cell is a separate probe.": True,
@@ -172,7 +172,7 @@ def map_description(cells: pd.DataFrame) -> str:
     )
 
 
-def _spread(rows: pd.DataFrame, column: str) -> str:
+def spread(rows: pd.DataFrame, column: str) -> str:
     """Return the range of a column as text; a single number if all values are equal.
 
     Without values it is "an unknown number of".
@@ -199,86 +199,6 @@ def description(scores: Scores, metric: str = "accuracy") -> str:
         f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
     ]
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
-
-
-def sparse_caption(scores: Scores, v: Verdict) -> str:
-    """Return the caption of the curve of k-sparse probes."""
-    rows = sparse_rows(scores)
-    return (
-        f"{_main_name(v)} of logistic probes on the k features that separate the classes best "
-        "on the training rows; features are selected and probes fitted separately for each k. The "
-        "sites with the best cross-validated scores are drawn; the best one with its 95 % "
-        "interval as a band and its control task. All features: the best other probe at that site."
-        f"{pooled_ranking(v)} Measured on {_spread(rows, 'n_test')} held-out rows in "
-        f"{_spread(rows, 'n_groups')} groups."
-    )
-
-
-def sparse_description(scores: Scores, v: Verdict) -> str:
-    """Return the text alternative of the curve of k-sparse probes."""
-    rows = only(sparse_rows(scores), target="task", metric=v.metric)
-    lines = [
-        (site_with_head(points["site"].iloc[0], points["head"].iloc[0]), points)
-        for _, points in rows.groupby("rank")
-    ]
-    title = f"{_main_name(v)} by number of features"
-    return _lines_in_words(
-        title, lines, lambda row: f"{row['k']:,.0f} {format_number(row['value'])}"
-    )
-
-
-def share_caption(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Return the caption of the curve by share of the reply, given its `share_lines`."""
-    _, rows = lines[0]
-    first, answer = rows.iloc[0], ""
-    if rows["p"].notna().all():
-        later = rows.iloc[::-1]
-        above = later["share"][later["p"].lt(LEVEL).cummin()]
-        answer = "At the last share the score is not above that with exchanged labels (p ≥ "
-        if len(above):
-            since = f"{100 * above.min():g} %"
-            answer = f"From {since} on, the score is above that with exchanged labels (each p < "
-        answer += f"{LEVEL:g}, adjusted for all sites and shares). "
-    return (
-        f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
-        "selected over all shares, read at the token at each share of a reply; 0 % is the last "
-        "token before it. At each share the baselines read the prompt and the reply up to that "
-        "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
-        "which are prompts unless the data assign others; at each share alone, not adjusted for "
-        "the number of shares."
-    )
-
-
-def share_description(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Return the text alternative of the curve by share of the reply, given its `share_lines`."""
-    parts = []
-    for name, rows in lines:
-        values = (
-            f"{100 * row['share']:g} % {format_number(row['value'])}" for _, row in rows.iterrows()
-        )
-        parts.append(f"{TARGETS[name].title}: {', '.join(values)}")
-    return f"Score by share of the reply. {'; '.join(parts)}."
-
-
-def learning_curve_caption(scores: Scores, v: Verdict) -> str:
-    """Return the caption of the learning curves."""
-    (_, rows), *_ = learning_curve_lines(scores)
-    assert v.best is not None  # without a selected site there is no line
-    return (
-        f"{_main_name(v)} at {v.best.name} on {_spread(rows, 'n_test')} held-out rows in "
-        f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
-        "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
-        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
-        f"{pooled_ranking(v)}"
-    )
-
-
-def learning_curve_description(scores: Scores, v: Verdict) -> str:
-    """Return the text alternative of the learning curves."""
-    title, lines = f"{_main_name(v)} by number of training rows", learning_curve_lines(scores)
-    return _lines_in_words(
-        title, lines, lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
-    )
 
 
 def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
@@ -313,7 +233,7 @@ def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
 
 def reliability_description(bins: pd.DataFrame) -> str:
     """Return the text alternative of the reliability diagram."""
-    return _lines_in_words(
+    return lines_in_words(
         "Accuracy against confidence",
         bins.groupby("probe", sort=False),
         lambda row: (
@@ -323,7 +243,7 @@ def reliability_description(bins: pd.DataFrame) -> str:
     )
 
 
-def _lines_in_words(
+def lines_in_words(
     title: str, lines: Iterable[tuple[Any, pd.DataFrame]], words: Callable[[pd.Series], str]
 ) -> str:
     """Return the text alternative of lines, given by name and points, with words for a point."""

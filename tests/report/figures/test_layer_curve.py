@@ -9,8 +9,8 @@ import pytest
 from probekit.probes.targets import HEADLINE
 from probekit.report.elements.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.figures.layer_curve import curve_figure, layer_curve, panels
+from probekit.report.figures.maps import luminance
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import luminance
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
 from probekit.results.scores import Scores

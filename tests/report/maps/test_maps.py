@@ -8,8 +8,8 @@ import plotly.colors
 import plotly.graph_objects as go
 import pytest
 
-from probekit.report.maps import maps
-from probekit.report.maps.maps import Colours, inks, luminance, map_cells, map_colours, text_map
+from probekit.report.figures import maps
+from probekit.report.figures.maps import Colours, inks, luminance, map_cells, map_colours, text_map
 from probekit.report.pages.parts import load_training, step_parts
 from probekit.results.scores import Scores
 from tests.report.conftest import altered, judged, make_heads, make_sweep

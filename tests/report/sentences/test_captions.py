@@ -7,8 +7,9 @@ import pytest
 
 from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.levels import levels
+from probekit.report.figures.maps import map_cells
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.maps.maps import map_cells
+from probekit.report.pages.size_curves import learning_part
 from probekit.report.sentences import captions
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import description
@@ -62,7 +63,7 @@ def reliability(table):
 def learning(table):
     grown = only(table, target="task", split="test", metric="accuracy")
     both = pd.concat([table, grown.assign(split="learning", n_train=100)], ignore_index=True)
-    return captions.learning_curve_caption(Scores.of(both), judged(both))
+    return next(learning_part(Scores.of(both), judged(both))).caption
 
 
 def words_of_choices(*layers):
