@@ -140,6 +140,17 @@ def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, A
     return {"type": "data", **bars, "thickness": thickness, "width": 3}
 
 
+def above_left(x_axis: str) -> dict[str, Any]:
+    """Return the place of a text above the left end of a panel, given by its x axis.
+
+    >>> above_left("x2")["yref"]
+    'y2 domain'
+    """
+    left = {"x": 0, "xref": f"{x_axis} domain", "xanchor": "left"}
+    top = {"y": 1, "yref": f"{x_axis.replace('x', 'y')} domain", "yanchor": "bottom"}
+    return {**left, **top, "showarrow": False}
+
+
 def plain_line(
     x: Iterable[float], y: Iterable[float], line: dict[str, Any], **settings: Any
 ) -> go.Scatter:

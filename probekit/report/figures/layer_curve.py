@@ -27,6 +27,7 @@ from probekit.report.elements.style import (
     TEMPLATE,
     TITLE_MARGIN,
     LineStyle,
+    above_left,
     axis_title,
     label_colour,
     layer_axis,
@@ -524,18 +525,11 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
     figure.update_layout(template=TEMPLATE, **margins, showlegend=False, meta=STACKS)
     figure.update_annotations(font_size=LARGE)
     for number, title in enumerate(titles if n_panels > 1 else (), start=1):
-        axes = _axes(number)
         figure.add_annotation(
             name=TITLE,
             text="<br>".join(map(plotly_text, _title_lines(title))),
-            x=0,
-            xref=f"{axes['xaxis']} domain",
-            xanchor="left",
             align="left",
-            y=1,
-            yref=f"{axes['yaxis']} domain",
-            yanchor="bottom",
-            showarrow=False,
+            **above_left(_axes(number)["xaxis"]),
             # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
             arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},

@@ -13,7 +13,6 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from probekit.amounts import fixed, format_number
-from probekit.errors import DataError
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.elements import style
@@ -48,9 +47,6 @@ def head_maps(cells: pd.DataFrame) -> go.Figure:
 
     Args:
         cells: Cells of `map_cells`; the column `title` names the map of each.
-
-    Raises:
-        DataError: Two rows of a map have the same cell.
     """
     if not differs(cells["title"]):
         return layer_map(cells)
@@ -156,18 +152,8 @@ def layer_map(
         across: `head`, `offset` from the span, or `step` of training.
         whole: Cells of all maps with which this one shares layers, colours and the frame; by
             default those of this map alone.
-
-    Raises:
-        DataError: Two rows have the same cell.
     """
     whole = cells if whole is None else whole
-    second_rows = cells[cells.duplicated(["depth", across])]
-    if not second_rows.empty:
-        first = site_with_head(second_rows["site"].iloc[0], second_rows["head"].iloc[0])
-        raise DataError(
-            f"{len(second_rows)} cells of the map have two rows, the first at {first}. Give the "
-            "rows of one component in one run."
-        )
     title, label = _AXES[across]
     columns, depths = sorted(cells[across].unique()), sorted(whole["depth"].unique())
     blocks = n_blocks(whole)
@@ -403,14 +389,6 @@ def map_row(maps: Mapping[str, go.Figure]) -> go.Figure:
 def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
     """Add a text above a map, given by its x axis."""
     figure.add_annotation(
-        text=style.plotly_text(text),
-        x=0,
-        xref=f"{axis} domain",
-        xanchor="left",
-        y=1,
-        yref=f"{axis.replace('x', 'y')} domain",
-        yanchor="bottom",
-        showarrow=False,
-        font={"size": style.SMALL},
+        text=style.plotly_text(text), font={"size": style.SMALL}, **style.above_left(axis)
     )
     figure.update_layout(margin_t=style.TITLE_MARGIN)

@@ -13,7 +13,7 @@ from probekit.report.figures.maps import Colours, inks, luminance, map_cells, ma
 from probekit.report.pages.parts import load_training, step_parts
 from probekit.results.scores import Scores
 from tests.report.conftest import altered, judged, make_heads, make_sweep
-from tests.report.pictures import TRAINED_SITES, training_rows
+from tests.report.pictures import training_rows
 from tests.stored import drawn
 
 HEADS, SWEEP, TRAINING = make_heads(), make_sweep(), training_rows()
@@ -109,12 +109,6 @@ def test_scores_of_checkpoints_are_read_as_written_and_absent_without_a_file(tmp
 def test_checkpoints_without_integer_steps_are_refused(table, tmp_path, refused):
     table.to_csv(tmp_path / "training.csv", index=False)
     refused(load_training, tmp_path / "training.csv")
-
-
-def test_two_rows_for_a_cell_are_refused(refused):
-    refused(layer_map, pd.concat([HEADS, QUERIES]))
-    training = TRAINING[TRAINING["site"] == TRAINED_SITES[0]]
-    refused(layer_map, pd.concat([training, training]), across="step")
 
 
 def test_a_map_with_too_many_cells_has_no_numbers():
