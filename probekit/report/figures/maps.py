@@ -39,19 +39,20 @@ GAP = 0.025  # between maps of a row, as a share of the row
 _SPLIT = 0.179
 
 
-def head_maps(cells: pd.DataFrame) -> go.Figure:
-    """Return the maps of a test metric by layer and head in a row, on one colour scale.
+def layer_maps(cells: pd.DataFrame, across: str = "head") -> go.Figure:
+    """Return the maps of a test metric by layer and head or offset, in a row on one colour scale.
 
-    The head with the best cross-validated score of all maps is framed, unless each outer fold chose
+    The cell with the best cross-validated score of all maps is framed, unless each outer fold chose
     its own.
 
     Args:
         cells: Cells of `map_cells`; the column `title` names the map of each.
+        across: see `layer_map`.
     """
     if not differs(cells["title"]):
-        return layer_map(cells)
+        return layer_map(cells, across)
     maps = cells.groupby("title", sort=False)
-    return map_row({str(title): layer_map(rows, "head", cells) for title, rows in maps})
+    return map_row({str(title): layer_map(rows, across, cells) for title, rows in maps})
 
 
 def offset_label(offset: float) -> str:

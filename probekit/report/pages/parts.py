@@ -14,7 +14,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.figures import chosen_figures, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.maps import head_maps, layer_map, map_cells
+from probekit.report.figures.maps import layer_map, layer_maps, map_cells
 from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
@@ -44,15 +44,22 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     first = [name for name in v.main_metrics if name in drawn]
     curve, position = views.curve_rows(scores), views.curve_position(scores)
     # One figure has the heads at the shown position, another one, folded, those at all others.
-    heads: dict[bool, list[pd.DataFrame]] = {True: [], False: []}
-    for part, is_shown, rows in views.head_tables(scores):
-        heads[is_shown].append(rows.assign(title=part))
-    positions = [(part, Scores(rows)) for part, rows in views.position_tables(scores)]
+    heads: dict[bool, list[pd.DataFrame]] = {}
+    for named, is_shown, rows in views.head_tables(scores):
+        heads.setdefault(is_shown, []).append(rows.assign(title=named))
+    # Of each map: place, columns, rows, and whether it may be open.
+    maps = [
+        (f"heads {is_shown}", "head", Scores(pd.concat(heads[is_shown])), is_shown)
+        for is_shown in sorted(heads, reverse=True)
+    ]
+    maps += [
+        (named, "offset", Scores(rows.assign(title=named)), True)
+        for named, rows in views.position_tables(scores)
+    ]
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
         """Yield the layer curve of a metric, then its maps of heads and of positions."""
         name = title(metric)
-        maps = []  # of each map: place, heading, figure, cells, whether it is open
         if metric in curve.metrics:
             figure = curve_figure(curve, metric)
             yield FigurePart(
@@ -65,24 +72,22 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                 metric=name,
                 place="curve",
             )
-        for is_shown, of_parts in heads.items():
-            tables = [rows for rows in of_parts if metric in Scores(rows).metrics]
-            if tables:
-                cells = map_cells(Scores(pd.concat(tables)), metric, "head")
-                named = ", ".join(rows["title"].iloc[0] for rows in tables)
-                heading = f"{name} by layer and head · {named}"
-                opened = is_open and is_shown
-                maps.append((f"heads {is_shown}", heading, head_maps(cells), cells, opened))
-        for part, rows in positions:
-            if metric in rows.metrics:
-                cells = map_cells(rows, metric, "offset")
-                heading = f"{name} by layer and position · {part}"
-                maps.append((part, heading, layer_map(cells, "offset"), cells, is_open))
-        for place, heading, figure, cells, opened in maps:
-            caption = captions.map_caption(cells, v, control)
-            description = captions.map_description(cells)
-            a_map = map_part(heading, figure, caption, description, is_open=opened, least=LEAST_MAP)
-            yield replace(a_map, metric=name, place=place)
+        for place, across, drawn_rows, is_shown in maps:
+            if metric in drawn_rows.metrics:
+                cells = map_cells(drawn_rows, metric, across)
+                named = [
+                    one for one in drawn_rows.rows["title"].unique() if one in set(cells["title"])
+                ]
+                unit = "position" if across == "offset" else "head"
+                a_map = map_part(
+                    f"{name} by layer and {unit} · {', '.join(named)}",
+                    layer_maps(cells, across),
+                    captions.map_caption(cells, v, control),
+                    captions.map_description(cells),
+                    is_open=is_open and is_shown,
+                    least=LEAST_MAP,
+                )
+                yield replace(a_map, metric=name, place=place)
 
     for number, metric in enumerate(first):
         yield from of_metric(metric, is_open=True)

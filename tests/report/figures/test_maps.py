@@ -32,7 +32,7 @@ def layer_map(table, metric="accuracy", across="head"):
 
 def head_maps(tables):
     titled = pd.concat([rows.assign(title=title) for title, rows in tables.items()])
-    return maps.head_maps(map_cells(Scores.of(titled), "accuracy", "head"))
+    return maps.layer_maps(map_cells(Scores.of(titled), "accuracy", "head"))
 
 
 MAPS = {
