@@ -82,7 +82,7 @@ class Scores:
         """
         return cls.of(load_table(path, columns))
 
-    def where(self, keep: pd.Series[bool] | None = None, **values: str | int) -> Scores:
+    def where(self, keep: Any = None, **values: str | int) -> Scores:
         """Return the rows for which `keep` is true and whose columns hold the given values."""
         rows = self.rows if keep is None else self.rows[keep]
         return Scores(only(rows, **values))

@@ -107,9 +107,9 @@ def map_cells(scores: Scores, metric: str, across: str = "") -> pd.DataFrame:
     shown_with = pd.Series("", index=cells.index)
     for name, (target, other) in others.items():
         if (target, other) != ("task", metric):
-            scores = only(test, target=target, metric=other)
-            lines = [f"<br>{name}: {format_number(value)}" for value in scores["value"]]
-            line_of = dict(zip(scores["features"], lines, strict=True))
+            of_other = only(test, target=target, metric=other)
+            lines = [f"<br>{name}: {format_number(value)}" for value in of_other["value"]]
+            line_of = dict(zip(of_other["features"], lines, strict=True))
             shown_with += [line_of.get(number, "") for number in features]
     return cells.assign(
         rank=features.map(place_of),

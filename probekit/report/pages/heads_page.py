@@ -54,7 +54,9 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         ],
         is_sortable=True,
     )
-    sections = {"Scores by layer and head": [maps, page.Paragraph(SCALES, "note")]}
+    sections: dict[str, list[page.Item]] = {
+        "Scores by layer and head": [maps, page.Paragraph(SCALES, "note")]
+    }
     if scored.known:
         sections["Known heads"] = [page.Group("rows", [known_heads_table(scored)])]
     return NetworkPage(

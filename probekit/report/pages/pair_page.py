@@ -176,7 +176,7 @@ def _columns(pair: PatchedPair) -> tuple[str, ...]:
 
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
-    sections: dict[str, list[page.Item]] = {}
+    groups: dict[str, page.Group] = {}
     labels = pair_labels(pair.clean, pair.corrupt)
     families = pair.of_positions["site"].map(site_family)
     for family, rows in pair.of_positions.groupby(families, sort=False):
@@ -191,10 +191,11 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             width=8 + 3.0 * len(labels),
             views=views,
         )
-        items = [picture, strongest_patches(pair, rows)]
-        sections[capitalised(family)] = [page.Group("rows", items)]
+        table = strongest_patches(pair, rows)
+        groups[capitalised(family)] = page.Group("rows", [picture, table])
     # The first family is below the answer, without a heading.
-    (numbers,) = sections.pop(next(iter(sections)))
+    numbers = groups.pop(next(iter(groups)))
+    sections: dict[str, list[page.Item]] = {name: [group] for name, group in groups.items()}
     if len(pair.of_heads):
         heads = pair.of_heads
         views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
