@@ -18,7 +18,7 @@ from probekit.data.positions import IntArray
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.experiment.prepare import ReadTexts, TextRows
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference
@@ -32,7 +32,7 @@ EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DroppedTexts(ReadTexts):
+class DroppedRows(TextRows):
     """Test texts without their cues, then without other words, draw by draw.
 
     Attributes:
@@ -50,8 +50,8 @@ def texts(
     settings: LeakageSection,
     experiment: Experiment,
     rows: TextRows,
-    read: Callable[[Dataset], ReadTexts],
-) -> DroppedTexts:
+    read: Callable[[Dataset], TextRows],
+) -> DroppedRows:
     """Return the test texts with cues, as they are read without them; the finding has their number.
 
     Raises:
@@ -66,8 +66,8 @@ def _dropped(
     settings: LeakageSection,
     experiment: Experiment,
     rows: TextRows,
-    read: Callable[[Dataset], ReadTexts],
-) -> DroppedTexts:
+    read: Callable[[Dataset], TextRows],
+) -> DroppedRows:
     pattern = None
     if settings.drop != SPANS:
         pattern = cue_pattern(Path(experiment.data.root) / settings.drop)
@@ -95,7 +95,7 @@ def _dropped(
         if variants:
             variants_of[index] = variants
 
-    def planned() -> ReadTexts:
+    def planned() -> TextRows:
         """Return all texts without cues, then all texts in each draw."""
         examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
         further = read(replace(rows.dataset, examples=examples))
@@ -117,14 +117,14 @@ def _dropped(
     if not variants_of:
         raise DataError(f"{message} Give other cues, or probe another position.")
     further = further if len(variants_of) == n_texts else planned()
-    return DroppedTexts(
+    return DroppedRows(
         **vars(replace(further, findings=(Finding("info", "leakage", message),))),
         changed=np.array([*variants_of], dtype=np.int64),
         left_out=np.array(left_out, dtype=np.int64),
     )
 
 
-def _tokens_read(rows: ReadTexts, row: int) -> IntArray:
+def _tokens_read(rows: TextRows, row: int) -> IntArray:
     """Return the numbers of the tokens that a row reads, at all positions together."""
     # The row of each position reads a range of tokens; see `interleave`.
     n = (len(rows.plan.offsets) - 1) // len(rows.example)
@@ -132,7 +132,7 @@ def _tokens_read(rows: ReadTexts, row: int) -> IntArray:
     return rows.plan.positions[first:stop]
 
 
-def _ids_read(rows: ReadTexts, row: int) -> list[int]:
+def _ids_read(rows: TextRows, row: int) -> list[int]:
     """Return the ids of the tokens that a row reads."""
     ids = np.asarray(rows.tokens[rows.example[row]].ids)
     found: list[int] = ids[_tokens_read(rows, row)].tolist()
@@ -146,7 +146,7 @@ def tables(_settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[d
     """
     dropped, X = chosen.further("dropped")
     prober, probe, spec = chosen.prober, chosen.saved, chosen.spec
-    assert isinstance(dropped, DroppedTexts)
+    assert isinstance(dropped, DroppedRows)
     assert probe is not None
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     n_classes, tested = len(prober.data.classes), prober.rows_of(spec.text)

@@ -17,14 +17,13 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import Features, LazyRows
-from probekit.pipeline.experiment.prepare import ReadTexts, TextRows
+from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.pipeline.measure.text_rules import detections
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold
+from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
@@ -40,8 +39,8 @@ def texts(
     settings: MonitorSection,
     experiment: Experiment,
     rows: TextRows,
-    read: Callable[[Dataset], ReadTexts],
-) -> ReadTexts:
+    read: Callable[[Dataset], TextRows],
+) -> TextRows:
     """Return the negatives, without texts and groups that are in the data.
 
     Of texts that look the same the first one is used. The findings are about the negatives alone.
@@ -79,7 +78,7 @@ def texts(
             findings.append(Finding("info", "negatives", " ".join([message, *found.dataset.notes])))
         findings.extend(check_names("group", found.dataset))
         for fpr in settings.fpr:
-            check_groups(found.dataset.group_codes[found.example], fpr)
+            check_groups(found.groups, fpr)
     return replace(found, findings=tuple(findings))
 
 
@@ -90,7 +89,7 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
     positive = prober.positive
     assert probe is not None
     assert positive is not None  # of two labels it is the rarer one
-    groups, X = negatives.dataset.group_codes[negatives.example], chosen.features
+    groups, X = negatives.groups, chosen.features
     if probe.facts.aggregation is None:
         texts_of_negatives, texts_of_test, X = None, None, X.select(tested)
     else:
@@ -112,6 +111,23 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     chosen.save(replace(probe, facts=facts), MONITOR)
     return {"monitor.csv": rows}
+
+
+def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:
+    """Return the scores for a label of all rows X, or of some texts (n_texts,).
+
+    Args:
+        probe: the probe.
+        label: one of its labels.
+        X: rows (n_samples, n_features).
+        texts: the rows of each text, for an aggregated probe; None for probes of rows.
+    """
+    if texts is None:
+        parts = [probe.for_class(label, probe.scores(block)) for _, block in X.blocks()]
+        return np.concatenate(parts)
+    rows = texts.rows[np.argsort(texts.example_of_row, kind="stable")]
+    of_texts = np.split(rows, np.cumsum(np.bincount(texts.example_of_row))[:-1])
+    return np.array([probe.for_class(label, probe.scores(X[one]))[-1] for one in of_texts])
 
 
 def transferred(
@@ -148,7 +164,7 @@ def transferred(
             rows = monitor_rows(
                 settings.fpr,
                 np.concatenate(of_negatives),
-                negatives.dataset.group_codes[negatives.example],
+                negatives.groups,
                 detected(x[tested.test_rows]),
                 tested.data.y[tested.test_rows] == positive,
                 tested.resamples_of(spec.text),

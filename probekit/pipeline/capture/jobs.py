@@ -52,7 +52,7 @@ from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
-from probekit.pipeline.experiment.prepare import ReadTexts, prepare
+from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.source import TASK, target_network
 from probekit.probes.targets import NETWORKS
 from probekit.products import check_device, threads
@@ -132,7 +132,7 @@ Workers = Callable[[Job, Work, MissingSites, OnRows], None]
 
 def begin_work(
     experiment: Experiment,
-    prepared: ReadTexts,
+    prepared: TextRows,
     model: Network,
     target: str,
     root: Location | Files,
@@ -142,7 +142,7 @@ def begin_work(
 
     Args:
         experiment: gives the data type on disk.
-        prepared: rows of the experiment, or further texts.
+        prepared: rows of the experiment.
         model: model whose activations are captured.
         target: what the model is, `task` or one of `NETWORKS`.
         root: folder or URL of all caches, or the files of the cache to use.
@@ -176,7 +176,7 @@ def begin_work(
 
 
 def _verified(
-    experiment: Experiment, prepared: ReadTexts, requests: Requests, model: Network
+    experiment: Experiment, prepared: TextRows, requests: Requests, model: Network
 ) -> Requests:
     """Return the requests with the layer of each site, after some rows are computed again.
 

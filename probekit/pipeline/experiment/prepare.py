@@ -110,65 +110,30 @@ def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ReadTexts:
-    """Texts as the network reads them, and the rows that are captured of them.
+class TextRows(Rows):
+    """Rows of an experiment on texts, with the tokens that they are captured from.
 
     Attributes:
-        dataset: the examples that have rows.
-        example: index of the example of each row, shape (n_rows,); the same at every position.
-        selections: the captured sites.
-        findings: findings about the texts.
         tokenizer: tokenizer of the model.
         tokens: tokens of each example.
         plan: the tokens that each captured row reads; the rows are those of all positions.
         config: sizes of the model.
         replies: replies that the network has generated, with their rows; None without them.
         requests: requests of a serving engine that serve the texts; None if the model reads them.
+        further: texts that analyses of the chosen probe also read, by name; they have no labels.
     """
 
-    dataset: Dataset
-    example: IntArray
-    selections: tuple[Probed, ...]
-    findings: tuple[Finding, ...] = ()
     tokenizer: Tokenizer
     tokens: tuple[TokenizedText, ...]
     plan: RowPlan
     config: ModelConfig
     replies: Replies | None = None
     requests: Requests | None = None
-
-    @property
-    def origin(self) -> str:
-        """Where the rows of the probed network come from; see `Identity`."""
-        if self.requests is not None:
-            return f"requests {self.requests.digest}"
-        return "" if self.replies is None else f"replies {self.replies.key}"
-
-    @property
-    def ids(self) -> list[IntArray]:
-        """The token ids of each example."""
-        return [tokens.ids for tokens in self.tokens]
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The sites to capture, without duplicates."""
-        parts = (part for selection in self.selections for part in selection.parts)
-        return tuple(dict.fromkeys(part.site for part in parts))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TextRows(Rows, ReadTexts):
-    """Rows of an experiment on texts, with the tokens that they are captured from.
-
-    Attributes:
-        further: texts that analyses also read, by name.
-    """
-
-    further: Mapping[str, ReadTexts] = field(default_factory=dict)
+    further: Mapping[str, TextRows] = field(default_factory=dict)
 
     @property
     def further_digests(self) -> dict[str, str]:
-        """Digests of the texts that analyses also read, by name."""
+        """Digests of the further texts, by name."""
         return {name: texts.dataset.digest for name, texts in self.further.items()}
 
     @property
@@ -201,6 +166,24 @@ class TextRows(Rows, ReadTexts):
             return None
         characters = self.tokens[self.example[row]].offsets[self.plan.positions[first]]
         return int(characters[0]), int(characters[1])
+
+    @property
+    def origin(self) -> str:
+        """Where the rows of the probed network come from; see `Identity`."""
+        if self.requests is not None:
+            return f"requests {self.requests.digest}"
+        return "" if self.replies is None else f"replies {self.replies.key}"
+
+    @property
+    def ids(self) -> list[IntArray]:
+        """The token ids of each example."""
+        return [tokens.ids for tokens in self.tokens]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites to capture, without duplicates."""
+        parts = (part for selection in self.selections for part in selection.parts)
+        return tuple(dict.fromkeys(part.site for part in parts))
 
 
 def network_config(experiment: Experiment) -> ModelConfig:
@@ -308,12 +291,9 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     for analysis, settings in asked(experiment):
         texts = analysis.door("measure", "texts")
         if texts is not None:
-            further: ReadTexts = texts(settings, experiment, rows, read)
-            rows = replace(
-                rows,
-                further={**rows.further, analysis.texts: further},
-                findings=(*rows.findings, *further.findings),
-            )
+            found: TextRows = texts(settings, experiment, rows, read)
+            further = {**rows.further, analysis.texts: found}
+            rows = replace(rows, further=further, findings=(*rows.findings, *found.findings))
     return rows
 
 
@@ -417,24 +397,23 @@ def _with_replies(
 
 def _read_further(
     experiment: Experiment, rows: TextRows, encoder: TextEncoder, dataset: Dataset
-) -> ReadTexts:
-    """Return further examples as the network reads them, at the same sites; errors as `_plan`."""
-    dataset, tokens, plans, findings = _plan(
-        experiment, dataset, encoder, rows.config.n_ctx, rows.requests
-    )
-    plan, requests = interleave(plans), rows.requests
-    if requests is not None:
-        requests = requests.choose([of_text.ids for of_text in tokens], plan)
-    return ReadTexts(
+) -> TextRows:
+    """Return rows of further examples at the same sites, without labels and splits."""
+    how = encoder, rows.config.n_ctx, rows.requests
+    dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
+    ids, plan = [of_text.ids for of_text in tokens], interleave(plans)
+    return replace(
+        rows,
         dataset=dataset,
+        n_read=len(dataset),
         example=plans[0].example,
-        selections=rows.selections,
+        examples=(),
+        splits=(),
+        positions=(),
         findings=tuple(findings),
-        tokenizer=rows.tokenizer,
         tokens=tokens,
         plan=plan,
-        config=rows.config,
-        requests=requests,
+        requests=None if rows.requests is None else rows.requests.choose(ids, plan),
     )
 
 
