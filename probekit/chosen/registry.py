@@ -37,7 +37,7 @@ class Analysis:
     Attributes:
         name: the name of its folder.
         tables: names of the columns that are read of each of its files, by their type.
-        key: the key that asks for it: its name if it has a section, or another one such as
+        key: the key that requests it: its name if it has a section, or another one such as
             `probe.layers`, null in an experiment without it; "" for none, if every run has it.
         tasks: tasks of the kinds of probe that it allows; see `ProbeSection.tasks`.
         needs: what these kinds do, for a message.
@@ -57,7 +57,7 @@ class Analysis:
         return next(iter(self.tables))
 
     def settings(self, experiment: Any) -> Any:
-        """Return the value of its key; None if an experiment does not ask for it."""
+        """Return the value of its key; None if an experiment does not request it."""
         path = self.key.split(".") if self.key else []
         return reduce(lambda value, name: getattr(value, name, None), path, experiment)
 
@@ -166,7 +166,7 @@ TABLES = {file: types for one in ANALYSES for file, types in one.tables.items()}
 
 
 def asked(experiment: Any) -> Iterator[tuple[Analysis, Any]]:
-    """Yield each analysis that an experiment asks for, with the value of its key."""
+    """Yield each analysis that an experiment requests, with the value of its key."""
     for analysis in ANALYSES:
         settings = analysis.settings(experiment)
         if settings is not None:
@@ -182,7 +182,7 @@ def doors(file: str, name: str) -> Iterator[tuple[Analysis, Callable[..., Any]]]
 
 
 def without_analyses(experiment: Model) -> Model:
-    """Return an experiment without the analyses that it asks for."""
+    """Return an experiment without the analyses that it requests."""
 
     def without(section: Any, key: Sequence[str]) -> Any:
         """Return a section in which a key is null."""

@@ -122,6 +122,7 @@ _RELIABILITY = {
 PAGE_TABLES: Mapping[str, Mapping[str, Any]] = {
     file: {name: of for of, names in types.items() for name in names.split()}
     for file, types in {**TABLES, "reliability.csv": _RELIABILITY}.items()
+    if types
 }
 
 

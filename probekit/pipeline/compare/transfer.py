@@ -201,8 +201,8 @@ def transfer(
     sweep_drafts(folder.glob(".*"))
     write_atomic(folder / "transfer.csv", csv_text(result.scores))
     write_atomic(folder / "cosines.csv", csv_text(result.cosines))
-    for file, rows in result.tables.items():
-        write_atomic(folder / file, csv_text(rows))
+    for file, content in result.tables.items():
+        write_atomic(folder / file, csv_text(content))
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.rows.dataset.digest for one in sets},

@@ -291,9 +291,9 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
     for analysis, settings in asked(experiment):
         texts = analysis.door("measure", "texts")
         if texts is not None:
-            found: TextRows = texts(settings, experiment, rows, read)
-            further = {**rows.further, analysis.texts: found}
-            rows = replace(rows, further=further, findings=(*rows.findings, *found.findings))
+            own: TextRows = texts(settings, experiment, rows, read)
+            further = {**rows.further, analysis.texts: own}
+            rows = replace(rows, further=further, findings=(*rows.findings, *own.findings))
     return rows
 
 

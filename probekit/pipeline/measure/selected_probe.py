@@ -118,9 +118,9 @@ class SelectedProbe:
             and (is_nested or place == (one.place["position"], _name_of_site(one.place)))
         )
         own, n_rows = next(found, None), len(self.prober.test_rows)
-        is_drawn = 2 <= len(self.classes) <= MOST_CLASSES
-        is_of_classes = isinstance(own, ClassPredictions) and len(own.guess) == n_rows
-        return own if is_drawn and is_of_classes else None
+        if not isinstance(own, ClassPredictions) or len(own.guess) != n_rows:
+            return None
+        return own if 2 <= len(self.classes) <= MOST_CLASSES else None
 
     def place_of(self, row: pd.Series) -> tuple[int, Probed]:
         """Return the position (as an index) and the site of a row of the table."""
@@ -161,7 +161,7 @@ class SelectedProbe:
 
 
 def write_selected_probe(chosen: SelectedProbe) -> None:
-    """Write the final probe, and the tables of the analyses that the experiment asks for.
+    """Write the final probe, and the tables of the analyses that the experiment requests.
 
     The final probe of a nested cross-validation is copied to `probes/final`. Its site, kind and
     position have the best validation score over all folds. It is fitted on all rows, so no row is

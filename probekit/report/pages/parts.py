@@ -173,7 +173,7 @@ class Shown(NamedTuple):
 
 
 def of_analyses(door: str, run: Shown) -> Iterator[Any]:
-    """Yield what the analyses of the selected probe show at a place of the page.
+    """Yield figures or sections of the analyses of the selected probe, by place on the page.
 
     Args:
         door: the name of the place; see `probekit.chosen.registry`.

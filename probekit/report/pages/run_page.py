@@ -160,7 +160,7 @@ def report_page(run_dir: Path) -> str:
         sections.append(page.PageSection("Attention", [view]))
     attention_styles = EXPLORER_STYLES if attention else ()
     causes_styles = ("causes.css",) if causes else ()
-    views = (one.items[0] for one in sections if isinstance(one, page.PageSection))
+    items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
     answer, *others = run_answers(causes, record)
@@ -173,7 +173,7 @@ def report_page(run_dir: Path) -> str:
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *attention_styles, *causes_styles),
-        scripts=[one.scripts for one in views if isinstance(one, page.View) and one.scripts],
+        scripts=[one.scripts for one in items if isinstance(one, page.View) and one.scripts],
     ).html()
 
 
