@@ -70,16 +70,7 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
-    Analysis(
-        "sources",
-        {
-            "sources.csv": {
-                "text": "source column metric site probe left_out",
-                "number": "value ci_low ci_high chance within within_low within_high difference C",
-                "count": "n_test n_groups",
-            }
-        },
-    ),
+    Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
         "monitor",
         {

@@ -110,6 +110,26 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
+SOURCES = (
+    TableColumn("source", "value of the column, left out whole"),
+    TableColumn("column", "column of the data"),
+    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
+    TableColumn("value", "score of the source, by probes fitted on the others", "number"),
+    *limits("ci_", "its 95 % interval over groups"),
+    TableColumn("chance", "score of predictions that ignore the activations", "number"),
+    TableColumn(
+        "within", "score of the same rows, by probes that were also fitted on it", "number"
+    ),
+    *limits("within_", "its 95 % interval over groups"),
+    TableColumn("difference", "`value` minus `within`", "number"),
+    TableColumn("n_test", "number of rows of the source", "count"),
+    TableColumn("n_groups", "number of groups of these rows", "count"),
+    TableColumn("site", "site chosen on the other sources"),
+    TableColumn("probe", "kind of probe chosen on the other sources"),
+    TableColumn("C", "penalty selected on the other sources", "number"),
+    TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
+)
+
 # Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
@@ -123,7 +143,7 @@ PAGE_TABLES: Mapping[str, Mapping[str, Any]] = {
     file: {name: of for of, names in types.items() for name in names.split()}
     for file, types in {**TABLES, "reliability.csv": _RELIABILITY}.items()
     if types
-}
+} | {"sources.csv": {column.name: column.type for column in SOURCES}}
 
 
 def make_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> pd.DataFrame:
