@@ -14,6 +14,7 @@ from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
     comparison_answer,
@@ -27,7 +28,6 @@ from probekit.report.sentences.tables import (
     comparison_table,
     filled_columns,
     in_words,
-    own_sections,
     site_rows,
 )
 from probekit.report.texts import line_label
@@ -61,7 +61,8 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    rows = site_rows(Scores.load(result.results), v)
+    scores = Scores.load(result.results)
+    rows = site_rows(scores, v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -101,9 +102,9 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
-    for title, table, _ in own_sections(result.folder):
-        echo(f"\n{title}")
-        show_table(table)
+    for section in of_analyses("sections", Shown(result.folder, scores, record)):
+        echo(f"\n{section.title}")
+        show_table(section.items[0])
 
 
 def show_warnings(result: RunResult) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError
 from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import LazyRows
 from probekit.memory import device_text
 from probekit.model.families.table import find_config, network_class
 from probekit.model.sites.catalogue import check_storable
@@ -135,28 +136,26 @@ def capture_models(
 
 def capture_further(
     source: ModelSource,
-    rows: TextRows,
+    name: str,
     selections: Sequence[Probed],
     *,
     cache_root: Location | None,
     watcher: Watcher,
-) -> ModelSource:
-    """Return further rows of an experiment, which it has no scores of, captured at some sites.
+) -> Callable[..., LazyRows]:
+    """Return `block` of further texts of an experiment, captured at some sites.
 
     Args:
-        source: the experiment with its rows and models.
-        rows: the rows, such as those of a monitor's negatives.
+        source: the experiment with its models.
+        name: the name of the texts, which an analysis of the chosen probe reads.
         selections: the sites.
         cache_root: folder or URL of the caches; None for the user's default.
         watcher: receives progress.
     """
-    rows = replace(rows, selections=tuple(selections))
+    texts = replace(source.rows.further[name], selections=tuple(selections))
     root = default_root() if cache_root is None else cache_root
-    work = begin_work(source.experiment, rows, source.models(TASK), TASK, root)
+    work = begin_work(source.experiment, texts, source.models(TASK), TASK, root)
     captured = fill(work, root, step="capture further texts", watcher=watcher)
-    return ModelSource(
-        experiment=source.experiment, rows=rows, models=source.models, captured={TASK: captured}
-    )
+    return replace(source, captured={TASK: captured}, _last={}).block
 
 
 def lay_out(

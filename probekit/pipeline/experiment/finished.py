@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from probekit.chosen.registry import asked
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.files import inside
@@ -49,10 +50,7 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         model = local_folder(experiment.model.source)
     data = experiment.data
     names = [name for name in (data.file, data.train, data.test, data.card) if name is not None]
-    if experiment.monitor is not None:
-        names.append(experiment.monitor.negatives)
-    if experiment.leakage is not None and experiment.leakage.drop != "spans":
-        names.append(experiment.leakage.drop)
+    names += [file for _, settings in asked(experiment) for file in getattr(settings, "files", ())]
     if model is None or data.hub is not None or not names or data.format == "memory":
         return None
     files = {name: Path(data.root) / name for name in names}

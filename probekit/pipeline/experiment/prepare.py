@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,15 +15,15 @@ import numpy as np
 from probekit.activations.replies import Replies
 from probekit.activations.requests import Requests, read_requests
 from probekit.amounts import counted
+from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
-from probekit.data.labels import appearance, check_names, folded
+from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.text_files import read_text
-from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
-from probekit.experiment.data import DataSection, read_examples, read_negatives
-from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
+from probekit.experiment.data import DataSection, read_examples
+from probekit.experiment.schema import Experiment
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -41,7 +41,6 @@ from probekit.pipeline.experiment.rows import (
     position_rows,
 )
 from probekit.probes.data import check_numbers
-from probekit.probes.score.monitor import check_groups
 
 
 @dataclass(frozen=True)
@@ -121,6 +120,7 @@ class TextRows(Rows):
         config: sizes of the model.
         replies: replies that the network has generated, with their rows; None without them.
         requests: requests of a serving engine that serve the texts; None if the model reads them.
+        further: texts that analyses of the chosen probe also read, by name; they have no labels.
     """
 
     tokenizer: Tokenizer
@@ -129,8 +129,12 @@ class TextRows(Rows):
     config: ModelConfig
     replies: Replies | None = None
     requests: Requests | None = None
-    negatives: TextRows | None = None
-    dropped: DroppedRows | None = None
+    further: Mapping[str, TextRows] = field(default_factory=dict)
+
+    @property
+    def further_digests(self) -> dict[str, str]:
+        """Digests of the further texts, by name."""
+        return {name: texts.dataset.digest for name, texts in self.further.items()}
 
     @property
     def texts(self) -> Objects:
@@ -180,21 +184,6 @@ class TextRows(Rows):
         """The sites to capture, without duplicates."""
         parts = (part for selection in self.selections for part in selection.parts)
         return tuple(dict.fromkeys(part.site for part in parts))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DroppedRows(TextRows):
-    """Rows of test texts without their cues, then without other words, draw by draw.
-
-    Attributes:
-        changed: indices of these texts among the test rows, shape (n_changed,); the rows are those
-            of all of them without cues, then of all of them in each draw.
-        left_out: indices of the test rows that are not compared, shape (n_left_out,); see
-            `dropped_ranges`.
-    """
-
-    changed: IntArray
-    left_out: IntArray
 
 
 def network_config(experiment: Experiment) -> ModelConfig:
@@ -298,14 +287,13 @@ def prepare(experiment: Experiment, generate: Generate | None = None) -> TextRow
         requests = requests.choose(rows.ids, rows.plan)
         found = Finding("info", "requests", requests.described)
         rows = replace(rows, requests=requests, findings=(*rows.findings, found))
-    if experiment.monitor is not None:
-        with experiment.at("monitor"):
-            negatives = _negatives(experiment, experiment.monitor, rows, encoder)
-        rows = replace(rows, negatives=negatives, findings=(*rows.findings, *negatives.findings))
-    if experiment.leakage is not None:
-        with experiment.at("leakage", "drop"):
-            dropped = _dropped(experiment, experiment.leakage, rows, encoder)
-        rows = replace(rows, dropped=dropped, findings=(*rows.findings, *dropped.findings))
+    read = partial(_read_further, experiment, rows, encoder)
+    for analysis, settings in asked(experiment):
+        texts = analysis.door("measure", "texts")
+        if texts is not None:
+            own: TextRows = texts(settings, experiment, rows, read)
+            further = {**rows.further, analysis.texts: own}
+            rows = replace(rows, further=further, findings=(*rows.findings, *own.findings))
     return rows
 
 
@@ -407,138 +395,12 @@ def _with_replies(
     return dataset, replies, lines, findings
 
 
-def _negatives(
-    experiment: Experiment, monitor: MonitorSection, rows: TextRows, encoder: TextEncoder
-) -> TextRows:
-    """Return the rows of the monitor's negatives, without texts and groups that are in the data.
-
-    Of texts that look the same the first one is used. The findings are about the negatives alone.
-
-    Raises:
-        MissingError: the file does not exist.
-        ConfigError: a column does not exist, or no class is detected.
-        DataError: the file cannot be read, tokenized or aligned, or has too few groups for a rate.
-    """
-    if experiment.data.positive is None and len(set(rows.dataset.labels)) != 2:
-        raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
-    dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
-    n_read, how = len(dataset), (encoder, rows.config.n_ctx, rows.requests)
-    dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
-    # A text that looks like an earlier one is not new, nor is a known group.
-    known = {appearance(example.text) for example in rows.dataset.examples}
-    has_groups = experiment.data.columns.group is not None
-    known_groups, new = set(map(folded, rows.dataset.groups)) if has_groups else set(), []
-    for index, one in enumerate(dataset.examples):
-        text = appearance(one.text)
-        if text not in known and folded(one.group) not in known_groups:
-            new.append(index)
-            known.add(text)
-    if not new:
-        raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
-    n_known = len(dataset) - len(new)
-    if n_known:
-        dataset, tokens, plans, findings = _plan(experiment, dataset.select(new), *how)
-    if len(dataset) < n_read:
-        message = (
-            f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
-            "because their text or group is among the data, or their text occurs before."
-        )
-        findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
-    findings.extend(check_names("group", dataset))
-    for fpr in monitor.fpr:
-        check_groups(dataset.group_codes[plans[0].example], fpr)
-    return _further(rows, dataset, tokens, plans, findings)
-
-
-def _dropped(
-    experiment: Experiment, leakage: LeakageSection, rows: TextRows, encoder: TextEncoder
-) -> DroppedRows:
-    """Return the rows of the test texts with cues; the finding has their number.
-
-    Raises:
-        MissingError: the file of cues does not exist.
-        DataError: it has no words, or none of them is in a test text that can be compared.
-    """
-    of_spans = leakage.drop == "spans"
-    pattern = None if of_spans else cue_pattern(Path(experiment.data.root) / leakage.drop)
-    at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
-    test = rows.splits[0].test
-    with_cues, texts = list[int](), dict[int, list[Example]]()  # all variants of each text
-    for index, row in enumerate(test):
-        number = rows.example[row]
-        example = rows.dataset.examples[number]
-        span = example.span if at in ("span", "word") else None
-        if pattern is None:
-            cues = [] if example.span is None else [example.span]
-        else:
-            cues = [match.span() for match in pattern.finditer(example.text)]
-        if not cues:
-            continue
-        with_cues.append(index)
-        characters = rows.tokens[number].offsets[_tokens_read(rows, row)]
-        ends = [*characters.flatten().tolist(), *(span or ())]
-        read = None if at == "mean" else (min(ends), max(ends))
-        variants = list[Example]()
-        for ranges in dropped_ranges(example.text, cues, read, leakage.draws, random):
-            text, moved = without(example.text, ranges, span)
-            variants.append(replace(example, text=text, span=moved))
-        if variants:
-            texts[index] = variants
-
-    def planned() -> TextRows:
-        """Return the rows of all texts without cues, then of all texts in each draw."""
-        examples = tuple(chain.from_iterable(zip(*texts.values(), strict=True)))
-        dataset, tokens, plans, _ = _plan(
-            experiment, replace(rows.dataset, examples=examples), encoder, rows.config.n_ctx
-        )
-        assert len(plans[0].example) == len(examples), "a shorter text has a row, too"
-        return _further(rows, dataset, tokens, plans, ())
-
-    further, n_texts = planned() if texts else rows, len(texts)
-    for place, index in enumerate([*texts] if at != "mean" else []):
-        of_variants = range(place, n_texts * (1 + leakage.draws), n_texts)
-        read_ids = [_ids_read(further, one) for one in of_variants]
-        if any(ids != _ids_read(rows, test[index]) for ids in read_ids):
-            del texts[index]
-    left_out = [index for index in with_cues if index not in texts]
-    message = (
-        f"{len(texts):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
-        f"{len(left_out):,} more are not compared, because a cue is at the probed token, the token "
-        "would change, or there are too few other words."
-    )
-    if not texts:
-        raise DataError(f"{message} Give other cues, or probe another position.")
-    further = further if len(texts) == n_texts else planned()
-    return DroppedRows(
-        **vars(replace(further, findings=(Finding("info", "leakage", message),))),
-        changed=np.array([*texts], dtype=np.int64),
-        left_out=np.array(left_out, dtype=np.int64),
-    )
-
-
-def _tokens_read(rows: TextRows, row: int) -> IntArray:
-    """Return the numbers of the tokens that a row reads, at all positions together."""
-    # The row of each position reads a range of tokens; see `interleave`.
-    n = (len(rows.plan.offsets) - 1) // len(rows.example)
-    first, stop = rows.plan.offsets[[row * n, (row + 1) * n]]
-    return rows.plan.positions[first:stop]
-
-
-def _ids_read(rows: TextRows, row: int) -> list[int]:
-    """Return the ids of the tokens that a row reads."""
-    ids = np.asarray(rows.tokens[rows.example[row]].ids)
-    found: list[int] = ids[_tokens_read(rows, row)].tolist()
-    return found
-
-
-def _further(
-    rows: TextRows,
-    dataset: Dataset,
-    tokens: tuple[TokenizedText, ...],
-    plans: Sequence[RowPlan],
-    findings: Sequence[Finding],
+def _read_further(
+    experiment: Experiment, rows: TextRows, encoder: TextEncoder, dataset: Dataset
 ) -> TextRows:
     """Return rows of further examples at the same sites, without labels and splits."""
+    how = encoder, rows.config.n_ctx, rows.requests
+    dataset, tokens, plans, findings = _plan(experiment, dataset, *how)
     ids, plan = [of_text.ids for of_text in tokens], interleave(plans)
     return replace(
         rows,
@@ -552,7 +414,6 @@ def _further(
         tokens=tokens,
         plan=plan,
         requests=None if rows.requests is None else rows.requests.choose(ids, plan),
-        negatives=None,
     )
 
 

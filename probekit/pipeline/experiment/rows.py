@@ -100,8 +100,6 @@ class Rows:
         findings: findings about the rows, in addition to those about the examples.
         axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
-        negatives: rows of the monitor's negatives, without labels and splits; None without one.
-        dropped: rows of test texts without their cues; None without the section `leakage`.
         lines: replies that the network generated, as lines of JSON; "" without them.
     """
 
@@ -116,15 +114,12 @@ class Rows:
     findings: tuple[Finding, ...] = ()
     axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
-    negatives: Rows | None = None
-    dropped: Rows | None = None
     lines: str = ""
 
     @property
     def further_digests(self) -> dict[str, str]:
-        """Digests of the examples of `negatives` and `dropped`, if there are any."""
-        further = {"negatives": self.negatives, "dropped": self.dropped}
-        return {name: rows.dataset.digest for name, rows in further.items() if rows is not None}
+        """Digests of the texts that analyses also read, by name; empty without any."""
+        return {}
 
     @cached_property
     def labels(self) -> Strings:

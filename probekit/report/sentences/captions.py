@@ -15,11 +15,11 @@ from probekit.report.figures import layer_curve
 from probekit.report.figures.levels import levels
 from probekit.report.figures.maps import map_colours
 from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import nested_line, pooled_ranking
+from probekit.report.sentences.method import nested_line
 from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import differs, metric_name, only, row_tick
+from probekit.results.table import differs, metric_name, row_tick
 from probekit.results.verdict import Verdict
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -199,48 +199,6 @@ def description(scores: Scores, metric: str = "accuracy") -> str:
         f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
     ]
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
-
-
-def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
-    """Return the caption of the reliability diagram, with Brier score and calibration error."""
-    test = only(scores.rows, target="task", split="test")
-    errors = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
-    return (
-        "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
-        "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
-        f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, errors))}. "
-        "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
-        f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
-    )
-
-
-def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
-    """Return Brier score and calibration error of the probe with these bins; "" without any."""
-    first = bins.iloc[0]
-    key = {name: str(first[name]) for name in ("probe", "site", "position")}
-    rows = only(test, **key)
-    # Sites without heads have NaN, which equals nothing.
-    is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
-    titles = {"brier": "Brier score", "ece": "calibration error"}
-    scores = [
-        f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
-        for metric, title in titles.items()
-        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
-    ]
-    return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
-
-
-def reliability_description(bins: pd.DataFrame) -> str:
-    """Return the text alternative of the reliability diagram."""
-    return lines_in_words(
-        "Accuracy against confidence",
-        bins.groupby("probe", sort=False),
-        lambda row: (
-            f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
-            f"({row['n_rows']:,.0f} rows)"
-        ),
-    )
 
 
 def lines_in_words(
