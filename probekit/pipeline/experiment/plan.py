@@ -1,8 +1,4 @@
-"""The cost of a run on given machines, before it starts: sizes, memory, time, and what limits it.
-
-Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
-counts: one batch of the capture, and whole sites, with random features if none are given.
-"""
+"""The cost of a run on given machines: sizes, memory, time, and what limits it."""
 
 from __future__ import annotations
 
@@ -11,31 +7,26 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from probekit.activations.records import CODES
 from probekit.amounts import counted, duration, size_in_words
-from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES
 from probekit.memory import available_memory
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.capture.captures import plan_capture, plan_tokens
-from probekit.pipeline.experiment.prepare import prepare, width_of
+from probekit.pipeline.capture.captures import plan_tokens
+from probekit.pipeline.experiment.cost import cost_of
+from probekit.pipeline.experiment.prepare import TextRows, prepare
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
-from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
-from probekit.probes.arrays import Features, Floats
-from probekit.probes.data import ProbeData
+from probekit.pipeline.measure.probers import make_probers, usable_cores
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, check_device_name, threads
+from probekit.products import START_UP, check_device_name
+
+if TYPE_CHECKING:
+    from probekit.pipeline.given.source import GivenSource  # imports pandas
 
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
-# The fewest numbers of a measured sample, and the most features and numbers of a measured site.
-_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 18, 1024, 1 << 24
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
 _READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
@@ -144,8 +135,8 @@ def probing_times(
 def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     """Return the time in which workers do tasks, each the next one when it is free, in seconds.
 
-    Each worker but the first starts for a few seconds. If workers are more than the cores or
-    devices, they share these equally.
+    Each worker but the first starts for a few seconds, unless all tasks are done about as fast. If
+    workers are more than the cores or devices, they share these equally.
 
     Args:
         tasks: the time of each task on one core or device.
@@ -155,6 +146,8 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     >>> scheduled([2.0, 2.0, 6.0], 1, units=1), scheduled([10.0] * 4, 2, units=2)
     (10.0, 24.0)
     """
+    if sum(tasks) < 2 * START_UP:  # see `parallel_map`
+        workers = 1
     waiting = deque(tasks)
     # Seconds that the start or the task of each worker still needs.
     left, now = [0.0, *[START_UP] * (min(workers, len(tasks)) - 1)], 0.0
@@ -165,94 +158,6 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
         while waiting and len(left) < workers:
             left.append(waiting.popleft())
     return now
-
-
-def task_seconds(
-    probers: Sequence[Prober],
-    widths: Sequence[int],
-    n_networks: int,
-    given: Mapping[int, LazyRows] = MappingProxyType({}),
-) -> tuple[float, ...]:
-    """Return the estimated time of each task of probing on one core or device, in seconds.
-
-    The tasks of a position are its baselines and its sites. Sites are measured with larger and
-    larger samples of examples, as far as that takes seconds.
-
-    Args:
-        probers: the rows and settings at each position.
-        widths: number of features of each site.
-        n_networks: number of probed networks, the one of the experiment and those with random
-            weights.
-        given: the rows of a site of each width; random features are used for a width without.
-    """
-    of_width = {
-        width: _of_width(probers[0], width, n_networks, given.get(width)) for width in set(widths)
-    }
-    baselines = of_width[widths[0]][0]
-    return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
-
-
-def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | None) -> Floats:
-    """Return the estimated seconds of the baselines, and of a site."""
-    n_rows = len(prober.data.y)
-    if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
-        # The time grows with a power of the width, which is that from half the features to all.
-        half, whole = (
-            _of_width(prober, part, n_networks, given)
-            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
-        )
-        power = np.log2(width / _MOST_FEATURES)
-        return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
-    sizes = [n_rows]
-    while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
-        sizes.insert(0, sizes[0] // 4)
-    measured = list[tuple[int, Floats]]()
-    for size in sizes:
-        if len(measured) > 1 and _extrapolated(measured, size).sum() > _LIMIT:
-            break
-        sample = prober.sample(size)
-        if sample is not None:
-            part, rows = sample
-            X = imitated(part.data, width) if given is None else given[rows][:, :width]
-            measured.append((size, _seconds(part, X, n_networks)))
-    return _extrapolated(measured, n_rows)
-
-
-def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
-    """Return the seconds for some number of rows, which grow as from the last size but one on."""
-    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
-    return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
-
-
-def _seconds(prober: Prober, X: Features, n_networks: int) -> Floats:
-    """Return the seconds of the baselines, and of a site with the features X."""
-    # Seconds of this process do not depend on what else runs on the machine.
-    clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
-    with threads(1):
-        times = [clock()]
-        prober.baselines()
-        times.append(clock())
-        prober.site(X)
-        times.append(clock())
-        if n_networks > 1:
-            prober.random_site([X], 1)
-        times.append(clock())
-    baselines, site, random = np.diff(times)
-    return np.array([baselines, site + (n_networks - 1) * random])
-
-
-def imitated(data: ProbeData, width: int) -> Features:
-    """Return random features (n_rows, width) whose fits need about as long as those of activations.
-
-    Rows of one group, word or label are similar, and few directions have most of the variance.
-    """
-    generator = np.random.default_rng(0)
-    X = generator.standard_normal((len(data.y), width))
-    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / width**0.5)):
-        distinct, codes = np.unique(names, return_inverse=True)
-        X += scale * generator.standard_normal((len(distinct), width))[codes]
-    axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
-    return np.asarray(X / np.arange(1, width + 1) @ axes, np.float32)
 
 
 def plan_model(
@@ -287,50 +192,37 @@ def plan_run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(machines.device)
-    numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
-    rows: Rows
-    given, bytes_of_number = dict[int, LazyRows](), 4
+    times, began = dict[str, dict[str, float]](), time.perf_counter()
+    source: TextRows | GivenSource
     if isinstance(experiment, ActivationExperiment):
         from probekit.pipeline.given.source import read_given  # imports pandas
 
         source = read_given(experiment)
-        rows, widths = source.rows, source.widths
-        given = {
-            width: source.block(site) for width, site in zip(widths, rows.selections, strict=True)
-        }
+        rows: Rows = source.rows
     else:
-        began = time.perf_counter()
-        rows = of_texts = prepare(experiment)
-        start = START_UP + time.perf_counter() - began
-        widths = [width_of(one, of_texts.config) for one in rows.selections]
-        numbers = plan_capture(experiment, of_texts, machines.device)
-        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]]
-        if machines.device == "cpu":
-            numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
-        n_networks, seconds = numbers["caches"], None
-        if machines.throughput is None and machines.device == "cpu":
-            seconds = n_networks * capture_seconds(experiment, of_texts)
-        times["capture"] = capture_times(numbers, machines, seconds, start)
+        rows = source = prepare(experiment)
+    start = START_UP + time.perf_counter() - began
     probers = make_probers(experiment, rows, machines.device)
-    try:
-        check_device(machines.device)
-        size = round(2 * math.log2(len(rows.example)))
-        key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
-        known = {} if known is None else known
-        if key not in known:
-            known[key] = task_seconds(probers, widths, n_networks, given)
-        tasks = known[key]
-    except ConfigError:  # another machine has the device
-        tasks = None
-    memory = probing_bytes(probers, widths)
-    n_read = (
-        bytes_of_number
-        * len(probers)
-        * n_networks
-        * sum(_numbers_read(probers[0], width) for width in widths)
+    cost = cost_of(
+        experiment,
+        source,
+        probers,
+        limit=_LIMIT,
+        device=machines.device,
+        has_throughput=machines.throughput is not None,
+        known=known,
     )
-    times["probing"] = probing_times(tasks, memory, n_read, machines)
-    numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
+    numbers, bytes_of_number = dict(cost.sizes), 4
+    if numbers:
+        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
+        times["capture"] = capture_times(numbers, machines, cost.capture, start)
+        if cost.capture_memory:
+            numbers["capture_memory"] = cost.capture_memory
+    n_read = sum(_numbers_read(probers[0], width) for width in cost.widths)
+    times["probing"] = probing_times(
+        cost.tasks, cost.memory, bytes_of_number * len(probers) * n_read, machines
+    )
+    numbers |= {"memory": cost.memory, "tasks": len(probers) * (1 + len(cost.widths))}
     return numbers | slowest_steps(**times)
 
 
