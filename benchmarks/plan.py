@@ -27,8 +27,7 @@ import numpy as np
 
 from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.experiment.cost import task_seconds
-from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled
+from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled, task_seconds
 from probekit.pipeline.given.source import read_given
 from probekit.pipeline.measure.probers import make_probers
 

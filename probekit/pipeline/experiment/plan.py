@@ -1,4 +1,8 @@
-"""The cost of a run on given machines: sizes, memory, time, and what limits it."""
+"""The cost of an experiment before it starts, and what limits it on given machines.
+
+Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
+counts: one batch of the capture, and whole sites, with random features if none are given.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,65 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from probekit.activations.records import CODES
+import numpy as np
+import torch
+
+from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
+from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
+from probekit.errors import ConfigError
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES
-from probekit.memory import available_memory
+from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.memory import available_memory, fits_in_memory
+from probekit.model.config import count_parameters
+from probekit.model.families.table import zero_network
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.capture.captures import plan_tokens
-from probekit.pipeline.experiment.cost import cost_of
-from probekit.pipeline.experiment.prepare import TextRows, prepare
+from probekit.pipeline.capture.captures import plan_capture, plan_tokens
+from probekit.pipeline.experiment.prepare import TextRows, prepare, width_of
 from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.measure.probers import make_probers, usable_cores
+from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
+from probekit.probes.arrays import Features, Floats
+from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device_name
+from probekit.products import START_UP, check_device, check_device_name, threads
 
 if TYPE_CHECKING:
     from probekit.pipeline.given.source import GivenSource  # imports pandas
 
+# The fewest numbers of a measured sample, and the most features and numbers of a measured site.
+_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 17, 1024, 1 << 24
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
 _READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
+
+
+class Cost(NamedTuple):
+    """What an experiment takes; of a study's cell, without what other cells have done.
+
+    Attributes:
+        sizes: sizes of the capture, see `plan_capture`, unless activations are given; `memory`,
+            bytes of a process that probes; and `capture_memory` of one that captures on a CPU.
+        widths: number of features of each site.
+        tasks: seconds of each task of probing on one core or device; None if this machine does not
+            have the device.
+        capture: seconds to capture all rows of all networks with all cores of this machine; None if
+            nothing is captured, not on the CPU, or with a known throughput.
+        note: how weights are read that are larger than memory; "" otherwise.
+    """
+
+    sizes: dict[str, Any]
+    widths: Sequence[int]
+    tasks: tuple[float, ...] | None
+    capture: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +199,162 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     return now
 
 
+def cost_of(
+    experiment: AnyExperiment,
+    source: TextRows | GivenSource,
+    probers: Sequence[Prober],
+    machines: Machines,
+    *,
+    limit: float,
+    known: dict[Any, tuple[float, ...]],
+) -> Cost:
+    """Return the cost of an experiment.
+
+    Args:
+        experiment: the experiment.
+        source: its rows, or its given activations.
+        probers: the rows and settings at each position.
+        machines: the device, and the throughput if it need not be measured.
+        limit: expected seconds of a sample from which it is not measured.
+        known: measured times of tasks of other cells of a study; those of this one are added. A
+            cell with the settings of another, and about as many rows, is not measured again.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    given, n_networks, of_capture = dict[int, LazyRows](), 1, dict[str, Any]()
+    sizes, is_on_cpu = dict[str, Any](), machines.device == "cpu"
+    if isinstance(source, TextRows):
+        assert isinstance(experiment, Experiment)
+        widths: Sequence[int] = [width_of(one, source.config) for one in source.selections]
+        sizes = plan_capture(experiment, source, machines.device)
+        n_networks = sizes["caches"]
+        dtype = getattr(torch, experiment.on_device("cpu").model.dtype)
+        if is_on_cpu:
+            sizes["capture_memory"], of_capture["note"] = _capture_memory(experiment, source, dtype)
+        if is_on_cpu and machines.throughput is None:
+            network = zero_network(source.config, dtype)
+            seconds = estimate_seconds(network, source.ids, source.plan, source.sites)
+            of_capture["capture"] = n_networks * seconds
+    else:
+        widths, blocks = source.widths, map(source.block, source.rows.selections)
+        given = dict(zip(widths, blocks, strict=True))
+    size = round(2 * math.log2(len(probers[0].data.y)))
+    key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
+    with suppress(ConfigError):  # another machine has the device
+        check_device(machines.device)
+        if key not in known:
+            known[key] = task_seconds(probers, widths, n_networks, limit, given)
+    sizes["memory"] = probing_bytes(probers, widths)
+    return Cost(sizes, widths, known.get(key), **of_capture)
+
+
+def _capture_memory(experiment: Experiment, rows: TextRows, dtype: torch.dtype) -> tuple[int, str]:
+    """Return the predicted peak memory of a capture on the CPU, in bytes.
+
+    Also how the weights are read if they are larger than memory; "" otherwise.
+    """
+    in_memory = experiment.model.in_memory is not None or fits_in_memory(
+        count_parameters(rows.config) * dtype.itemsize
+    )
+    shards = make_shards(make_batches(rows.ids, rows.plan, batch_tokens("cpu")), SHARD_ROWS)
+    note = "" if in_memory else described_reading(rows.config, dtype, "cpu", shards)
+    return capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory), note
+
+
+def task_seconds(
+    probers: Sequence[Prober],
+    widths: Sequence[int],
+    n_networks: int,
+    limit: float,
+    given: Mapping[int, LazyRows] = MappingProxyType({}),
+) -> tuple[float, ...]:
+    """Return the estimated time of each task of probing on one core or device, in seconds.
+
+    The tasks of a position are its baselines and its sites. Sites are measured with larger and
+    larger samples of examples, as far as that takes seconds.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+        n_networks: number of probed networks, the one of the experiment and those with random
+            weights.
+        limit: expected seconds of a sample from which it is not measured.
+        given: the rows of a site of each width; random features are used for a width without.
+    """
+    of_width = {
+        width: _of_width(probers[0], width, n_networks, limit, given.get(width))
+        for width in set(widths)
+    }
+    baselines = of_width[widths[0]][0]
+    return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
+
+
+def _of_width(
+    prober: Prober, width: int, n_networks: int, limit: float, given: LazyRows | None
+) -> Floats:
+    """Return the estimated seconds of the baselines, and of a site."""
+    n_rows = len(prober.data.y)
+    if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
+        # The time grows with a power of the width, which is that from half the features to all.
+        half, whole = (
+            _of_width(prober, part, n_networks, limit, given)
+            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+        )
+        power = np.log2(width / _MOST_FEATURES)
+        return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
+    sizes = [n_rows]
+    while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
+        sizes.insert(0, sizes[0] // 4)
+    measured = list[tuple[int, Floats]]()
+    for size in sizes:
+        if measured and _extrapolated(measured, size).sum() > limit:
+            break
+        sample = prober.sample(size)
+        if sample is not None:
+            part, rows = sample
+            X = imitated(part.data, width) if given is None else given[rows][:, :width]
+            measured.append((size, _seconds(part, X, n_networks)))
+    return _extrapolated(measured, n_rows)
+
+
+def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
+    """Return the seconds for some number of rows, which grow as before the last measured size."""
+    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
+    return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
+
+
+def _seconds(prober: Prober, X: Features, n_networks: int) -> Floats:
+    """Return the seconds of the baselines, and of a site with the features X."""
+    # Seconds of this process do not depend on what else runs on the machine.
+    clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
+    with threads(1):
+        times = [clock()]
+        prober.baselines()
+        times.append(clock())
+        prober.site(X)
+        times.append(clock())
+        if n_networks > 1:
+            prober.random_site([X], 1)
+        times.append(clock())
+    baselines, site, random = np.diff(times)
+    return np.array([baselines, site + (n_networks - 1) * random])
+
+
+def imitated(data: ProbeData, width: int) -> Features:
+    """Return random features (n_rows, width) whose fits need about as long as those of activations.
+
+    Rows of one group, word or label are similar, and few directions have most of the variance.
+    """
+    generator = np.random.default_rng(0)
+    X = generator.standard_normal((len(data.y), width))
+    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / width**0.5)):
+        distinct, codes = np.unique(names, return_inverse=True)
+        X += scale * generator.standard_normal((len(distinct), width))[codes]
+    axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
+    return np.asarray(X / np.arange(1, width + 1) @ axes, np.float32)
+
+
 def plan_model(
     model: str, tokens: int, sites: Sequence[str], dtype: str, machines: Machines
 ) -> dict[str, Any]:
@@ -203,26 +398,17 @@ def plan_run(
         rows = source = prepare(experiment)
     start = START_UP + time.perf_counter() - began
     probers = make_probers(experiment, rows, machines.device)
-    cost = cost_of(
-        experiment,
-        source,
-        probers,
-        limit=_LIMIT,
-        device=machines.device,
-        has_throughput=machines.throughput is not None,
-        known=known,
-    )
-    numbers, bytes_of_number = dict(cost.sizes), 4
-    if numbers:
+    known = {} if known is None else known
+    cost = cost_of(experiment, source, probers, machines, limit=_LIMIT, known=known)
+    numbers, bytes_of_number = cost.sizes, 4
+    if "caches" in numbers:
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
         times["capture"] = capture_times(numbers, machines, cost.capture, start)
-        if cost.capture_memory:
-            numbers["capture_memory"] = cost.capture_memory
-    n_read = sum(_numbers_read(probers[0], width) for width in cost.widths)
-    times["probing"] = probing_times(
-        cost.tasks, cost.memory, bytes_of_number * len(probers) * n_read, machines
+    n_read = bytes_of_number * sum(
+        _numbers_read(prober, width) for prober in probers for width in cost.widths
     )
-    numbers |= {"memory": cost.memory, "tasks": len(probers) * (1 + len(cost.widths))}
+    times["probing"] = probing_times(cost.tasks, numbers["memory"], n_read, machines)
+    numbers["tasks"] = len(probers) * (1 + len(cost.widths))
     return numbers | slowest_steps(**times)
 
 

@@ -22,8 +22,7 @@ from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.cost import cost_of
-from probekit.pipeline.experiment.plan import Machines, probing_times
+from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
 from probekit.pipeline.experiment.prepare import TextRows, prepare, read_card
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.replies import experiment_replies
@@ -168,27 +167,26 @@ def _of_experiment(
         return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
-    cost = cost_of(experiment, source, probers, limit=_LIMIT, known=known)
+    here = Machines(workers=usable_cores())
+    cost = cost_of(experiment, source, probers, here, limit=_LIMIT, known=known)
+    sizes, seconds = cost.sizes, dict[str, float]()
     if cost.note:
         more.append(Finding("info", "weights-larger-than-memory", cost.note))
-    seconds = {}
     if cost.capture is not None:
         seconds["capture"] = cost.capture
-    if cost.tasks is not None:
-        here = Machines(workers=usable_cores())
-        (seconds["probe"],) = probing_times(cost.tasks, cost.memory, 0, here).values()
+    (seconds["probe"],) = probing_times(cost.tasks, sizes["memory"], 0, here).values()
     if n_edits:  # most of them compute one position of the blocks after the site
-        n_tokens = cost.sizes["caches"] * cost.sizes["tokens"]
+        n_tokens = sizes["caches"] * sizes["tokens"]
         seconds["interventions"] = n_edits * seconds["capture"] / n_tokens / 2
     return ValidationReport(
         by_level(more),
         n_examples=len(rows.dataset),
         n_rows=n_rows,
-        n_sites=len(cost.sizes.get("sites", rows.selections)),
-        bytes=cost.sizes.get("bytes", n_bytes),
+        n_sites=len(sizes.get("sites", rows.selections)),
+        bytes=sizes.get("bytes", n_bytes),
         seconds=seconds,
-        memory=cost.memory,
-        capture_memory=cost.capture_memory,
+        memory=sizes["memory"],
+        capture_memory=sizes.get("capture_memory", 0),
     )
 
 

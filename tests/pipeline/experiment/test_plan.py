@@ -8,15 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.pipeline.experiment import cost as costs
 from probekit.pipeline.experiment import plan as planning
-from probekit.pipeline.experiment.cost import task_seconds
 from probekit.pipeline.experiment.plan import (
     Machines,
     capture_times,
     plan_run,
     probing_times,
     scheduled,
+    task_seconds,
 )
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
@@ -111,13 +110,13 @@ def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
         measured.append(len(X))
         return np.array([1.0, 2.0 + n_networks * X.size / 100])
 
-    monkeypatch.setattr(costs, "_seconds", seconds)
-    monkeypatch.setattr(costs, "_FEWEST_NUMBERS", 800)
+    monkeypatch.setattr(planning, "_seconds", seconds)
+    monkeypatch.setattr(planning, "_FEWEST_NUMBERS", 800)
     baselines, *sites = task_seconds([prober_of(1600)], [8, 16], 2, limit=200.0)
     assert (baselines, sites) == (1, [2 + 2 * 8 * 16, 2 + 2 * 16 * 16])
     assert max(measured) == 400
-    monkeypatch.setattr(costs, "_MOST_FEATURES", 4)
-    monkeypatch.setattr(costs, "_MOST_NUMBERS", 1)
+    monkeypatch.setattr(planning, "_MOST_FEATURES", 4)
+    monkeypatch.setattr(planning, "_MOST_NUMBERS", 1)
     (_, wide) = task_seconds([prober_of(1600)], [16], 100, limit=1e9)
     assert wide == pytest.approx(100 * 16 * 16, rel=0.01)
 
