@@ -13,12 +13,7 @@ import probekit
 from probekit.cli import options
 from probekit.cli.later import later
 from probekit.cli.options import ModelName, OutputFile, Texts, watching
-from probekit.pipeline.look.exports import (
-    ATTENTION_FILES,
-    FIGURE_FILES,
-    PAGE_OR_ROWS,
-    check_ending,
-)
+from probekit.pipeline.look.exports import ATTENTION_FILES, FIGURE_FILES, PAGE_OR_ROWS, check_ending
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,13 +79,7 @@ def _write(
 @options.device_option
 @options.page_or_rows_option
 def lens(
-    model: str,
-    sites: Texts,
-    position: int,
-    device: str,
-    bos: Bos,
-    out: Path | None,
-    **given: Any,
+    model: str, sites: Texts, position: int, device: str, bos: Bos, out: Path | None, **given: Any
 ) -> None:
     """Show what each layer would predict: the logit lens.
 
@@ -262,10 +251,7 @@ def attention(
 
 @click.command()
 @click.option(
-    "--model",
-    type=ModelName(or_file=True),
-    required=True,
-    help="Model, or a file of weights.",
+    "--model", type=ModelName(or_file=True), required=True, help="Model, or a file of weights."
 )
 @click.option("--tensor", help="Tensor to plot, e.g. wpe.weight.  [default: an overview of all]")
 @click.option(

@@ -12,14 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probekit.activations.capture import (
-    Captured,
-    Engine,
-    Work,
-    described_reading,
-    fill,
-    shards_of,
-)
+from probekit.activations.capture import Captured, Engine, Work, described_reading, fill, shards_of
 from probekit.activations.local import default_root
 from probekit.activations.records import (
     CODES,

@@ -40,14 +40,7 @@ from probekit.activations.upkeep import (
 )
 from probekit.amounts import joined_names
 from probekit.analysis.identify import identify
-from probekit.errors import (
-    ConfigError,
-    DamagedError,
-    DataError,
-    MissingError,
-    StoreError,
-    nearest,
-)
+from probekit.errors import ConfigError, DamagedError, DataError, MissingError, StoreError, nearest
 from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
 from probekit.model.network import Network
