@@ -21,12 +21,7 @@ from ruamel.yaml import YAML
 import probekit
 from probekit.cli.main import cli, main
 from probekit.cli.options import OutputFile
-from probekit.experiment.loader import (
-    load_any,
-    load_any_experiment,
-    load_experiment,
-    load_recipe,
-)
+from probekit.experiment.loader import load_any, load_any_experiment, load_experiment, load_recipe
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run

@@ -1,6 +1,5 @@
 """Plans: the schedule of workers, what limits a run, and the command."""
 
-import json
 import re
 import shlex
 from dataclasses import replace
@@ -20,7 +19,7 @@ from probekit.pipeline.experiment.plan import (
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from tests.pipeline.planted import QUICK, YAML, write_rows
+from tests.pipeline.planted import QUICK
 
 
 def prober_of(n_rows=400, **settings):
@@ -141,17 +140,3 @@ def test_cluster_page_shows_the_output_of_the_command(repository, call):
     assert len(shown) == 2
     for command, text in shown:
         assert call(*shlex.split(command)[1:]) == (0, text, "")
-
-
-def test_wrong_options_are_refused(tmp_path, call):
-    write_rows(tmp_path / "rows.csv")
-    (tmp_path / "planted.yaml").write_text(YAML)
-    assert (
-        "--tokens is for a MODEL" in call("plan", tmp_path / "planted.yaml", "--tokens", 5).stderr
-    )
-    assert "--set requires a FILE" in call("plan", "gpt2", "--tokens", 5, "--set", "a=1").stderr
-    assert "number of tokens" in call("plan", "gpt2").stderr
-    assert "--devices requires" in call("plan", "gpt2", "--tokens", 5, "--devices", 2).stderr
-    assert "--device warp" in call("plan", tmp_path / "planted.yaml", "--device", "warp").stderr
-    numbers = json.loads(call("plan", "gpt2", "--tokens", 5, "--json").stdout)
-    assert (numbers["hours"], numbers["bottleneck"]) == ({"capture": None}, {"capture": None})
