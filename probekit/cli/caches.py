@@ -268,8 +268,7 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
     If there are none, a line on stderr reports it.
     """
     root = _root(cache_root)
-    found = [upkeep.find_cache(name, root) for name in names]
-    places = found or [*upkeep.caches_in(root), *upkeep.replies_in(root)]
+    places = [upkeep.find_cache(name, root) for name in names] or upkeep.all_in(root)
     if not places:
         click.echo(f"There are no caches in {root}.", err=True)
     return places
@@ -280,8 +279,7 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
     root = _root(cache_root)
-    places = (*upkeep.caches_in(root), *upkeep.replies_in(root))
-    summaries = [upkeep.summarize(place) for place in places]
+    summaries = list(map(upkeep.summarize, upkeep.all_in(root)))
     lines = []
     for summary in summaries:
         size, age = size_in_words(summary.bytes), _age(summary.age)

@@ -26,6 +26,8 @@ class Later:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # doctest, which inspects all objects, imports nothing
+            raise AttributeError(name)
         return getattr(import_module(self._module), name)
 
 

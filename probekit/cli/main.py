@@ -1,8 +1,8 @@
 """The command line: each command parses, calls one function and prints.
 
 Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 failure, 2 usage or
-configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are not
-imported at the top: a command checks its arguments first and then imports the step that it calls.
+configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are
+imported when they are used, after a command has checked its arguments; see `later`.
 """
 
 from __future__ import annotations

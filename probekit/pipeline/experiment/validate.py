@@ -60,7 +60,7 @@ class ValidationReport:
         n_examples: examples that have rows.
         n_rows: rows per captured or given site.
         n_sites: captured or given sites.
-        bytes: size of all captured activations, of all networks together, or of given activations.
+        bytes: size of all files of the captures, of all networks together, or of given activations.
         seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`
             and `interventions`; see `Cost`. A step that the run does not have is missing.
         memory: predicted peak memory of a process that probes, in bytes.
