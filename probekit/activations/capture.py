@@ -90,7 +90,7 @@ class Reader(ABC):
             DataError: they are larger than those of any rounding.
         """
 
-    def described(self, _missing: Sequence[Sequence[forward.Batch]]) -> str:
+    def how_read(self, _missing: Sequence[Sequence[forward.Batch]]) -> str:
         """Return how weights are read to compute shards; "" unless they are larger than memory."""
         return ""
 
@@ -107,7 +107,7 @@ class Passes(Reader):
         """Yield the rows of batches; see `forward.run_batches`."""
         return forward.run_batches(self.model, batches, plan, sites, dtype)
 
-    def described(self, missing: Sequence[Sequence[forward.Batch]]) -> str:
+    def how_read(self, missing: Sequence[Sequence[forward.Batch]]) -> str:
         """Return how weights that are not in memory are read."""
         model = self.model
         if model.is_in_memory:
@@ -311,7 +311,9 @@ class Work:
         )
         tiny = np.finfo(np.float32).tiny  # for a row of zeros
         norm = partial(np.linalg.norm, axis=1)
-        errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
+        errors: dict[str, FloatArray] = {
+            site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites
+        }
         self.reader.check(errors, tokens, batch.rows)
         return {site: (float(np.median(one)), float(one.max())) for site, one in errors.items()}
 

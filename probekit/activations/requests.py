@@ -288,7 +288,7 @@ class Requests(StoredRows):
         )
 
     @cached_property
-    def origin(self) -> str:  # type: ignore[override]  # cached
+    def origin(self) -> str:
         """`requests`, and one digest of the contents of all files with a chosen request."""
         files = {Path(part.path) for one in self.chosen.values() for part in one.parts}
         with reading(str(self.folder), _WRITE_AGAIN):
@@ -341,7 +341,7 @@ class Requests(StoredRows):
                     f"{self.folder}: token {tokens.positions[place]} of text "
                     f"{tokens.example[place]} at {site} differs from the network's by "
                     f"{percent(error.max())} of its norm; the median error is "
-                    f"{percent(np.median(error))}. Let the engine write its requests again."
+                    f"{percent(float(np.median(error)))}. Let the engine write its requests again."
                 )
 
 

@@ -12,20 +12,20 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from probekit.activations.records import CODES
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
-from probekit.pipeline.experiment.prepare import prepare, width_of
-from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
 from probekit.probes.arrays import Features, Floats
@@ -287,34 +287,27 @@ def plan_run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(machines.device)
-    numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
-    rows: Rows
-    given, bytes_of_number = dict[int, LazyRows](), 4
-    if isinstance(experiment, ActivationExperiment):
-        from probekit.pipeline.given.source import read_given  # imports pandas
-
-        source = read_given(experiment)
-        rows, widths = source.rows, source.widths
-        given = {
-            width: source.block(site) for width, site in zip(widths, rows.selections, strict=True)
-        }
+    numbers, times, began = dict[str, Any](), dict[str, dict[str, float]](), time.perf_counter()
+    source = prepare(experiment, How(machines.device))
+    given, bytes_of_number, widths = dict[int, LazyRows](), 4, source.widths
+    n_networks = len(source.networks)
+    if source.texts is None:
+        sites = zip(widths, source.selections, strict=True)
+        given = {width: source.activations.block(site) for width, site in sites}
     else:
-        began = time.perf_counter()
-        rows = of_texts = prepare(experiment)
-        start = START_UP + time.perf_counter() - began
-        widths = [width_of(one, of_texts.config) for one in rows.selections]
-        numbers = plan_capture(experiment, of_texts, machines.device)
+        start, seconds = START_UP + time.perf_counter() - began, None
+        source = cast(NetworkEngine, source)
+        numbers = plan_capture(source, machines.device)
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]]
         if machines.device == "cpu":
-            numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
-        n_networks, seconds = numbers["caches"], None
-        if machines.throughput is None and machines.device == "cpu":
-            seconds = n_networks * capture_seconds(experiment, of_texts)
+            numbers["capture_memory"], _ = capture_memory(source.experiment, source.texts)
+            if machines.throughput is None:
+                seconds = n_networks * capture_seconds(source.experiment, source.texts)
         times["capture"] = capture_times(numbers, machines, seconds, start)
-    probers = make_probers(experiment, rows, machines.device)
+    probers = make_probers(experiment, source.design, machines.device)
     try:
         check_device(machines.device)
-        size = round(2 * math.log2(len(rows.example)))
+        size = round(2 * math.log2(len(source.design.example)))
         key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
         known = {} if known is None else known
         if key not in known:

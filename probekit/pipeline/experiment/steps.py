@@ -23,12 +23,12 @@ from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.prepare import read_card
 from probekit.pipeline.experiment.record import described_run, run_key
-from probekit.pipeline.experiment.replies import REPLIES
 from probekit.pipeline.experiment.run_job import RunJob
-from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probers import (
@@ -99,7 +99,7 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 def run_source(
-    source: Source,
+    source: Engine,
     *,
     inputs: str | None = None,
     out: Path | str,
@@ -121,7 +121,7 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.rows, device.split(",")[0])
+        probers = make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_bytes = probing_bytes(probers, source.widths)
     # By default, or with 0 (none of this process), as many as memory allows.
@@ -160,7 +160,7 @@ def run_source(
             def run_one(earlier: Experiment) -> pd.DataFrame:
                 """Return the results of an experiment at an earlier checkpoint."""
                 return run_source(
-                    model_source(earlier, device),
+                    prepare(earlier, How(device)).ready(device),
                     out=folder.path / "checkpoints",
                     cache_root=cache_root,
                     device=device,
@@ -209,7 +209,7 @@ def run_source(
 
 
 def _measured_sites(
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     folder: RunFolder,
     watcher: Watcher,
@@ -218,7 +218,7 @@ def _measured_sites(
     wait: Callable[[], None] | None,
 ) -> list[SiteResult]:
     """Return the results of all sites at all positions, and of the nested choice among them."""
-    names, results = [one.text for one in source.rows.positions], list[SiteResult]()
+    names, results = [one.text for one in source.design.positions], list[SiteResult]()
     for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
         if len(probers) > 1:
             watcher.tell(f"position {name}")
@@ -236,7 +236,7 @@ def _measured_sites(
 
 
 def _write_scores(
-    source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
+    source: Engine, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
     rows = [row for site in results for row in site.rows]
@@ -253,14 +253,14 @@ def _write_scores(
         has_p_values = draws > 0
         differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
     # In the row order of the predictions.
-    tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
+    tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
-    if source.rows.lines:
-        folder.write(REPLIES, source.rows.lines)
+    for name, text in source.files.items():
+        folder.write(name, text)
     column = source.experiment.split.leave_out
     if column is not None:
-        of_sources = source_rows(results, table, source.rows, prober, column)
+        of_sources = source_rows(results, table, source.design, prober, column)
         if of_sources:
             folder.write("sources.csv", csv_text(make_table(of_sources, SOURCES)))
     for name, content in (
@@ -273,7 +273,7 @@ def _write_scores(
     return table
 
 
-def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
+def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]:
     """Write the attention patterns of the experiment's texts, if any, and return them."""
     prompts = source.attention_prompts()
     # The patterns of text n have the name "n", its head scores "n.SCORE".

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
 from probekit.activations.forward import make_batches, make_shards
-from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
-from probekit.activations.replies import NotGeneratedError, Replies
+from probekit.activations.records import SHARD_ROWS, batch_tokens
+from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, size_in_words
 from probekit.data.examples import Finding, by_level
-from probekit.data.positions import IntArray
 from probekit.errors import DataError, ProbekitError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
@@ -28,13 +26,12 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
 from probekit.model.network import Network
-from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.experiment.prepare import Texts, read_card
 from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.replies import experiment_replies
-from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.source import TASK, target_network
+from probekit.pipeline.experiment.rows import Design
+from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -144,57 +141,38 @@ def validate(
     read_card(experiment.data)
     try:
         experiment = make_experiment(experiment, data)
-        if isinstance(experiment, ActivationExperiment):
-            from probekit.pipeline.given.source import read_given
-
-            source = read_given(experiment).open(None)
-            return _report(experiment, source.rows, source.widths, bytes=source.given.n_bytes)
-        rows = prepare(experiment, partial(_stored_replies, experiment.on_device("cpu")))
-        widths = [width_of(selection, rows.config) for selection in rows.selections]
-        report = _report(experiment, rows, widths, 1 + experiment.model.random_weights)
-        words = _separating_words(rows) if experiment.probe.reads == "classes" else []
+        source = prepare(experiment, How(to_compute=False, replies="stored"))
+        if source.texts is None:
+            return _report(source.open(lambda _: {}))
+        source = cast(NetworkEngine, source)
+        report = _report(source)
+        words = _separating_words(source.design) if experiment.probe.reads == "classes" else []
         more, n_edits = (*report.findings, *words), 0
-        if experiment.interventions:
+        if source.experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 
-            of_causes, n_edits = cause_findings(experiment, rows)
+            of_causes, n_edits = cause_findings(source)
             more = (*more, *of_causes)
     except NotGeneratedError as error:
         return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
-    # The plan has the rows of all positions.
-    n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
-    bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
-    features = sum(n_features(site, rows.config) for site in rows.sites)
-    memory, note = capture_memory(experiment, rows)
+    texts = source.texts
+    memory, note = capture_memory(source.experiment, texts)
     if note:
         more = (*more, Finding("info", "weights-larger-than-memory", note))
-    seconds = capture_seconds(experiment, rows)
-    durations = {"capture": n_models * seconds, **report.seconds}
+    seconds = capture_seconds(source.experiment, texts)
+    durations = {"capture": len(source.networks) * seconds, **report.seconds}
     if n_edits:  # most of them compute one position of the blocks after the site
-        durations["interventions"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
+        durations["interventions"] = n_edits * seconds / sum(map(len, texts.ids)) / 2
     return replace(
         report,
         findings=by_level(more),
-        n_rows=n_rows,
-        n_sites=len(rows.sites),
-        bytes=n_models * n_rows * features * bytes_of_number,
+        n_rows=len(texts.plan.example),  # at all positions
+        n_sites=len(texts.sites),
         seconds=durations,
         capture_memory=memory,
     )
-
-
-def _stored_replies(
-    experiment: Experiment, tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
-) -> Replies:
-    """Return the replies that an earlier run on the CPU has generated.
-
-    Raises:
-        NotGeneratedError: there are none; the message has the number of prompts.
-    """
-    model = target_network(experiment, "cpu", TASK, to_compute=False)
-    return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
@@ -256,24 +234,24 @@ def capture_key(experiment: AnyExperiment) -> str:
     return digest_json({name: settings.get(name) for name in names})
 
 
-def capture_memory(experiment: Experiment, rows: TextRows) -> tuple[int, str]:
+def capture_memory(experiment: Experiment, texts: Texts) -> tuple[int, str]:
     """Return the predicted peak memory of a capture on the CPU, in bytes.
 
     Also how the weights are read if they are larger than memory; "" otherwise.
     """
     dtype = _dtype_of(experiment)
     in_memory = experiment.model.in_memory is not None or fits_in_memory(
-        count_parameters(rows.config) * dtype.itemsize
+        count_parameters(texts.config) * dtype.itemsize
     )
-    shards = make_shards(make_batches(rows.ids, rows.plan, batch_tokens("cpu")), SHARD_ROWS)
-    note = "" if in_memory else described_reading(rows.config, dtype, "cpu", shards)
-    return capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory), note
+    shards = make_shards(make_batches(texts.ids, texts.plan, batch_tokens("cpu")), SHARD_ROWS)
+    note = "" if in_memory else described_reading(texts.config, dtype, "cpu", shards)
+    return capture_bytes(texts.config, dtype, texts.sites, shards, in_memory=in_memory), note
 
 
-def capture_seconds(experiment: Experiment, rows: TextRows) -> float:
+def capture_seconds(experiment: Experiment, texts: Texts) -> float:
     """Return the estimated time to compute the rows of one network in this process, in seconds."""
-    network = zero_network(rows.config, _dtype_of(experiment))
-    return estimate_seconds(network, rows.ids, rows.plan, rows.sites)
+    network = zero_network(texts.config, _dtype_of(experiment))
+    return estimate_seconds(network, texts.ids, texts.plan, texts.sites)
 
 
 def _dtype_of(experiment: Experiment) -> torch.dtype:
@@ -282,42 +260,40 @@ def _dtype_of(experiment: Experiment) -> torch.dtype:
     return dtype
 
 
-def _report(
-    experiment: AnyExperiment,
-    rows: Rows,
-    widths: Sequence[int],
-    n_networks: int = 1,
-    bytes: int = 0,
-) -> ValidationReport:
+def _report(source: Engine) -> ValidationReport:
     """Return a report on rows, without the cost of a capture and of interventions.
-
-    `widths` are the numbers of features of the sites.
 
     Raises:
         DataError: the rows cannot be probed.
     """
-    probers = make_probers(experiment, rows)
-    n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
-    found, serial = findings(rows, probers), probing_seconds(probers, widths, n_networks)
+    design, widths = source.design, source.widths
+    probers = make_probers(source.experiment, design)
+    serial = probing_seconds(probers, widths, len(source.networks))
     seconds = seconds_of_processes(serial, len(widths), None)
-    durations = {} if seconds is None else {"probe": seconds}
-    memory = probing_bytes(probers, widths)
-    return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations, memory)
+    return ValidationReport(
+        findings(design, probers),
+        n_examples=len(design.dataset),
+        n_rows=len(design.example),
+        n_sites=len(widths),
+        bytes=source.n_bytes,
+        seconds={} if seconds is None else {"probe": seconds},
+        memory=probing_bytes(probers, widths),
+    )
 
 
-def _separating_words(rows: TextRows) -> list[Finding]:
+def _separating_words(design: Design) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
     Of several splits the first is used, of several positions the last, which reads most of a reply.
     There is no warning if the training rows of the sample have a single label.
     """
-    last = len(rows.positions) - 1
-    read, _ = rows.texts_at(last)
+    last = len(design.positions) - 1
+    read, _ = design.texts_at(last)
     assert read is not None
     texts = np.array([text[-_MOST_CHARACTERS:] for text in read], dtype=object)
-    types = rows.positions[last].types
-    classes, codes = np.unique(rows.labels, return_inverse=True)
-    split = rows.splits[0]
+    types = design.positions[last].types
+    classes, codes = np.unique(design.labels, return_inverse=True)
+    split = design.splits[0]
     train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]
     test = np.random.default_rng(0).permutation(split.test)[:_MOST_ROWS]
     if len(np.unique(codes[train])) < 2:

@@ -43,8 +43,10 @@ from probekit.lazy_rows import LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.capture.captures import capture_further
-from probekit.pipeline.experiment.rows import Probed, Rows
-from probekit.pipeline.experiment.source import ModelSource, Source
+from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.experiment.prepare import DroppedTexts
+from probekit.pipeline.experiment.rows import Probed
+from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.text_rules import detections, rule_tables
 from probekit.probes.arrays import Floats
@@ -118,7 +120,7 @@ class SelectedProbe:
 
     row: pd.Series
     predictions: ClassPredictions
-    source: Source
+    source: Engine
     position: int
     prober: Prober
     site: Probed
@@ -138,14 +140,14 @@ class SelectedProbe:
 
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
-        offset = self.source.rows.positions[self.position].offset
+        offset = self.source.design.positions[self.position].offset
         path = probe_path(self.run_dir, offset, site, str(self.row["probe"]))
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
 
 def write_selected_probe(
     folder: RunFolder,
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     results: Sequence[SiteResult],
     table: pd.DataFrame,
@@ -193,7 +195,7 @@ def write_selected_probe(
         return
     if not 2 <= n_classes <= MOST_CLASSES:
         return
-    X = source.block(site, position)
+    X = source.activations.block(site, position)
     chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
     tables = {"confusion.csv": confusion_rows(chosen)}
     if chosen.reads_texts:
@@ -217,7 +219,7 @@ def write_selected_probe(
 
 def write_monitor(
     folder: RunFolder,
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     table: pd.DataFrame,
     cache_root: Location | None,
@@ -231,26 +233,26 @@ def write_monitor(
         StoreError: a file cannot be written.
     """
     row = chosen_row(table)
-    if row is None or not isinstance(source, ModelSource) or source.experiment.monitor is None:
+    if row is None or not isinstance(source, NetworkEngine) or source.experiment.monitor is None:
         return
     position, site, path = _place(folder, source, row)
     kind, prober, probe = str(row["probe"]), probers[position], SavedProbe.load(path)
-    assert source.rows.negatives is not None
-    negatives = capture_further(
-        source, source.rows.negatives, (site,), cache_root=cache_root, watcher=watcher
+    negatives, captured = (
+        source.further["negatives"],
+        capture_further(source, "negatives", (site,), cache_root=cache_root, watcher=watcher),
     )
     positive, tested = prober.positive, prober.test_rows
     assert positive is not None  # of two labels it is the rarer one
-    groups, X = negatives.rows.groups, source.block(site, position)
+    groups, X = negatives.groups, source.activations.block(site, position)
     if probe.facts.aggregation is None:
         of_negatives, of_test, X = None, None, X.select(tested)
     else:
-        of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.rows.example)
+        of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
         groups, (_, of_test) = groups[of_negatives.first], prober.text_sides[0]
     rows = list(
         monitor_rows(
             source.experiment.monitor.fpr,
-            detections(probe, positive, negatives.block(site, position), of_negatives),
+            detections(probe, positive, captured.block(site, position), of_negatives),
             groups,
             detections(probe, positive, X, of_test),
             prober.data.y[tested] == positive,
@@ -267,7 +269,7 @@ def write_monitor(
 
 def write_leakage(
     folder: RunFolder,
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     table: pd.DataFrame,
     cache_root: Location | None,
@@ -281,17 +283,19 @@ def write_leakage(
         StoreError: the file cannot be written.
     """
     row = chosen_row(table)
-    if row is None or not isinstance(source, ModelSource) or source.rows.dropped is None:
+    if row is None or "dropped" not in source.further:
         return
-    dropped, kind = source.rows.dropped, str(row["probe"])
+    dropped, kind = source.further["dropped"], str(row["probe"])
+    assert isinstance(source, NetworkEngine)
+    assert isinstance(dropped, DroppedTexts)
     position, site, path = _place(folder, source, row)
     prober, probe = probers[position], SavedProbe.load(path)
-    further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
+    further = capture_further(source, "dropped", (site,), cache_root=cache_root, watcher=watcher)
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     (spec,) = (one for one in prober.settings.kinds if one.text == kind)
     n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
     # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
-    scores = [fit.class_scores(source.block(site, position).select(tested), n_classes)]
+    scores = [fit.class_scores(source.activations.block(site, position).select(tested), n_classes)]
     changed = fit.class_scores(further.block(site, position), n_classes)
     for of_variant in changed.reshape(-1, len(dropped.changed), n_classes):
         scores.append(scores[0].copy())
@@ -367,10 +371,10 @@ def _exchanged(
     return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)
 
 
-def _place(folder: RunFolder, source: Source, row: pd.Series) -> tuple[int, Probed, Path]:
+def _place(folder: RunFolder, source: Engine, row: pd.Series) -> tuple[int, Probed, Path]:
     """Return the position, the site and the path of the saved probe of a row of results.csv."""
-    position, site = find_site(source.rows, row)
-    offset = source.rows.positions[position].offset
+    position, site = find_site(source, row)
+    offset = source.design.positions[position].offset
     return position, site, probe_path(folder.path, offset, site.text, str(row["probe"]))
 
 
@@ -382,10 +386,10 @@ def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:
             folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
 
 
-def find_site(rows: Rows, row: pd.Series) -> tuple[int, Probed]:
+def find_site(source: Engine, row: pd.Series) -> tuple[int, Probed]:
     """Return the position (as an index) and the site of a row of the table."""
-    positions = [position.text for position in rows.positions]
-    sites = {selection.text: selection for selection in rows.selections}
+    positions = [position.text for position in source.design.positions]
+    sites = {selection.text: selection for selection in source.selections}
     return positions.index(row["position"]), sites[str(_site_name(row))]
 
 
@@ -493,7 +497,7 @@ def cosine_rows(
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
-    sites = chosen.source.rows.selections
+    sites = chosen.source.selections
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
@@ -514,7 +518,11 @@ def cosine_rows(
             assert penalty is None or isinstance(penalty, float)
             penalties[stream] = penalty
     job = partial(
-        _refitted_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec
+        _refitted_directions,
+        chosen.source.activations,
+        chosen.position,
+        chosen.prober.saved_rows,
+        spec,
     )
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}
@@ -542,7 +550,7 @@ def cosine_rows(
 
 
 def _refitted_directions(
-    source: Source,
+    activations: Activations,
     position: int,
     fitted: FittedRows,
     spec: ProbeSpec,
@@ -555,7 +563,7 @@ def _refitted_directions(
     the penalty of its probes.
     """
     site, penalty = item
-    X = source.block(site, position)
+    X = activations.block(site, position)
     permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
     return _unit_directions(permuted), _unit_directions(
         fitted.half_fits(spec, X, penalty, HALVINGS)
@@ -599,7 +607,7 @@ def wrong_of_probes(
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors, names = [], [at.text for at in chosen.source.rows.positions]
+        errors, names = [], [at.text for at in chosen.source.design.positions]
         for number, ahead in worst.items():
             number_in_file = number_of.setdefault(number, len(number_of))
             guess = str(chosen.classes[predictions.guess[number]])
@@ -648,7 +656,7 @@ def worst_errors(
 
 def _example(chosen: SelectedProbe, number: int) -> Example:
     """Return the example of a test row, given its index among the test rows."""
-    rows, row = chosen.source.rows, chosen.prober.test_rows[number]
+    rows, row = chosen.source.design, chosen.prober.test_rows[number]
     return rows.dataset.examples[int(rows.example[row])]
 
 
@@ -656,7 +664,7 @@ def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int,
     """Return the characters of the one token that a test row reads; None if it reads several."""
     if chosen.reads_texts:
         return None
-    return chosen.source.rows.token_read(int(chosen.prober.test_rows[number]), position)
+    return chosen.source.design.token_read(int(chosen.prober.test_rows[number]), position)
 
 
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
@@ -732,7 +740,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     return errors
 
 
-def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame) -> pd.DataFrame:
+def feature_rows(source: Engine, probers: Sequence[Prober], table: pd.DataFrame) -> pd.DataFrame:
     """Return the features that the k-sparse probes select at their best site, best feature first.
 
     A probe with k features uses the first k of them. The columns of a feature are:
@@ -749,12 +757,12 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
     if ranked.empty:
         return pd.DataFrame()
-    position, site = find_site(source.rows, ranked.iloc[0])
+    position, site = find_site(source, ranked.iloc[0])
     if isinstance(site, SiteConcatenation):
         return pd.DataFrame()
-    prober, sizes_of_axes = probers[position], source.rows.axis_sizes
+    prober, sizes_of_axes = probers[position], source.axis_sizes
     sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
-    X = source.block(site, position)
+    X = source.activations.block(site, position)
     fitted = prober.saved_rows
     shares, rows = fitted.explained(X), fitted.rows
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
@@ -765,7 +773,7 @@ def feature_rows(source: Source, probers: Sequence[Prober], table: pd.DataFrame)
     return pd.DataFrame(
         {
             "site": site.text,
-            "position": source.rows.positions[position].text,
+            "position": source.design.positions[position].text,
             "rank": np.arange(len(best)) + 1,
             "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
             # The smallest size that is at least the rank, which counts from 1.

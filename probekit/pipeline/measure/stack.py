@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from probekit.lazy_rows import LazyRows
-from probekit.pipeline.experiment.prepare import TextRows
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
@@ -27,7 +26,7 @@ from probekit.results.table import only
 
 
 def stack_tables(
-    source: Source, probers: Sequence[Prober], results: Sequence[SiteResult], table: pd.DataFrame
+    source: Engine, probers: Sequence[Prober], results: Sequence[SiteResult], table: pd.DataFrame
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of stack.csv and cascade.csv, by file; empty without a selected probe.
 
@@ -48,7 +47,7 @@ def stack_tables(
     chosen = chosen_row(table)
     if chosen is None:
         return {}
-    position = [one.text for one in source.rows.positions].index(chosen["position"])
+    position = [one.text for one in source.design.positions].index(chosen["position"])
     prober, kind = probers[position], str(chosen["probe"])
     fits = only(
         table, target="task", split="test", probe=kind, position=chosen["position"]
@@ -58,9 +57,9 @@ def stack_tables(
         for _, row in fits.iterrows()
     }
     spec = next(spec for spec in prober.settings.kinds if spec.text == kind)
-    sites = {site.text: site for site in source.rows.selections if site.text in penalties}
+    sites = {site.text: site for site in source.selections if site.text in penalties}
     columns = [
-        site_scores(prober, spec, source.block(site, position), penalties[name])
+        site_scores(prober, spec, source.activations.block(site, position), penalties[name])
         for name, site in sites.items()
     ]
     second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
@@ -106,8 +105,8 @@ def stack_tables(
         )
     tables, words = {"stack.csv": rows}, word_scores(prober)
     if words is not None:
-        X = source.block(sites[of_site], position)
-        n_layers = cast(TextRows, source.rows).config.n_layers
+        X = source.activations.block(sites[of_site], position)
+        n_layers = source.axis_sizes["n_layers"]
         of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
         of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
         stages = [words, of_layer[:, 0], of_all[:, 0]]
