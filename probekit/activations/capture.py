@@ -25,7 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -82,9 +82,9 @@ class Reader(ABC):
         """Yield the rows of batches, as `forward.run_batches` does."""
 
     def check(  # noqa: B027  # most have nothing to check
-        self, errors: Mapping[str, FloatArray], tokens: RowPlan, rows: IntArray
+        self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray
     ) -> None:
-        """Check the errors (n_compared,) of tokens at each site, given their numbers in the plan.
+        """Check the errors (n_compared,) at each site of tokens with these numbers in their plan.
 
         Raises:
             DataError: they are larger than those of any rounding.
@@ -311,9 +311,7 @@ class Work:
         )
         tiny = np.finfo(np.float32).tiny  # for a row of zeros
         norm = partial(np.linalg.norm, axis=1)
-        errors: dict[str, FloatArray] = {
-            site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites
-        }
+        errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
         self.reader.check(errors, tokens, batch.rows)
         return {site: (float(np.median(one)), float(one.max())) for site, one in errors.items()}
 

@@ -29,7 +29,6 @@ from torch import Tensor
 
 from probekit.activations.capture import StoredRows
 from probekit.activations.given.formats import natural, reading
-from probekit.activations.records import FloatArray
 from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
@@ -332,7 +331,7 @@ class Requests(StoredRows):
             parts.append(request.states(layers, positions[text == number]))
         return list(map(torch.cat, zip(*parts, strict=True)))
 
-    def check(self, errors: Mapping[str, FloatArray], tokens: RowPlan, rows: IntArray) -> None:
+    def check(self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray) -> None:
         """Check that tokens differ from those of the network by no more than any rounding."""
         for site, error in errors.items():
             if not (error.max() <= _ANOTHER_ROW and np.median(error) <= _MEDIAN):  # also NaN
@@ -341,7 +340,7 @@ class Requests(StoredRows):
                     f"{self.folder}: token {tokens.positions[place]} of text "
                     f"{tokens.example[place]} at {site} differs from the network's by "
                     f"{percent(error.max())} of its norm; the median error is "
-                    f"{percent(float(np.median(error)))}. Let the engine write its requests again."
+                    f"{percent(np.median(error))}. Let the engine write its requests again."
                 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+from probekit.chosen.registry import ANALYSES
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RunRecord
 
@@ -148,7 +149,7 @@ class MachinePaths:
     @classmethod
     def of_run(cls, config: Mapping[str, Any], model: str) -> MachinePaths:
         """Return the paths in the settings that a page shows, and in the name of the model."""
-        sections = ("model", "activations", "data", "monitor", "leakage")
+        sections = ("model", "activations", "data", *(one.name for one in ANALYSES if one.section))
         return cls.of(*map(config.get, sections), model)
 
     def hide(self, text: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.registry import TABLES
 from probekit.errors import DataError
 from probekit.files import read_csv
 from probekit.model.config import MAX_LAYERS
@@ -139,9 +140,6 @@ def _types(**names_of_type: str) -> dict[str, ColumnType]:
     return {name: of for of, names in of_types.items() for name in names.split()}
 
 
-_TEST_RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
-_OF_DIFFERENCE = "difference difference_low difference_high p"
-
 # Columns that the page reads of tables that only some runs have.
 PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
     "confusion.csv": _types(text="truth guess", count="n"),
@@ -164,27 +162,7 @@ PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
         **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
     },
     "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
-    "monitor.csv": _types(
-        finite="fpr threshold fpr_bound",
-        count="false_positives n_negatives n_groups n_positive n_test_negative",
-        number=_TEST_RATES,
-    ),
-    "leakage.csv": _types(
-        text="metric",
-        number=f"value without_cues without_others {_OF_DIFFERENCE}",
-        count="n_draws n_changed n_test n_left_out",
-    ),
-    "stack.csv": _types(
-        text="metric",
-        number=f"value ci_low ci_high single {_OF_DIFFERENCE} C",
-        count="n_sites n_test",
-    ),
-    "cascade.csv": _types(
-        text="setting",
-        finite="fpr passed_1 passed_2 cost",
-        number=_TEST_RATES,
-        count="n_positive n_negative",
-    ),
+    **{file: _types(**types) for file, types in TABLES.items()},
 }
 
 

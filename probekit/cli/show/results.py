@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -13,6 +13,7 @@ from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
 from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.parts import Shown, of_analyses, rule_sections
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -27,7 +28,6 @@ from probekit.report.sentences.tables import (
     comparison_table,
     filled_columns,
     in_words,
-    own_sections,
     site_rows,
 )
 from probekit.report.texts import line_label
@@ -100,9 +100,10 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
-    for title, table, _ in own_sections(result.folder):
-        echo(f"\n{title}")
-        show_table(table)
+    run = Shown(result.folder, result.table, v)
+    for section in chain(of_analyses("sections", run), rule_sections(run)):
+        echo(f"\n{section.title}")
+        show_table(section.items[0])
 
 
 def show_warnings(result: RunResult) -> None:

@@ -74,9 +74,10 @@ def capture_only(
     check_device_name(device)
     experiment = experiment.on_device(device)
     # With a crew this process only digests the weights, and it may have no GPU.
-    own, replies = (device, "generated") if crew is None else ("cpu", "shared")
-    how = How(own, crew is None, replies, cache_root, watcher)
-    source = prepare(experiment, how).ready(own)
+    how = How(device, cache_root=cache_root, watcher=watcher, replies="generated")
+    if crew is not None:
+        how = how._replace(device="cpu", to_compute=False, replies="shared")
+    source = prepare(experiment, how).ready(how.device)
     return capture_models(source, cache_root=cache_root, watcher=watcher, crew=crew, device=device)
 
 

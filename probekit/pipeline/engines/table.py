@@ -39,6 +39,9 @@ class How(NamedTuple):
     watcher: Watcher = SILENT
 
 
+PLAIN = How()
+
+
 class EngineRow(NamedTuple):
     """An engine: the class `NameEngine` in the file `name.py`.
 
@@ -75,14 +78,14 @@ def engine_of(experiment: AnyExperiment) -> EngineRow:
 
 
 @overload
-def prepare(experiment: Experiment, how: How = How()) -> NetworkEngine: ...
+def prepare(experiment: Experiment, how: How = PLAIN) -> NetworkEngine: ...
 
 
 @overload
-def prepare(experiment: AnyExperiment, how: How = How()) -> Engine: ...
+def prepare(experiment: AnyExperiment, how: How = PLAIN) -> Engine: ...
 
 
-def prepare(experiment: AnyExperiment, how: How = How()) -> Engine:
+def prepare(experiment: AnyExperiment, how: How = PLAIN) -> Engine:
     """Return the engine of an experiment: its rows, without their activations.
 
     Networks are loaded or made on first use; none is, unless replies are generated.

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -15,14 +14,12 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
-from probekit.data.labels import appearance, check_names, folded
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
 from probekit.data.text_files import read_text
-from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
-from probekit.experiment.data import DataSection, read_examples, read_negatives
-from probekit.experiment.schema import Experiment, LeakageSection, MonitorSection
+from probekit.experiment.data import DataSection, read_examples
+from probekit.experiment.schema import Experiment
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -31,7 +28,6 @@ from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 from probekit.pipeline.experiment.rows import Probed, interleave, plan_positions
 from probekit.probes.data import check_numbers
-from probekit.probes.score.monitor import check_groups
 
 
 @dataclass(frozen=True)
@@ -368,142 +364,6 @@ def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
                 f"{example.where}: {reason} needs conversations that end with the turn of the "
                 f"{needed}. Remove the last message, or the row."
             )
-
-
-def negatives(monitor: MonitorSection, reader: TextReader, texts: Texts) -> Texts:
-    """Return the rows of the monitor's negatives, without texts and groups that are in the data.
-
-    Of texts that look the same the first one is used. The findings are about the negatives alone.
-
-    Raises:
-        MissingError: the file does not exist.
-        ConfigError: a column does not exist, or no class is detected.
-        DataError: the file cannot be read, tokenized or aligned, or has too few groups for a rate.
-    """
-    experiment = reader.experiment
-    if experiment.data.positive is None and len(set(texts.dataset.labels)) != 2:
-        raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
-    dataset = read_negatives(experiment.data, monitor.negatives, monitor.format)
-    n_read, found = len(dataset), reader.read(dataset)
-    # A text that looks like an earlier one is not new, nor is a known group.
-    known = {appearance(example.text) for example in texts.dataset.examples}
-    has_groups = experiment.data.columns.group is not None
-    known_groups, new = set(map(folded, texts.dataset.groups)) if has_groups else set(), []
-    for index, one in enumerate(found.dataset.examples):
-        text = appearance(one.text)
-        if text not in known and folded(one.group) not in known_groups:
-            new.append(index)
-            known.add(text)
-    if not new:
-        raise DataError(f"all texts or groups of {monitor.negatives} are among the data.")
-    n_known = len(found.dataset) - len(new)
-    if n_known:
-        found = reader.read(found.dataset.select(new))
-    dataset, findings = found.dataset, [*found.findings]
-    if len(dataset) < n_read:
-        message = (
-            f"{n_read - len(dataset):,} of {counted(n_read, 'negative')} are not used: {n_known:,} "
-            "because their text or group is among the data, or their text occurs before."
-        )
-        findings.append(Finding("info", "negatives", " ".join([message, *dataset.notes])))
-    findings.extend(check_names("group", dataset))
-    for fpr in monitor.fpr:
-        check_groups(found.groups, fpr)
-    return replace(found, findings=tuple(findings))
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DroppedTexts(Texts):
-    """Test texts without their cues, then without other words, draw by draw.
-
-    Attributes:
-        changed: indices of these texts among the test rows, shape (n_changed,); the rows are those
-            of all of them without cues, then of all of them in each draw.
-        left_out: indices of the test rows that are not compared, shape (n_left_out,); see
-            `dropped_ranges`.
-    """
-
-    changed: IntArray
-    left_out: IntArray
-
-
-def dropped(
-    leakage: LeakageSection, reader: TextReader, own: Texts, test: IntArray
-) -> DroppedTexts:
-    """Return the rows of the test texts with cues; the finding has their number.
-
-    Raises:
-        MissingError: the file of cues does not exist.
-        DataError: it has no words, or none of them is in a test text that can be compared.
-    """
-    experiment = reader.experiment
-    of_spans = leakage.drop == "spans"
-    pattern = None if of_spans else cue_pattern(Path(experiment.data.root) / leakage.drop)
-    at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
-    with_cues, texts = list[int](), dict[int, list[Example]]()  # all variants of each text
-    for index, row in enumerate(test):
-        number = own.example[row]
-        example = own.dataset.examples[number]
-        span = example.span if at in ("span", "word") else None
-        if pattern is None:
-            cues = [] if example.span is None else [example.span]
-        else:
-            cues = [match.span() for match in pattern.finditer(example.text)]
-        if not cues:
-            continue
-        with_cues.append(index)
-        characters = own.tokens[number].offsets[_tokens_read(own, row)]
-        ends = [*characters.flatten().tolist(), *(span or ())]
-        read = None if at == "mean" else (min(ends), max(ends))
-        variants = list[Example]()
-        for ranges in dropped_ranges(example.text, cues, read, leakage.draws, random):
-            text, moved = without(example.text, ranges, span)
-            variants.append(replace(example, text=text, span=moved))
-        if variants:
-            texts[index] = variants
-
-    def planned() -> Texts:
-        """Return the rows of all texts without cues, then of all texts in each draw."""
-        examples = tuple(chain.from_iterable(zip(*texts.values(), strict=True)))
-        found = reader.read(replace(own.dataset, examples=examples))
-        assert len(found.example) == len(examples), "a shorter text has a row, too"
-        return found
-
-    further, n_texts = planned() if texts else own, len(texts)
-    for place, index in enumerate([*texts] if at != "mean" else []):
-        of_variants = range(place, n_texts * (1 + leakage.draws), n_texts)
-        read_ids = [_ids_read(further, one) for one in of_variants]
-        if any(ids != _ids_read(own, test[index]) for ids in read_ids):
-            del texts[index]
-    left_out = [index for index in with_cues if index not in texts]
-    message = (
-        f"{len(texts):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
-        f"{len(left_out):,} more are not compared, because a cue is at the probed token, the token "
-        "would change, or there are too few other words."
-    )
-    if not texts:
-        raise DataError(f"{message} Give other cues, or probe another position.")
-    further = further if len(texts) == n_texts else planned()
-    return DroppedTexts(
-        **vars(replace(further, findings=(Finding("info", "leakage", message),))),
-        changed=np.array([*texts], dtype=np.int64),
-        left_out=np.array(left_out, dtype=np.int64),
-    )
-
-
-def _tokens_read(texts: Texts, row: int) -> IntArray:
-    """Return the numbers of the tokens that a row reads, at all positions together."""
-    # The row of each position reads a range of tokens; see `interleave`.
-    n = (len(texts.plan.offsets) - 1) // len(texts.example)
-    first, stop = texts.plan.offsets[[row * n, (row + 1) * n]]
-    return texts.plan.positions[first:stop]
-
-
-def _ids_read(texts: Texts, row: int) -> list[int]:
-    """Return the ids of the tokens that a row reads."""
-    ids = np.asarray(texts.tokens[texts.example[row]].ids)
-    found: list[int] = ids[_tokens_read(texts, row)].tolist()
-    return found
 
 
 def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:

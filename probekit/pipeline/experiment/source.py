@@ -21,6 +21,7 @@ from probekit.activations.local import Files, as_place, join
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
+from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import MASSIVE, IntArray
 from probekit.experiment.schema import Experiment
@@ -41,9 +42,7 @@ from probekit.pipeline.experiment.prepare import (
     Texts,
     check_examples,
     doubts,
-    dropped,
     n_features,
-    negatives,
     network_config,
     read_rows,
     width_of,
@@ -290,23 +289,16 @@ class NetworkEngine(Engine):
         return self
 
     def with_further(self) -> Self:
-        """Return the engine with the further texts that the experiment needs."""
-        engine, experiment = self, self.experiment
-        if experiment.monitor is not None:
-            with experiment.at("monitor"):
-                found = negatives(experiment.monitor, self.reader, self.texts)
-            engine = engine.with_texts("negatives", found)
-        if experiment.leakage is not None:
-            with experiment.at("leakage", "drop"):
-                test = self.design.splits[0].test
-                found = dropped(experiment.leakage, self.reader, self.texts, test)
-            engine = engine.with_texts("dropped", found)
+        """Return the engine with the texts that analyses of the chosen probe need."""
+        engine = self
+        for analysis, settings in asked(self.experiment):
+            texts = analysis.door("measure", "texts")
+            if texts is not None:
+                found: Texts = texts(settings, self)
+                design = replace(engine.design, findings=(*engine.design.findings, *found.findings))
+                further = {**engine.further, analysis.texts: found}
+                engine = replace(engine, design=design, further=further)
         return engine
-
-    def with_texts(self, name: str, texts: Texts) -> Self:
-        """Return the engine with further texts, and the findings about them."""
-        design = replace(self.design, findings=(*self.design.findings, *texts.findings))
-        return replace(self, design=design, further={**self.further, name: texts})
 
     def reading(self, texts: Texts) -> Self:
         """Return the engine with other texts, in place of those of the experiment."""
@@ -403,7 +395,8 @@ class NetworkEngine(Engine):
     def reopened(self, caches: Mapping[str, str]) -> Self:
         """Return the engine with the activations in caches, by target."""
         stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
-        return self.open(lambda _: {name: Captured(one, 0, 0, "") for name, one in stores.items()})
+        captured = {name: Captured(one, 0, 0, "") for name, one in stores.items()}
+        return replace(self, activations=CapturedRows(self.experiment, captured))
 
     def copied_in(self, root: Location) -> tuple[Activations, set[str]]:
         """Return the rows in copies of the caches in a folder, and the sites in all copies."""

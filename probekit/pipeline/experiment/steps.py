@@ -16,6 +16,7 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
+from probekit.chosen.registry import without_analyses
 from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
@@ -39,11 +40,7 @@ from probekit.pipeline.measure.probers import (
 )
 from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import (
-    write_leakage,
-    write_monitor,
-    write_selected_probe,
-)
+from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
@@ -51,7 +48,6 @@ from probekit.pipeline.measure.significance import (
     scored,
     source_rows,
 )
-from probekit.pipeline.measure.stack import stack_tables
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -84,7 +80,6 @@ _LEFT_OUT: Mapping[str, Any] = {
     "control_draws": 0,
     "baselines": (),
     "description": False,
-    "layers": None,
     "learning_steps": 0,
     "permutations": 0,
 }
@@ -172,14 +167,13 @@ def run_source(
 
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            write_selected_probe(
-                folder, source, probers, results, table, watched, n_workers, expected
-            )
-            write_monitor(folder, source, probers, table, cache_root, watched)
-            write_leakage(folder, source, probers, table, cache_root, watched)
-            if experiment.probe.layers == "stack":
-                for name, rows in stack_tables(source, probers, results, table).items():
-                    folder.write(name, csv_text(pd.DataFrame(rows)))
+            row = chosen_row(table)
+            if row is not None:
+                chosen = SelectedProbe(
+                    row, table, results, source, probers, folder, cache_root, watched, n_workers,
+                    expected,
+                )  # fmt: skip
+                write_selected_probe(chosen)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
@@ -320,13 +314,11 @@ def _over_training(
             "name": f"step-{step}",
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "monitor": None,
-            "leakage": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),
         }
-        table = run_one(experiment.model_copy(update=changes))
+        table = run_one(without_analyses(experiment.model_copy(update=changes)))
         tables.append(only(table, target="task").assign(step=step))
     tables.append(only(last, target="task").assign(step=latest))
     folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

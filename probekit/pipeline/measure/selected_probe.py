@@ -12,19 +12,16 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 rows are in `rows`
 features.csv    features that the k-sparse probes select at their best site
 probes/final    the final probe of a nested cross-validation
-monitor.csv     thresholds of a monitor, with their bounds and rates
-probes/monitor  the selected probe with these thresholds
-leakage.csv     scores on test texts without cues, and without as many random other words
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -37,6 +34,7 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import Location
 from probekit.amounts import LEVEL, percent
+from probekit.chosen.registry import asked
 from probekit.data.examples import Example
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
@@ -44,23 +42,17 @@ from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import Activations, Engine
-from probekit.pipeline.experiment.prepare import DroppedTexts
+from probekit.pipeline.experiment.prepare import Texts
 from probekit.pipeline.experiment.rows import Probed
 from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
-from probekit.pipeline.measure.text_rules import detections, rule_tables
+from probekit.pipeline.measure.text_rules import rule_tables
 from probekit.probes.arrays import Floats
-from probekit.probes.data import GroupedTokens
-from probekit.probes.fitters import FittedRows, RowPredictions
-from probekit.probes.kinds.registry import kind_of
+from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold, SavedProbe, probe_files
-from probekit.probes.score.differences import Difference
-from probekit.probes.score.exchange import ROUNDING
-from probekit.probes.score.metric_table import METRICS, MetricFunction
-from probekit.probes.score.metrics import ClassPredictions, Resamples, take
-from probekit.probes.score.monitor import monitor_rows
-from probekit.probes.score.scored import Predictor, SiteResult, joined, metrics_of
+from probekit.probes.saved_probe import SavedProbe, probe_files
+from probekit.probes.score.metrics import ClassPredictions
+from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (
     FittedLayers,
@@ -74,19 +66,17 @@ from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.provenance import digest, pretty_json
 from probekit.results.network import TextReading
-from probekit.results.record import FINAL, MONITOR, MOST_CLASSES
+from probekit.results.record import FINAL, MOST_CLASSES
 from probekit.results.selection import (
     answers_name,
-    chosen_row,
     is_nested,
     ranked_rows,
     site_with_head,
 )
-from probekit.results.table import PAGE_TABLES, only, placed
+from probekit.results.table import only, placed
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
-EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 MOST_WRONG = 10  # errors of the selected probe
 MOST_OF_A_PROBE = 5  # errors of each other probe
 MOST_PROBES = 200  # whose errors are written
@@ -104,28 +94,56 @@ HALVINGS = 10  # random divisions of the groups into halves, to which directions
 
 @dataclass(frozen=True, eq=False)
 class SelectedProbe:
-    """The selected probe of a run with its predictions and features.
+    """The selected probe of a run, as its analyses read it, and what it was selected from.
 
     Attributes:
         row: its row in the results table.
-        predictions: its predictions on the test rows; for a nested cross-validation, those of the
-            nested choice.
+        table: the rows of results.csv.
+        results: the results of all sites.
         source: rows and activations.
-        position: index of its position.
-        prober: prober of its position.
-        site: site that it was fitted at.
-        X: features at the site, shape (n_rows, n_features).
-        run_dir: folder of the run.
+        probers: the prober of each position.
+        folder: the folder of the run.
+        cache_root: folder or URL of the caches of further texts; None for the user's default.
+        watcher: receives progress.
+        workers: number of processes, as for `probe_sites`.
+        seconds: predicted time of the probes of all sites; None if it is unknown.
     """
 
     row: pd.Series
-    predictions: ClassPredictions
+    table: pd.DataFrame
+    results: Sequence[SiteResult]
     source: Engine
-    position: int
-    prober: Prober
-    site: Probed
-    X: LazyRows
-    run_dir: Path
+    probers: Sequence[Prober]
+    folder: RunFolder
+    cache_root: Location | None = None
+    watcher: Watcher = SILENT
+    workers: int | None = 1
+    seconds: float | None = None
+
+    @cached_property
+    def site(self) -> Probed:
+        """The site that it was fitted at."""
+        return self.place_of(self.row)[1]
+
+    @cached_property
+    def position(self) -> int:
+        """The index of its position."""
+        return self.place_of(self.row)[0]
+
+    @cached_property
+    def prober(self) -> Prober:
+        """The prober of its position."""
+        return self.probers[self.position]
+
+    @cached_property
+    def features(self) -> LazyRows:
+        """The features at its site, shape (n_rows, n_features)."""
+        return self.source.activations.block(self.site, self.position)
+
+    @property
+    def spec(self) -> ProbeSpec:
+        """Its kind, whose text is that of the table."""
+        return next(one for one in self.prober.settings.kinds if one.text == self.row["probe"])
 
     @property
     def classes(self) -> NDArray[np.str_]:
@@ -135,267 +153,117 @@ class SelectedProbe:
     @property
     def reads_texts(self) -> bool:
         """Whether the probe predicts whole texts instead of rows."""
-        kind = kind_of(str(self.row["probe"]))
-        return kind is not None and kind.task == "text"
+        return self.spec.task == "text"
 
-    def saved(self, site: str) -> SavedProbe | None:
+    @cached_property
+    def predictions(self) -> ClassPredictions | None:
+        """Its predictions of all test rows, if they are few classes; else None.
+
+        For a nested cross-validation they are those of the nested choice, which have a result of
+        their own; those of another probe are in the result of its site.
+        """
+        is_nested, place = self.prober.is_nested, (self.row["position"], self.site.text)
+        name = Predictor(*(NESTED_PROBE, HEADLINE) if is_nested else (self.spec.text, "task"))
+        found = (
+            one.predictions[name]
+            for one in self.results
+            if name in one.predictions
+            and (is_nested or place == (one.place["position"], _name_of_site(one.place)))
+        )
+        own, n_rows = next(found, None), len(self.prober.test_rows)
+        is_drawn = 2 <= len(self.classes) <= MOST_CLASSES
+        is_of_classes = isinstance(own, ClassPredictions) and len(own.guess) == n_rows
+        return own if is_drawn and is_of_classes else None
+
+    def place_of(self, row: pd.Series) -> tuple[int, Probed]:
+        """Return the position (as an index) and the site of a row of the table."""
+        positions = [position.text for position in self.source.design.positions]
+        sites = {selection.text: selection for selection in self.source.selections}
+        return positions.index(row["position"]), sites[str(_name_of_site(row))]
+
+    def saved_at(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
         offset = self.source.design.positions[self.position].offset
-        path = probe_path(self.run_dir, offset, site, str(self.row["probe"]))
+        path = probe_path(self.folder.path, offset, site, self.spec.text)
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
+    @property
+    def saved(self) -> SavedProbe | None:
+        """The probe as it was saved; None for kinds that are not."""
+        return self.saved_at(self.site.text)
 
-def write_selected_probe(
-    folder: RunFolder,
-    source: Engine,
-    probers: Sequence[Prober],
-    results: Sequence[SiteResult],
-    table: pd.DataFrame,
-    watcher: Watcher = SILENT,
-    workers: int | None = 1,
-    seconds: float | None = None,
-) -> None:
-    """Write the features of k-sparse probes, the final probe, and tables of the selected probe.
+    def further(self, name: str) -> tuple[Texts, LazyRows]:
+        """Return further texts, and their rows at the site, captured if they are not cached."""
+        network = cast(NetworkEngine, self.source)  # others have no further texts
+        captured = capture_further(
+            network, name, (self.site,), cache_root=self.cache_root, watcher=self.watcher
+        )
+        return network.further[name], captured.block(self.site, self.position)
+
+    def save(self, probe: SavedProbe, name: str) -> None:
+        """Write a probe into the folder of the run and record its digests.
+
+        Raises:
+            StoreError: a file cannot be written.
+        """
+        probe.save(self.folder.path / name)
+        for file in probe_files(Path(name)):
+            path = self.folder.path / file
+            with as_store_error("read", path):
+                self.folder.note({file.as_posix(): digest([path.read_bytes()])})
+
+
+def write_selected_probe(chosen: SelectedProbe) -> None:
+    """Write the final probe, and the tables of the analyses that the experiment asks for.
 
     The final probe of a nested cross-validation is copied to `probes/final`. Its site, kind and
     position have the best validation score over all folds. It is fitted on all rows, so no row is
     left to test it. There is none for a single split, or for a kind of probe that is not saved.
 
-    The tables, and the errors of all probes, are left out if they are empty, if no probe was
-    selected, if it does not predict classes, if it predicts whole texts instead of rows, or if
-    there are more than `MOST_CLASSES` classes. `workers` and `seconds` are those of `probe_sites`,
-    whose processes also fit the probes of permuted labels.
-
     Raises:
         DataError: A file of the probe is damaged.
         StoreError: A file cannot be written.
     """
-    features, row = feature_rows(source, probers, table), chosen_row(table)
+    if is_nested(chosen.table) and chosen.saved is not None:
+        chosen.save(chosen.saved, FINAL)
+    features = feature_rows(chosen)
     if not features.empty:
-        folder.write("features.csv", csv_text(features))
-    if row is None:
+        chosen.folder.write("features.csv", csv_text(features))
+    _write_class_tables(chosen)
+    for analysis, settings in asked(chosen.source.experiment):
+        measure = analysis.door("measure", "tables")
+        tables = {} if measure is None else measure(settings, chosen)
+        for file, rows in tables.items():
+            chosen.folder.write(file, csv_text(pd.DataFrame(rows)))
+
+
+def _name_of_site(row: Mapping[str, Any] | pd.Series) -> str | None:
+    """Return the name of a site with its head; None for baselines."""
+    return None if row["site"] is None else site_with_head(row["site"], row["head"])
+
+
+def _write_class_tables(chosen: SelectedProbe) -> None:
+    table, row, folder = chosen.table, chosen.row, chosen.folder
+    if chosen.predictions is None:
         return
-    position, site, path = _place(folder, source, row)
-    prober, predictor = probers[position], Predictor(str(row["probe"]), "task")
-    if is_nested(table) and probe_files(path)[0].exists():
-        _save(SavedProbe.load(path), folder, FINAL)
-    if prober.is_nested:
-        predictor = Predictor(NESTED_PROBE, HEADLINE)
-    # The predictions of a nested choice are in a result of their own, those of another probe in
-    # the result of its site.
-    place = row["position"], site.text
-    of_place = (
-        result.predictions.get(predictor)
-        for result in results
-        if prober.is_nested or place == (result.place["position"], _site_name(result.place))
-    )
-    predictions = next((one for one in of_place if one is not None), None)
-    n_classes, n_rows = len(prober.data.classes), len(prober.test_rows)
-    if not isinstance(predictions, ClassPredictions) or len(predictions.guess) != n_rows:
-        return
-    if not 2 <= n_classes <= MOST_CLASSES:
-        return
-    X = source.activations.block(site, position)
-    chosen = SelectedProbe(row, predictions, source, position, prober, site, X, folder.path)
     tables = {"confusion.csv": confusion_rows(chosen)}
     if chosen.reads_texts:
-        tables |= rule_tables(prober, X, str(row["probe"]))
+        tables |= rule_tables(chosen.prober, chosen.features, str(row["probe"]))
     else:
         with threads(1):  # last digits depend on their number, which can change under load
             tables["scatter.csv"] = scatter_rows(chosen)
         tested = only(table, metric="p_holm", target="task", probe=str(row["probe"]))
-        better = only(tested, position=row["position"]).query("value < @LEVEL")["site"]
-        tables["cosines.csv"] = cosine_rows(chosen, {*better}, watcher, workers, seconds)
+        better = only(tested[tested["value"] < LEVEL], position=row["position"])["site"]
+        tables["cosines.csv"] = cosine_rows(chosen, {*better})
     for name, content in tables.items():
         if not content.empty:
             folder.write(name, csv_text(content))
     examples = wrong_examples(chosen)
-    probes, rows = wrong_of_probes(chosen, results)
+    probes, rows = wrong_of_probes(chosen)
     if examples or rows:
         classes = chosen.classes.tolist()
         errors = {"classes": classes, "examples": examples, "probes": probes, "rows": rows}
         folder.write("wrong.json", pretty_json(errors))
-
-
-def write_monitor(
-    folder: RunFolder,
-    source: Engine,
-    probers: Sequence[Prober],
-    table: pd.DataFrame,
-    cache_root: Location | None,
-    watcher: Watcher,
-) -> None:
-    """Write the thresholds of the selected probe, if the experiment has a monitor.
-
-    The negatives are captured at the selected site only.
-
-    Raises:
-        StoreError: a file cannot be written.
-    """
-    row = chosen_row(table)
-    if row is None or not isinstance(source, NetworkEngine) or source.experiment.monitor is None:
-        return
-    position, site, path = _place(folder, source, row)
-    kind, prober, probe = str(row["probe"]), probers[position], SavedProbe.load(path)
-    negatives, captured = (
-        source.further["negatives"],
-        capture_further(source, "negatives", (site,), cache_root=cache_root, watcher=watcher),
-    )
-    positive, tested = prober.positive, prober.test_rows
-    assert positive is not None  # of two labels it is the rarer one
-    groups, X = negatives.groups, source.activations.block(site, position)
-    if probe.facts.aggregation is None:
-        of_negatives, of_test, X = None, None, X.select(tested)
-    else:
-        of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
-        groups, (_, of_test) = groups[of_negatives.first], prober.text_sides[0]
-    rows = list(
-        monitor_rows(
-            source.experiment.monitor.fpr,
-            detections(probe, positive, captured.block(site, position), of_negatives),
-            groups,
-            detections(probe, positive, X, of_test),
-            prober.data.y[tested] == positive,
-            prober.resamples_of(kind),
-        )
-    )
-    folder.write("monitor.csv", csv_text(pd.DataFrame(rows)))
-    thresholds = tuple(
-        AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
-    )
-    facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
-    _save(replace(probe, facts=facts), folder, MONITOR)
-
-
-def write_leakage(
-    folder: RunFolder,
-    source: Engine,
-    probers: Sequence[Prober],
-    table: pd.DataFrame,
-    cache_root: Location | None,
-    watcher: Watcher,
-) -> None:
-    """Write leakage.csv, if the experiment has cues and a probe was selected.
-
-    The probe is not fitted again, and its scores of texts without cues do not change.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
-    row = chosen_row(table)
-    if row is None or "dropped" not in source.further:
-        return
-    dropped, kind = source.further["dropped"], str(row["probe"])
-    assert isinstance(source, NetworkEngine)
-    assert isinstance(dropped, DroppedTexts)
-    position, site, path = _place(folder, source, row)
-    prober, probe = probers[position], SavedProbe.load(path)
-    further = capture_further(source, "dropped", (site,), cache_root=cache_root, watcher=watcher)
-    fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
-    (spec,) = (one for one in prober.settings.kinds if one.text == kind)
-    n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
-    # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
-    scores = [fit.class_scores(source.activations.block(site, position).select(tested), n_classes)]
-    changed = fit.class_scores(further.block(site, position), n_classes)
-    for of_variant in changed.reshape(-1, len(dropped.changed), n_classes):
-        scores.append(scores[0].copy())
-        scores[-1][dropped.changed] = of_variant
-    compared, truth = np.delete(np.arange(len(tested)), dropped.left_out), prober.truth_of(kind)
-    whole, without, *random = (
-        take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
-    )
-    groups, main = prober.data.groups[tested[compared]], prober.main_metric
-    counts = len(random), len(dropped.changed), len(compared), len(dropped.left_out)
-    rows = [(*one, *counts) for one in leakage_rows(whole, without, random, groups, main)]
-    content = pd.DataFrame(rows, columns=list(PAGE_TABLES["leakage.csv"]))
-    folder.write("leakage.csv", csv_text(content))
-
-
-def leakage_rows(
-    whole: RowPredictions,
-    without: RowPredictions,
-    random: Sequence[RowPredictions],
-    groups: NDArray[np.generic],
-    main_metric: str,
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
-
-    The main metric is left out if it needs a threshold. Only its difference has a p-value. P-values
-    and limits come from exchanges of the variants of a text, group by group.
-
-    Args:
-        whole: predictions of the compared texts as they are.
-        without: those without cues.
-        random: those of each draw, without as many other words.
-        groups: groups of the texts, shape (n_compared,).
-        main_metric: name of the main metric.
-    """
-    for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
-        function = metrics_of(whole).get(metric)
-        if function is None or np.isnan(value := function(whole, Resamples.whole(len(groups)))[0]):
-            continue
-        found = _exchanged(function, [without, *random], groups).within(METRICS[metric].range)
-        scores = value, found.a, found.b, found.value, found.ci_low, found.ci_high
-        yield (metric, *scores, found.p if metric == main_metric else None)
-
-
-def _exchanged(
-    metric: MetricFunction, variants: Sequence[RowPredictions], groups: NDArray[np.generic]
-) -> Difference:
-    """Return the score of the first variant of each text, minus the mean score of the others.
-
-    If dropping cues changes a text as dropping other words does, any variant of the texts of a
-    group may be the one without cues. Each arrangement exchanges them group by group and has such a
-    difference. The interval is the observed difference plus and minus the 95 % quantile of the
-    absolute differences over the arrangements.
-    """
-    n_rows, n = len(groups), len(variants)
-    rows: Any = joined(variants)  # the rows of all variants, one after the other
-    names, codes = np.unique(groups, return_inverse=True)
-    # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
-    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(names)))
-    first[0] = 0  # the variants as they are
-    chosen = (first[:, None] + np.arange(n)[:, None]) % n  # (n_draws, n, n_groups)
-
-    def score(variant: NDArray[np.int64]) -> float:
-        """Return the score of these variants (n_groups,) of the texts of each group."""
-        drawn = take(rows, variant[codes] * n_rows + np.arange(n_rows))
-        return float(metric(replace(drawn, folds=None), Resamples.whole(n_rows))[0])
-
-    scores = np.apply_along_axis(score, 2, chosen)  # (n_draws, n)
-    apart = np.abs(n * scores - scores.sum(axis=1, keepdims=True)).ravel() / (n - 1)
-    a, b = float(scores[0, 0]), float(scores[0, 1:].mean())
-    p = float((apart >= apart[0] - ROUNDING).mean())
-    # Fewer than 5 % of the arrangements are further apart, so that p < 0.05 if 0 is excluded.
-    margin = float(np.sort(apart)[-int(np.ceil(LEVEL * len(apart) - ROUNDING))])
-    return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)
-
-
-def _place(folder: RunFolder, source: Engine, row: pd.Series) -> tuple[int, Probed, Path]:
-    """Return the position, the site and the path of the saved probe of a row of results.csv."""
-    position, site = find_site(source, row)
-    offset = source.design.positions[position].offset
-    return position, site, probe_path(folder.path, offset, site.text, str(row["probe"]))
-
-
-def _save(probe: SavedProbe, folder: RunFolder, name: str) -> None:
-    """Write a probe into the folder of a run and record its digests."""
-    probe.save(folder.path / name)
-    for file in probe_files(Path(name)):
-        with as_store_error("read", folder.path / file):
-            folder.note({file.as_posix(): digest([(folder.path / file).read_bytes()])})
-
-
-def find_site(source: Engine, row: pd.Series) -> tuple[int, Probed]:
-    """Return the position (as an index) and the site of a row of the table."""
-    positions = [position.text for position in source.design.positions]
-    sites = {selection.text: selection for selection in source.selections}
-    return positions.index(row["position"]), sites[str(_site_name(row))]
-
-
-def _site_name(row: Mapping[str, Any] | pd.Series) -> str | None:
-    """Return the name of a site with its head; None for baselines."""
-    return None if row["site"] is None else site_with_head(row["site"], row["head"])
 
 
 def confusion_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -421,7 +289,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
-    rows, scaler = chosen.X.select(fitted).loaded()[:], StandardScaler()
+    rows, scaler = chosen.features.select(fitted).loaded()[:], StandardScaler()
     scaled = scaler.fit_transform(rows)
     del rows
     n_components = min(COMPONENTS, len(scaled) - 1, scaled.shape[1])
@@ -430,7 +298,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     # Both are exact and faster than all singular values. The covariance of many features is large.
     solver = "covariance_eigh" if scaled.shape[1] <= MOST_COVARIANCE else "arpack"
     pca = PCA(n_components, svd_solver=solver, random_state=0).fit(scaled)
-    train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.X[shown]))
+    train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.features[shown]))
     projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted
     means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
     between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
@@ -467,13 +335,7 @@ def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> ND
     return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
 
 
-def cosine_rows(
-    chosen: SelectedProbe,
-    better: Collection[str],
-    watcher: Watcher = SILENT,
-    workers: int | None = 1,
-    seconds: float | None = None,
-) -> pd.DataFrame:
+def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     """Return the cosine similarity between probe directions at all pairs of sites.
 
     The sites are those on the line of the selected probe in the figure of the scores. With one
@@ -500,7 +362,7 @@ def cosine_rows(
     sites = chosen.source.selections
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = placed(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
-    saved = {site: chosen.saved(site) for site in only(places, line=chosen.row["line"])["site"]}
+    saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
     probes = {
         site: probe
@@ -526,10 +388,10 @@ def cosine_rows(
     )
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}
-    found = parallel_map(job, list(penalties.items()), workers, n_threads, seconds)
+    found = parallel_map(job, list(penalties.items()), chosen.workers, n_threads, chosen.seconds)
     for stream, directions in zip(penalties, found, strict=True):
         null[stream.text], halves[stream.text] = directions
-        watcher.progress("probes of permuted labels", len(null), len(penalties))
+        chosen.watcher.progress("probes of permuted labels", len(null), len(penalties))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
@@ -583,7 +445,7 @@ def _is_whole_stream(site: SiteSelection) -> bool:
 
 
 def wrong_of_probes(
-    chosen: SelectedProbe, results: Sequence[SiteResult]
+    chosen: SelectedProbe,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the worst errors of the probes at single sites, and the rows that they refer to.
 
@@ -591,7 +453,7 @@ def wrong_of_probes(
     without scores, or that predict other rows than all test rows, are left out.
     """
     found: list[tuple[dict[str, Any], ClassPredictions]] = []
-    for result in results:
+    for result in chosen.results:
         # One row of each probe, for the place, which is the same in all of its rows.
         rows = {row["probe"]: row for row in result.rows if row["site"] is not None}
         for probe, row in rows.items():
@@ -713,7 +575,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     worst = worst_errors(chosen, chosen.predictions, MOST_WRONG) or {}
     examples = [_example(chosen, number) for number in worst]
     texts = [example.text for example in examples]
-    probe = None if chosen.prober.is_nested else chosen.saved(chosen.site.text)
+    probe = None if chosen.prober.is_nested else chosen.saved
     readings: Sequence[TextReading | None] = [None] * len(texts)
     if probe is not None and texts and all(texts):  # an empty text has no tokens to predict at
         readings = chosen.source.readings(probe, chosen.site, texts)
@@ -740,7 +602,7 @@ def wrong_examples(chosen: SelectedProbe) -> list[dict[str, Any]]:
     return errors
 
 
-def feature_rows(source: Engine, probers: Sequence[Prober], table: pd.DataFrame) -> pd.DataFrame:
+def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
     """Return the features that the k-sparse probes select at their best site, best feature first.
 
     A probe with k features uses the first k of them. The columns of a feature are:
@@ -753,14 +615,14 @@ def feature_rows(source: Engine, probers: Sequence[Prober], table: pd.DataFrame)
     the saved probes, fitted on all rows. There are at most `MOST_FEATURES` rows, and none without
     k-sparse probes or if the best site is a concatenation.
     """
-    ranked = ranked_rows(table)
+    source, ranked = chosen.source, ranked_rows(chosen.table)
     ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
     if ranked.empty:
         return pd.DataFrame()
-    position, site = find_site(source, ranked.iloc[0])
+    position, site = chosen.place_of(ranked.iloc[0])
     if isinstance(site, SiteConcatenation):
         return pd.DataFrame()
-    prober, sizes_of_axes = probers[position], source.axis_sizes
+    prober, sizes_of_axes = chosen.probers[position], source.axis_sizes
     sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
     X = source.activations.block(site, position)
     fitted = prober.saved_rows

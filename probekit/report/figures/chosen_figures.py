@@ -37,7 +37,6 @@ MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHER
 MOST_NEURONS = 30
 LEAST_NEURONS = 5  # fewer neurons are drawn as lines in the layer curve
 OTHERS = "other labels"
-ALONE = " only"  # ends the setting of a cascade with a single stage
 # Vertical domains of a reliability diagram: row counts on their own axis below accuracy curves.
 COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 
@@ -275,51 +274,6 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
     figure.update_yaxes(
         tickmode="array", tickvals=places.tolist(), ticktext=names, autorange="reversed"
     )
-    return figure
-
-
-def cascade_figure(rows: pd.DataFrame) -> go.Figure:
-    """Return the figure of TPR by cost of a cascade, a line for each false positive rate.
-
-    Dotted lines are at the costs of the stages alone.
-
-    Args:
-        rows: rows of cascade.csv.
-    """
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
-    for number, (fpr, points) in enumerate(rows.groupby("fpr", sort=False)):
-        marker = series_marker(number, 8)
-        ends = points.rename(columns={"tpr_low": "ci_low", "tpr_high": "ci_high"})
-        figure.add_scatter(
-            x=points["cost"].tolist(),
-            y=points["tpr"].tolist(),
-            error_y=error_bars(ends, "tpr", 1),
-            name=f"FPR {100 * float(str(fpr)):g} %",
-            mode="lines+markers",
-            line={"color": marker["color"], "width": 2},
-            marker=marker,
-            hovertext=[
-                f"<b>{plotly_text(row['setting'])}</b><br>share of the network: {row['cost']:.2f}"
-                f"<br>TPR: {format_number(row['tpr'], row['tpr_low'], row['tpr_high'])}<br>"
-                f"test FPR: {format_number(row['test_fpr'])}"
-                for _, row in points.iterrows()
-            ],
-            hoverinfo="text",
-        )
-    alone = rows[rows["setting"].str.endswith(ALONE)].drop_duplicates("setting")
-    # The best site may need as many blocks as all sites.
-    for cost in sorted(set(alone["cost"].tolist())):
-        settings = alone["setting"][alone["cost"].eq(cost)]
-        stages = ", ".join(setting.removesuffix(ALONE) for setting in settings)
-        figure.add_vline(
-            x=cost,
-            line={"color": GREY, "dash": "dot", "width": 1},
-            annotation_text=plotly_text(stages),
-            annotation_position="bottom right" if cost < 0.5 else "bottom left",
-        )
-    figure.update_xaxes(title_text="share of the network, mean of test rows", range=[-0.03, 1.03])
-    figure.update_yaxes(title_text="true positive rate", range=[0, 1.04])
-    name_traces(figure)
     return figure
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number, percent
+from probekit.chosen.registry import doors
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.figures import chosen_figures, curves, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.maps.maps import head_maps, layer_map, map_cells
-from probekit.report.pages.page import FigurePart, figure_json
+from probekit.report.pages.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.sentences import captions
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS, pooled_ranking
-from probekit.report.sentences.tables import CASCADE
+from probekit.report.sentences.tables import RULES, rules_table
 from probekit.report.texts import capitalised, class_label
 from probekit.results.record import BY_WORD, Control, Norms
 from probekit.results.selection import hidden_kinds, measured_metrics
@@ -164,19 +166,41 @@ def source_parts(rows: pd.DataFrame | None, v: Verdict) -> Iterator[FigurePart]:
     )
 
 
-def cascade_part(rows: pd.DataFrame) -> FigurePart:
-    """Return the figure of the true positive rate by cost, given the rows of cascade.csv."""
-    listed = [
-        f"{row['setting']} (FPR {100 * row['fpr']:g} %): share {fixed(row['cost'], 2)}, TPR "
-        f"{format_number(row['tpr'])}"
-        for _, row in rows.iterrows()
-    ]
-    return FigurePart(
-        "True positive rate by share of the network",
-        figure_json(chosen_figures.cascade_figure(rows)),
-        f"{CASCADE} Bars: 95 % intervals over groups.",
-        f"True positive rate by share of the network: {'; '.join(listed)}.",
-    )
+class Shown(NamedTuple):
+    """The numbers of a run that its page shows.
+
+    Attributes:
+        folder: the folder of the run.
+        table: rows of results.csv.
+        verdict: the verdict of the run.
+    """
+
+    folder: Path
+    table: pd.DataFrame
+    verdict: Verdict
+
+    def rows(self, file: str) -> pd.DataFrame | None:
+        """Return the rows of another file, see `page_table`; None if the run has none."""
+        return page_table(self.folder, file)
+
+
+def of_analyses(door: str, run: Shown) -> Iterator[Any]:
+    """Yield what the analyses of the selected probe show at a place of the page.
+
+    Args:
+        door: the name of the place; see `probekit.chosen.registry`.
+        run: the numbers of the run.
+    """
+    for _, shown in doors("page", door):
+        yield from shown(run)
+
+
+def rule_sections(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the rules that score a text, if there are any."""
+    rules = run.rows("aggregation.csv")
+    if rules is not None:
+        note = Paragraph(RULES.format(n_texts=rules["n_texts"].iloc[0]), "note")
+        yield PageSection("Rules that score a text", [rules_table(rules), note])
 
 
 def title(metric: str) -> str:

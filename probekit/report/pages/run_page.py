@@ -31,10 +31,8 @@ from probekit.report.sentences.method import identity_sentence, method, size_wor
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
     RULE,
-    cascade_table,
     comparison_table,
     features_tables,
-    own_sections,
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
@@ -160,9 +158,10 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, _layers(table)))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    for title, shown_table, note in own_sections(run_dir):
-        sections.append(page.PageSection(title, [shown_table, page.Paragraph(note, "note")]))
-    sections += _cascade(run_dir)
+    run = parts.Shown(run_dir, table, v)
+    sections += parts.of_analyses("sections", run)
+    sections += parts.rule_sections(run)
+    sections += parts.of_analyses("curves", run)
     sections += _sites(run_dir, record, table, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -226,16 +225,6 @@ def _sites(
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
-
-
-def _cascade(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield the section with cost and true positive rate of a cascade, if there is one."""
-    rows = page_table(run_dir, "cascade.csv")
-    if rows is not None:
-        table = page.Fold("Settings of the cascade", [cascade_table(rows)])
-        yield page.PageSection(
-            "Cascade of words, one site and all sites", [parts.cascade_part(rows), table]
-        )
 
 
 def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from probekit.chosen.leakage.measure import leakage_rows
 from probekit.errors import DataError, MissingError, ProbekitError
 from probekit.pipeline.experiment.finished import inputs_digest
 from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.measure.selected_probe import leakage_rows
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.results.table import PAGE_TABLES, only
 from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
@@ -73,7 +73,7 @@ def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
     """Return difference, limits and p of the accuracy of guesses without cues and other words."""
     variants = [ClassPredictions(truth, np.asarray(one), 2) for one in (without, *random)]
     (row,) = leakage_rows(variants[0], variants[0], variants[1:], groups, "accuracy")
-    return row[4:]
+    return tuple(row.values())[4:]
 
 
 def test_the_p_value_of_cues_is_exact():
@@ -99,7 +99,8 @@ def test_the_texts_of_a_group_are_exchanged_together():
 def test_random_words_are_as_many_others_and_the_probed_word_stays(own):
     rows = prepare(own.load(*with_words(own, "the red\nhouse\nwas")))
     texts = rows.dataset.column("text")[rows.example[rows.splits[0].test]]
-    dropped, n_changed = rows.dropped, len(rows.dropped.changed)
+    dropped = rows.further["dropped"]
+    n_changed = len(dropped.changed)
     # The last word is probed, and "The red house" leaves no other word.
     cannot_lose = [text.endswith("was") or text.startswith("The red") for text in texts]
     has_cue = [bool(re.search("The red|house|was", text)) for text in texts]
@@ -126,7 +127,7 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
     with_words(own, "red\nblack", rows)
     position = (f"tokens.position={{at: {at}}}", "data.columns.start=start", "data.columns.end=end")
     prepared = prepare(own.load(*OVERRIDES, *position))
-    dropped, test = prepared.dropped, prepared.splits[0].test
+    dropped, test = prepared.further["dropped"], prepared.splits[0].test
     assert len(dropped.changed) == len(test)
     nouns_of_rows = [nouns[prepared.example[test[index]]] for index in dropped.changed]
     for number, example in enumerate(dropped.dataset.examples):
@@ -154,16 +155,17 @@ def test_a_text_in_which_the_probed_token_would_change_is_left_out(own):
 
 def test_spans_are_dropped_if_another_token_is_probed(own):
     rows = own.rows.assign(start=4, end=own.rows["text"].str.find(" ", 4))
-    by_word = prepare(own.load(*with_words(own, "red\nblack", rows))).dropped.dataset
+    by_word = prepare(own.load(*with_words(own, "red\nblack", rows))).further["dropped"].dataset
     columns = ("data.columns.start=start", "data.columns.end=end", "leakage={drop: spans}")
-    dropped = prepare(own.load(*OVERRIDES, *columns)).dropped.dataset
+    dropped = prepare(own.load(*OVERRIDES, *columns)).further["dropped"].dataset
     assert dropped.column("text").tolist() == by_word.column("text").tolist()
 
 
 def test_other_words_give_another_run(own):
     def key(words):
         experiment = own.load(*with_words(own, words))
-        return prepare(experiment).dropped.dataset.digest, inputs_digest(experiment, "cpu")
+        dropped = prepare(experiment).further["dropped"]
+        return dropped.dataset.digest, inputs_digest(experiment, "cpu")
 
     first, other = key("red"), key("black")
     assert first[0] != other[0]
