@@ -108,7 +108,7 @@ def run_capture(folder: Path, name: str) -> None:
     from probekit.model.config import count_parameters
     from probekit.pipeline.capture.captures import capture_only
     from probekit.pipeline.capture.jobs import by_processes
-    from probekit.pipeline.experiment.prepare import prepare
+    from probekit.pipeline.engines.table import prepare
     from probekit.terminal import SILENT
 
     options = (CAPTURES | LARGE)[name][-1]

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from probekit.model.families.table import load_model
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 
 LAYERS = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.3.hook_resid_post")
 

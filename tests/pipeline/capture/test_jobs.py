@@ -16,7 +16,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment

@@ -12,8 +12,8 @@ from probekit import lazy_rows
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment import source
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.solve import design

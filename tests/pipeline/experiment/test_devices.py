@@ -9,7 +9,7 @@ from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.experiment.model import dtype_on
 from probekit.pipeline.capture.captures import capture_only, plan_capture
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from tests.activations.captures import files

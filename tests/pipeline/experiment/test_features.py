@@ -33,7 +33,7 @@ def experiment(tmp_path_factory):
 def store(experiment, tmp_path_factory):
     model, root = GPT2.from_pretrained("mini"), tmp_path_factory.mktemp("cache")
     prepared = prepare(experiment())
-    return capture(model, "", prepared.ids, prepared.plan, prepared.sites, root=root).store
+    return capture(model, "", prepared.texts.ids, prepared.texts.plan, prepared.texts.sites, root=root).store
 
 
 def source_of(store, experiment):

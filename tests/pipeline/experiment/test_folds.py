@@ -7,7 +7,7 @@ import pytest
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.record import data_facts, findings
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probers import make_probers
@@ -194,7 +194,7 @@ def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
     experiment = load("data.file=twice.csv", "split.drop_repeated=true")
     prepared = prepare(experiment)
     probers = make_probers(experiment, prepared)
-    for split in prepared.splits:
+    for split in prepared.design.splits:
         train, test = (set(prepared.texts[rows]) for rows in (split.train, split.test))
         assert test
         assert not train & test

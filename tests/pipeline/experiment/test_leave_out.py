@@ -6,7 +6,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.given.source import read_given
 from probekit.pipeline.measure.probers import make_probers
@@ -121,17 +121,17 @@ def test_each_source_is_tested_once_by_probes_of_the_others(planted, own, drop):
     assert experiment.split.folds == 5
     prepared = prepare(experiment)
     verbs = rows["verb"].to_numpy()
-    assert [set(verbs[split.test]) for split in prepared.splits] == [
+    assert [set(verbs[split.test]) for split in prepared.design.splits] == [
         {verb} for verb in sorted(set(verbs))
     ]
-    for split in prepared.splits:
+    for split in prepared.design.splits:
         assert not set(verbs[split.test]) & set(verbs[split.train])
         assert len(split.test) + len(split.train) == len(rows)
-    tested = np.concatenate([split.test for split in prepared.within])
+    tested = np.concatenate([split.test for split in prepared.design.within])
     assert np.array_equal(np.sort(tested), np.arange(len(rows)))
-    assert all(len(set(verbs[split.test])) == 4 for split in prepared.within)
+    assert all(len(set(verbs[split.test])) == 4 for split in prepared.design.within)
     in_memory = own.load(*QUICK, "split.leave_out=verb", "data.format=memory", "data.file=null")
-    assert len(prepare(in_memory.with_data(rows)).splits) == 4
+    assert len(prepare(in_memory.with_data(rows)).design.splits) == 4
 
 
 MISTAKES = {

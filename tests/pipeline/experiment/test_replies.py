@@ -12,8 +12,8 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
 from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment import replies
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.record import findings
 from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
 from probekit.pipeline.experiment.run import run

@@ -8,7 +8,7 @@ from tokenizers import normalizers
 
 from probekit.experiment.loader import load_experiment
 from probekit.model.weights.sources import MINI
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.source import model_source
 from tests.model.text.test_settings import of_merges, template, write
 

@@ -12,8 +12,8 @@ from probekit.cli.show.results import show_causes
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment import source
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
@@ -61,8 +61,8 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
     (row,) = only(patched, measure="logit_difference").iloc
     frame = pd.read_csv(f"{experiment.data.root}/nouns.csv")
     prepared = prepare(experiment)
-    assert len(prepared.splits[0].test) == tables.record.n
-    tested = frame[frame["group"].isin(prepared.dataset.groups[prepared.examples[0].test])]
+    assert len(prepared.design.splits[0].test) == tables.record.n
+    tested = frame[frame["group"].isin(prepared.design.dataset.groups[prepared.design.examples[0].test])]
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     effects = []
     for _, example in tested.iterrows():

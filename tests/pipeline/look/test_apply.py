@@ -18,7 +18,7 @@ from probekit.model.generation import Decoding, continue_texts
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.look import apply
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per, steering_vector
 from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers

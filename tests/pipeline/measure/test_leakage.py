@@ -7,8 +7,8 @@ import pytest
 
 from probekit.chosen.leakage.measure import leakage_rows
 from probekit.errors import DataError, MissingError, ProbekitError
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.finished import inputs_digest
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.results.table import PAGE_TABLES, only
 from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
@@ -59,7 +59,7 @@ def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     phrases = [f"the black {noun}" for noun in NOUNS[:6]]
     overrides = with_words(own, "\n".join(["red", *phrases]), rows)
     row = own.run(*overrides, page=False).leakage.iloc[0]
-    tested = rows["text"].iloc[prepare(own.load(*overrides)).splits[0].test].str.lower()
+    tested = rows["text"].iloc[prepare(own.load(*overrides)).design.splits[0].test].str.lower()
     n_left_out = tested.str.contains("|".join(phrases)).sum()
     counts = [row["n_changed"], row["n_left_out"], row["n_test"]]
     assert counts == [tested.str.contains("red").sum(), n_left_out, len(tested) - n_left_out]
@@ -127,9 +127,9 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
     with_words(own, "red\nblack", rows)
     position = (f"tokens.position={{at: {at}}}", "data.columns.start=start", "data.columns.end=end")
     prepared = prepare(own.load(*OVERRIDES, *position))
-    dropped, test = prepared.further["dropped"], prepared.splits[0].test
+    dropped, test = prepared.further["dropped"], prepared.design.splits[0].test
     assert len(dropped.changed) == len(test)
-    nouns_of_rows = [nouns[prepared.example[test[index]]] for index in dropped.changed]
+    nouns_of_rows = [nouns[prepared.design.example[test[index]]] for index in dropped.changed]
     for number, example in enumerate(dropped.dataset.examples):
         noun = nouns_of_rows[number % len(dropped.changed)]
         assert example.text[slice(*example.span)] == noun
