@@ -122,7 +122,7 @@ def capture_command(
         shared: dict[str, Any] = {"device": device, "n_threads": threads, "watcher": watcher}
         crew: Workers | None = None  # this process alone
         if engine == "ray":
-            from probekit.pipeline.capture.ray_workers import by_ray
+            from probekit.pipeline.experiment.ray_workers import by_ray
 
             crew = partial(by_ray, n_workers=workers, address=address, **shared)
         elif workers is not None or engine is not None:

@@ -224,7 +224,7 @@ def plan(
         experiment = load_any(what, overrides)
 
         from probekit.pipeline.experiment.plan import Machines, described_plan, plan_run
-        from probekit.pipeline.study.run import plan_study
+        from probekit.pipeline.experiment.run_study import plan_study
 
         if isinstance(experiment, Study):
             with watching() as watcher:

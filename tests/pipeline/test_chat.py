@@ -13,8 +13,7 @@ from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
 from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.engines.table import prepare
-from probekit.pipeline.experiment.source import model_source
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
@@ -210,7 +209,8 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
     )
     path, chats = write_conversations(tmp_path, model, "reply_last")
     path.write_text(re.sub("\ncapture: .*", generate, path.read_text()))
-    source = model_source(load_experiment(path), "cpu", cache_root=tmp_path / "cache")
+    how = How(replies="generated", cache_root=tmp_path / "cache")
+    source = prepare(load_experiment(path), how)
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     prompts = {
         chat[0]["content"]: reference.apply_chat_template(chat, add_generation_prompt=True)[
@@ -218,8 +218,8 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
         ]
         for chat in chats
     }
-    assert len(source.rows.dataset) >= N_ROWS - 2
-    for example, ids in zip(source.rows.dataset.examples, source.rows.ids, strict=True):
+    assert len(source.design.dataset) >= N_ROWS - 2
+    for example, ids in zip(source.design.dataset.examples, source.texts.ids, strict=True):
         prompt = prompts[example.text[slice(*example.turns[0][:2])]]
         assert ids.tolist() == [*prompt, *example.reply_ids]
         assert [turn.role for turn in example.turns] == [

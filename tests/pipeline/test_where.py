@@ -158,7 +158,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
         return Prober(data, settings, within)
 
     monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
-    refused(lambda: make_probers(swept, prepare(swept)))
+    refused(lambda: make_probers(swept, prepare(swept).design))
 
 
 def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeypatch):

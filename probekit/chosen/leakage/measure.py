@@ -17,9 +17,9 @@ from probekit.data.examples import Example, Finding
 from probekit.data.positions import IntArray
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
-from probekit.pipeline.experiment.prepare import Texts
-from probekit.pipeline.experiment.source import NetworkEngine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.pipeline.setup.texts import Texts
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.exchange import ROUNDING

@@ -16,11 +16,11 @@ from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
 from probekit.lazy_rows import Features, LazyRows
-from probekit.pipeline.experiment.prepare import Texts
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import NetworkEngine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.measure.text_rules import detections
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import Texts
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober

@@ -39,10 +39,10 @@ from probekit.model.families.table import find_config, network_class
 from probekit.model.sites.catalogue import check_storable
 from probekit.pipeline.capture.jobs import Job, Workers, put_job
 from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.prepare import row_shape
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import CapturedRows, NetworkEngine
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import row_shape
 from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 

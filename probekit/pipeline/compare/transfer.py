@@ -26,8 +26,8 @@ from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.source import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData, names_of

@@ -15,8 +15,8 @@ from probekit.activations.records import Location
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.experiment.prepare import Texts
-from probekit.pipeline.experiment.rows import Design, Probed
+from probekit.pipeline.setup.design import Design, Probed
+from probekit.pipeline.setup.texts import Texts
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
 from probekit.results.network import AttentionPrompt, TextReading

@@ -27,9 +27,9 @@ from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
 from probekit.model.text.tokenizer import TokenizedText
 from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import NetworkEngine, Networks
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.experiment.prepare import TextReader, Texts, read_rows
-from probekit.pipeline.experiment.source import NetworkEngine, Networks
+from probekit.pipeline.setup.texts import TextReader, Texts, read_rows
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again

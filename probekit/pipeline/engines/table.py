@@ -16,7 +16,7 @@ from probekit.terminal import SILENT, Watcher
 if TYPE_CHECKING:
     from probekit.activations.records import Location
     from probekit.pipeline.engines.engine import Engine
-    from probekit.pipeline.experiment.source import NetworkEngine
+    from probekit.pipeline.engines.network import NetworkEngine
 
 
 class How(NamedTuple):
@@ -99,12 +99,6 @@ def prepare(experiment: AnyExperiment, how: How = PLAIN) -> Engine:
         DataError: the data cannot be read, tokenized, aligned or split, or a text has no request.
     """
     name = engine_of(experiment).name
-    where = {
-        "network": "experiment.source",
-        "replies": "experiment.replies",
-        "given": "given.source",
-        "requests": "engines.requests",
-    }[name]
-    engine = getattr(import_module(f"probekit.pipeline.{where}"), f"{name.title()}Engine")
+    engine = getattr(import_module(f"{__package__}.{name}"), f"{name.title()}Engine")
     prepared: Engine = engine.prepare(experiment, how)
     return prepared

@@ -24,8 +24,8 @@ from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
 from probekit.probes.arrays import Features, Floats

@@ -119,7 +119,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     if cache_root is not None:
         path_of("cache_root", cache_root)
     if isinstance(given, Study) and data is None and model is None:
-        from probekit.pipeline.study.run import run_study
+        from probekit.pipeline.experiment.run_study import run_study
         from probekit.products import check_device
         from probekit.workers import check_workers
 
@@ -160,7 +160,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
         crew = by_workers if workers == 0 else None
         if engine == "ray":
-            from probekit.pipeline.capture.ray_workers import tasks_by_ray
+            from probekit.pipeline.experiment.ray_workers import tasks_by_ray
 
             crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         with naming_lost_device(device):

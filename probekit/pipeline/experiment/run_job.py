@@ -37,8 +37,8 @@ from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
 from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probers import make_probers

@@ -27,8 +27,6 @@ from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import described_run, run_key
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
@@ -39,6 +37,7 @@ from probekit.pipeline.measure.probers import (
     seconds_of_processes,
 )
 from probekit.pipeline.measure.probing import probe_sites
+from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
 from probekit.pipeline.measure.significance import (
@@ -48,6 +47,7 @@ from probekit.pipeline.measure.significance import (
     scored,
     source_rows,
 )
+from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE

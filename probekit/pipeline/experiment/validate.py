@@ -27,11 +27,8 @@ from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
 from probekit.model.network import Network
 from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.prepare import Texts, read_card
-from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.rows import Design
-from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.measure.probers import (
     make_probers,
     probing_bytes,
@@ -39,6 +36,9 @@ from probekit.pipeline.measure.probers import (
     seconds_of_processes,
     usable_cores,
 )
+from probekit.pipeline.measure.record import findings
+from probekit.pipeline.setup.design import Design
+from probekit.pipeline.setup.texts import Texts, read_card
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher

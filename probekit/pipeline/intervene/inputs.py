@@ -25,8 +25,8 @@ from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import text_encoder
-from probekit.pipeline.experiment.source import NetworkEngine
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.setup.texts import text_encoder
 from probekit.results.causes import LeftOut
 
 # Reasons for leaving out a row, and what the user can do about each.

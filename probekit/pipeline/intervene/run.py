@@ -27,10 +27,8 @@ from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.engines.engine import TASK, Engine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import run_key
-from probekit.pipeline.experiment.source import NetworkEngine
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -40,7 +38,9 @@ from probekit.pipeline.intervene.steps import (
     compute_part,
     read_part,
 )
+from probekit.pipeline.measure.record import run_key
 from probekit.pipeline.measure.run_folder import RunFolder, pause, until_done
+from probekit.pipeline.setup.texts import read_card
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page

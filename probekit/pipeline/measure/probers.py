@@ -15,7 +15,7 @@ import numpy as np
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, rows_of_block
-from probekit.pipeline.experiment.rows import Design
+from probekit.pipeline.setup.design import Design
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.registry import OWN_WEIGHTS
 from probekit.probes.prober import Prober

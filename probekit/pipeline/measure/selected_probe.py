@@ -42,11 +42,11 @@ from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import Activations, Engine
-from probekit.pipeline.experiment.prepare import Texts
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import NetworkEngine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.text_rules import rule_tables
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import Texts
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
-from probekit.pipeline.experiment.rows import Design
+from probekit.pipeline.setup.design import Design
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins

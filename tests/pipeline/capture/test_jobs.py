@@ -205,7 +205,7 @@ def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, o
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_capture(experiment, prepare(experiment))
+    numbers = plan_capture(prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)

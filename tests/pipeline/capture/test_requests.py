@@ -365,7 +365,8 @@ def test_hidden_states_of_transformers_are_read(planted, tmp_path):
     model = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()
     folder, experiment = tmp_path / "transformers", planted.load(*QUICK)
     folder.mkdir()
-    for number, ids in enumerate({ids.tobytes(): ids for ids in prepare(experiment).texts.ids}.values()):
+    of_text = {ids.tobytes(): ids for ids in prepare(experiment).texts.ids}
+    for number, ids in enumerate(of_text.values()):
         tokens = torch.from_numpy(ids)
         with torch.no_grad():
             states = model(tokens[None], output_hidden_states=True).hidden_states

@@ -12,8 +12,8 @@ from probekit import lazy_rows
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.engines import network
 from probekit.pipeline.engines.table import prepare
-from probekit.pipeline.experiment import source
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.solve import design
@@ -271,7 +271,7 @@ def test_the_rows_held_at_once_do_not_grow_with_the_data_sets(folder, go, monkey
     getitem = lazy_rows.LazyRows.__getitem__
     monkeypatch.setattr(lazy_rows.LazyRows, "__getitem__", read)
     monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 16)
-    for module in (lazy_rows, source):
+    for module in (lazy_rows, network):
         monkeypatch.setattr(module, "LOADED_BYTES", 0)
     monkeypatch.setattr(design, "MAPPED_BYTES", 0)
     for names in (("few", "more"), ("many", "most")):

@@ -5,7 +5,7 @@ import pytest
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.engines.table import prepare
-from probekit.pipeline.experiment.rows import last_word
+from probekit.pipeline.setup.design import last_word
 from tests.pipeline.texts import text_of
 
 TABLE = text_of("rows.yaml")
@@ -28,7 +28,9 @@ def test_word_position_is_the_last_piece(trees):
     assert len(prepared.design.splits[0].test) == 6
     for row, example in enumerate(prepared.texts.plan.example):
         tokens = prepared.texts.tokens[example]
-        (at,) = prepared.texts.plan.positions[prepared.texts.plan.offsets[row] : prepared.texts.plan.offsets[row + 1]]
+        (at,) = prepared.texts.plan.positions[
+            prepared.texts.plan.offsets[row] : prepared.texts.plan.offsets[row + 1]
+        ]
         assert tokens.offsets[at, 1] == prepared.design.dataset.examples[example].span[1]
     assert len(prepared.texts.tokens[2].ids) > 5  # BOS, and a long word of several pieces
 
@@ -62,7 +64,14 @@ KEYS = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
 def test_position_all_gives_one_row_per_token_without_bos(table):
     tokens = table(KEYS, "tokens.position.at=all")
     for prepared in (tokens, table(KEYS, "tokens.position.at=all", "tokens.bos=true")):
-        assert prepared.design.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
+        assert prepared.design.positions[0].types.tolist() == [
+            "The",
+            " key",
+            "The",
+            " dog",
+            "A",
+            " key",
+        ]
         assert prepared.design.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
     # Neighbours of tokens are tokens, and whole texts have none.
     assert tokens.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
@@ -88,7 +97,11 @@ def test_rows_without_a_group_are_separate_groups_across_files(table, tmp_path):
 def test_split_column_determines_the_split(table):
     prepared = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
     assert prepared.design.splits[0].test.tolist() == [2]
-    assert prepared.design.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
+    assert prepared.design.positions[0].types.tolist() == [
+        "key",
+        "dog",
+        "key",
+    ]  # excludes the full stop
 
 
 def test_duplicates_are_removed_from_test_and_counted(table):
@@ -116,12 +129,19 @@ def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
     train, test = words_of(prepared)
     assert train | test == {"the", "key", "perambulated", "cabinet", "dog", "house"}
     assert not train & test
-    n_train, n_test = 9 - len(prepared.design.splits[0].train), 6 - len(prepared.design.splits[0].test)
+    n_train, n_test = (
+        9 - len(prepared.design.splits[0].train),
+        6 - len(prepared.design.splits[0].test),
+    )
     assert n_train + n_test > 0
     note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
     assert prepared.design.dataset.notes[-1].startswith(note)
-    assert set(prepared.design.examples[0].train) == set(prepared.texts.plan.example[prepared.design.splits[0].train])
-    assert set(prepared.design.examples[0].test) == set(prepared.texts.plan.example[prepared.design.splits[0].test])
+    assert set(prepared.design.examples[0].train) == set(
+        prepared.texts.plan.example[prepared.design.splits[0].train]
+    )
+    assert set(prepared.design.examples[0].test) == set(
+        prepared.texts.plan.example[prepared.design.splits[0].test]
+    )
 
 
 def test_groups_with_a_common_word_are_split_together(table):

@@ -57,7 +57,7 @@ def stored(own, *overrides):
     if probe.facts.view == "normalized":
         X = X - X.mean(axis=1, keepdims=True, dtype=np.float64)
         X /= np.sqrt((X**2).mean(axis=1, keepdims=True) + 1e-5)
-    rows = prepare(own.load(*QUICK, *overrides))
+    rows = prepare(own.load(*QUICK, *overrides)).design
     train = rows.splits[0].train
     estimator = LinearProbe(C=0.01).fit(X[train], rows.labels[train])
     texts = own.rows["text"].tolist()

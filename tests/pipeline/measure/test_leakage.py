@@ -98,19 +98,17 @@ def test_the_texts_of_a_group_are_exchanged_together():
 
 def test_random_words_are_as_many_others_and_the_probed_word_stays(own):
     rows = prepare(own.load(*with_words(own, "the red\nhouse\nwas")))
-    texts = rows.dataset.column("text")[rows.example[rows.splits[0].test]]
-    dropped = rows.further["dropped"]
-    n_changed = len(dropped.changed)
+    design, dropped = rows.design, rows.further["dropped"].dataset
+    tested = design.example[design.splits[0].test]
+    texts, ids = (design.dataset.column(name)[tested] for name in ("text", "id"))
     # The last word is probed, and "The red house" leaves no other word.
     cannot_lose = [text.endswith("was") or text.startswith("The red") for text in texts]
     has_cue = [bool(re.search("The red|house|was", text)) for text in texts]
-    left_out = [has and cannot for has, cannot in zip(has_cue, cannot_lose, strict=True)]
-    assert dropped.left_out.tolist() == np.flatnonzero(left_out).tolist()
     changed = [has and not cannot for has, cannot in zip(has_cue, cannot_lose, strict=True)]
-    assert dropped.changed.tolist() == np.flatnonzero(changed).tolist()
-    without_cues, *draws = dropped.dataset.column("text").reshape(-1, n_changed)
+    assert set(dropped.column("id")) == set(ids[changed])
+    without_cues, *draws = dropped.column("text").reshape(-1, sum(changed))
     assert len(draws) == 5
-    for number, index in enumerate(dropped.changed):
+    for number, index in enumerate(np.flatnonzero(changed)):
         words = texts[index].split()
         assert without_cues[number].split() == [word for word in words if word != "house"]
         for draw in draws:
@@ -128,10 +126,9 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
     position = (f"tokens.position={{at: {at}}}", "data.columns.start=start", "data.columns.end=end")
     prepared = prepare(own.load(*OVERRIDES, *position))
     dropped, test = prepared.further["dropped"], prepared.design.splits[0].test
-    assert len(dropped.changed) == len(test)
-    nouns_of_rows = [nouns[prepared.design.example[test[index]]] for index in dropped.changed]
+    nouns_of_rows = nouns.iloc[prepared.design.example[test]].tolist()  # each can be changed
     for number, example in enumerate(dropped.dataset.examples):
-        noun = nouns_of_rows[number % len(dropped.changed)]
+        noun = nouns_of_rows[number % len(test)]
         assert example.text[slice(*example.span)] == noun
         first, stop = dropped.plan.offsets[number : number + 2]
         tokens = dropped.plan.positions[first:stop]

@@ -18,7 +18,7 @@ from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.table import engine_of
-from probekit.pipeline.experiment.rows import Design
+from probekit.pipeline.setup.design import Design
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS

@@ -26,7 +26,7 @@ from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
-from probekit.pipeline.experiment.rows import Probed, interleave, plan_positions
+from probekit.pipeline.setup.design import Probed, interleave, plan_positions
 from probekit.probes.data import check_numbers
 
 

@@ -29,8 +29,8 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.engines.engine import TASK, Activations, Engine
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.experiment.prepare import check_examples, check_sparse
-from probekit.pipeline.experiment.rows import Design, PositionRows, Probed
+from probekit.pipeline.setup.design import Design, PositionRows, Probed
+from probekit.pipeline.setup.texts import check_examples, check_sparse
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
 from probekit.section import KeyLocation

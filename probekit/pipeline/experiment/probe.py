@@ -19,8 +19,8 @@ from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
+from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
-from probekit.pipeline.given.source import ReadTokens, given_engine
 from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult

@@ -22,10 +22,10 @@ from probekit.experiment.data import ReplyLabelSection
 from probekit.experiment.schema import Experiment, GenerateSection
 from probekit.model.generation import Continuation, Decoding
 from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import NetworkEngine, Networks
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.experiment.prepare import TextReader, read_rows
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import NetworkEngine, Networks
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import TextReader, read_rows
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
 from probekit.results.network import TextReading

@@ -37,7 +37,8 @@ from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.experiment.prepare import (
+from probekit.pipeline.setup.design import Design, Probed, normalized, part_of, position_rows
+from probekit.pipeline.setup.texts import (
     TextReader,
     Texts,
     check_examples,
@@ -47,7 +48,6 @@ from probekit.pipeline.experiment.prepare import (
     read_rows,
     width_of,
 )
-from probekit.pipeline.experiment.rows import Design, Probed, normalized, part_of, position_rows
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.products import check_device
