@@ -58,18 +58,29 @@ class Engine(ABC):
         experiment: the settings.
         design: labels, groups and splits of the rows.
         activations: the activations; those of a network are there after `open`.
+        selections: probed sites in the order of the forward pass; concatenations last.
+        widths: the number of features of each.
+        axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
+        is_shared: whether other processes can read its rows and networks.
+        networks: the networks that there are rows of: `task`, then each untrained network.
         texts: the texts whose activations are captured; None if activations are given.
         further: further texts that are captured, at the selected site only, by their name.
+        files: contents of files that a run keeps, by name.
+        constants_are_odd: whether a feature that is constant in some rows is odd, as in given
+            arrays. A network embeds equal tokens, such as the full stop of all texts, alike.
     """
 
     experiment: AnyExperiment
     design: Design
     activations: Activations
+    selections: Sequence[Probed]
+    widths: Sequence[int]
+    axis_sizes: Mapping[str, int]
+    is_shared: bool
+    networks: tuple[str, ...] = (TASK,)
     texts: Texts | None = None
     further: Mapping[str, Texts] = field(default_factory=dict)
-
-    # Whether a feature that is constant in some rows is odd, as in given arrays. A network embeds
-    # equal tokens, such as the full stop of all texts, alike.
+    files: Mapping[str, str] = field(default_factory=dict)
     constants_are_odd: ClassVar[bool] = False
 
     @classmethod
@@ -89,38 +100,8 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def selections(self) -> Sequence[Probed]:
-        """Probed sites in the order of the forward pass; concatenations last."""
-
-    @property
-    @abstractmethod
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Sizes of the axes of sites, such as `n_heads`, as far as they are known."""
-
-    @property
-    @abstractmethod
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-
-    @property
-    @abstractmethod
     def n_bytes(self) -> int:
         """Size of all activations, of all networks together."""
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of: `task`, then each untrained network."""
-        return (TASK,)
-
-    @property
-    def files(self) -> dict[str, str]:
-        """Contents of files that a run keeps, by name."""
-        return {}
-
-    @property
-    @abstractmethod
-    def is_shared(self) -> bool:
-        """Whether other processes can read its rows and networks."""
 
     @property
     def further_digests(self) -> dict[str, str]:

@@ -206,24 +206,9 @@ class GivenEngine(Engine):
         return self.activations.given
 
     @property
-    def selections(self) -> Sequence[Probed]:
-        """The probed sites."""
-        return self.given.sites
-
-    @property
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Sizes of the axes of sites, as far as they are known."""
-        return self.given.axis_sizes
-
-    @property
     def n_bytes(self) -> int:
         """Size of the arrays."""
         return self.given.n_bytes
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the rows are in a file."""
-        return self.experiment.data.file is not None
 
     @property
     def shared_digests(self) -> dict[str, str]:
@@ -240,11 +225,6 @@ class GivenEngine(Engine):
             "caches": {} if folder is None else {TASK: folder},
             "identities": self.identities,
         }
-
-    @property
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-        return [self.given.contents[site.text].n_features for site in self.given.sites]
 
     def identity(self) -> Any:
         """Return the digests of activations, tokens, and the network that they are compared with.
@@ -370,6 +350,10 @@ def given_engine(
         experiment=experiment,
         design=replace(design, findings=(*design.findings, *warnings)),
         activations=GivenRows(given, experiment.activations.source),
+        selections=given.sites,
+        widths=[given.contents[site.text].n_features for site in given.sites],
+        axis_sizes=given.axis_sizes,
+        is_shared=experiment.data.file is not None,
         tokens=tokens,
         read=read,
     )

@@ -261,7 +261,7 @@ class NetworkEngine(Engine):
         """
         experiment = reader.experiment
         check_examples(experiment, dataset)
-        texts = reader.read(dataset)
+        texts, data, model = reader.read(dataset), experiment.data, experiment.model
         findings = [*findings, *texts.findings, *doubts(experiment, texts.tokenizer)]
         reader.check_attention_texts()
         how = texts.dataset, texts.tokens, texts.tokenizer
@@ -270,19 +270,20 @@ class NetworkEngine(Engine):
             for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
         )
         design = Design.of(experiment, texts.dataset, texts.example, positions, n_read=len(dataset))
-        return (
-            cls(
-                experiment=experiment,
-                design=replace(design, findings=(*findings, *design.findings)),
-                activations=CapturedRows(experiment, {}),
-                texts=texts,
-                models=models,
-                reader=reader,
-                **own,
-            )
-            .with_stored()
-            .with_further()
+        engine = cls(
+            experiment=experiment,
+            design=replace(design, findings=(*findings, *design.findings)),
+            activations=CapturedRows(experiment, {}),
+            selections=texts.selections,
+            widths=[width_of(one, texts.config) for one in texts.selections],
+            axis_sizes=texts.config.axis_sizes,
+            networks=targets(experiment),
+            texts=texts,
+            models=models,
+            reader=reader,
+            **{"is_shared": not (data.in_memory or model.in_memory)} | own,
         )
+        return engine.with_stored().with_further()
 
     def with_stored(self) -> Self:
         """Return the engine with the rows of its texts that exist already."""
@@ -312,37 +313,12 @@ class NetworkEngine(Engine):
         return replace(self, experiment=experiment)  # recorded with the results
 
     @property
-    def selections(self) -> Sequence[Probed]:
-        """Probed sites in the order of the forward pass; concatenations last."""
-        return self.texts.selections
-
-    @property
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Sizes of the axes of sites."""
-        return self.texts.config.axis_sizes
-
-    @property
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-        return [width_of(one, self.texts.config) for one in self.selections]
-
-    @property
     def n_bytes(self) -> int:
         """Size of the captured rows of all positions and networks."""
         texts = self.texts
         n_features_of_row = sum(n_features(site, texts.config) for site in texts.sites)
         n_numbers = len(self.networks) * len(texts.plan.example) * n_features_of_row
         return n_numbers * ITEM_SIZES[CODES[self.experiment.capture.dtype]]
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of after `open`: `task`, then each untrained network."""
-        return targets(self.experiment)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether neither rows nor network are in the memory of this process."""
-        return not (self.experiment.data.in_memory or self.experiment.model.in_memory)
 
     @property
     def origin(self) -> str:

@@ -46,11 +46,9 @@ class RepliesEngine(NetworkEngine):
 
     Attributes:
         stored: the replies.
-        lines: all replies as lines of JSON.
     """
 
     stored: Replies
-    lines: str
 
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
@@ -108,17 +106,9 @@ class RepliesEngine(NetworkEngine):
         dataset, lines, findings = replied(experiment, prompts, [found.to(one) for one in ids])
         if how.replies == "generated":
             how.watcher.tell(findings[0].message)  # their numbers by label
-        return cls.of_rows(reader, models, dataset, findings, stored=found, lines=lines)
-
-    @property
-    def is_shared(self) -> bool:
-        """False: only the process of the run has read the replies."""
-        return False
-
-    @property
-    def files(self) -> dict[str, str]:
-        """All replies, also those without a label."""
-        return {REPLIES: self.lines}
+        # Only the process of the run has read the replies.
+        own = {"stored": found, "files": {REPLIES: lines}, "is_shared": False}
+        return cls.of_rows(reader, models, dataset, findings, **own)
 
     def readings(
         self, probe: SavedProbe, site: Probed, texts: Sequence[str]

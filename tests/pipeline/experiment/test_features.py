@@ -115,7 +115,7 @@ def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
 
 
 def test_sites_used_only_in_a_concatenation_are_captured(experiment):
-    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]"))
+    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]")).texts
     assert [site for site in found.sites if "mlp" in site] == [
         f"blocks.{layer}.hook_mlp_out" for layer in range(6)
     ]

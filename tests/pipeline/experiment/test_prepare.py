@@ -64,18 +64,12 @@ KEYS = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
 def test_position_all_gives_one_row_per_token_without_bos(table):
     tokens = table(KEYS, "tokens.position.at=all")
     for prepared in (tokens, table(KEYS, "tokens.position.at=all", "tokens.bos=true")):
-        assert prepared.design.positions[0].types.tolist() == [
-            "The",
-            " key",
-            "The",
-            " dog",
-            "A",
-            " key",
-        ]
+        types = prepared.design.positions[0].types.tolist()
+        assert types == ["The", " key", "The", " dog", "A", " key"]
         assert prepared.design.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
     # Neighbours of tokens are tokens, and whole texts have none.
-    assert tokens.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
-    assert table(KEYS).positions[0].neighbours is None
+    assert tokens.design.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
+    assert table(KEYS).design.positions[0].neighbours is None
 
 
 def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
@@ -91,22 +85,21 @@ def test_rows_without_a_group_are_separate_groups_across_files(table, tmp_path):
     rows = ["text,label", "The key,a", "The dog,b"]
     (tmp_path / "test.csv").write_text("\n".join(rows))
     yaml = TABLE.replace("file: rows.csv, " + SPLIT, "train: rows.csv, test: test.csv")
-    assert len(np.unique(table(rows, yaml=yaml).groups)) == 4
+    assert len(np.unique(table(rows, yaml=yaml).design.groups)) == 4
 
 
 def test_split_column_determines_the_split(table):
     prepared = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
     assert prepared.design.splits[0].test.tolist() == [2]
-    assert prepared.design.positions[0].types.tolist() == [
-        "key",
-        "dog",
-        "key",
-    ]  # excludes the full stop
+    types = prepared.design.positions[0].types
+    assert types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
 def test_duplicates_are_removed_from_test_and_counted(table):
     rows = ["One.,y,train", "Two.,n,train", "One.,y,test", "Six.,n,test", "Ten.,y,test"]
-    kept, new = (table([KEYS[0], *rows], *more) for more in ((), ("split.drop_repeated=true",)))
+    kept, new = (
+        table([KEYS[0], *rows], *more).design for more in ((), ("split.drop_repeated=true",))
+    )
     assert len(kept.splits[0].test) == 3
     assert [new.dataset.examples[n].text for n in new.examples[0].test] == ["Six.", "Ten."]
     assert new.splits[0].train.tolist() == kept.splits[0].train.tolist()

@@ -135,7 +135,7 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
         return
     assert cut[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
     # Baselines and the checks of repeated texts read what the model read.
-    assert prepared.texts[-1] == prepared.texts.tokenizer.decode(prepared.texts.ids[-1])
+    assert prepared.design.texts[-1] == prepared.texts.tokenizer.decode(prepared.texts.ids[-1])
     assert len(prepared.texts.ids[-1]) == 256
     assert prepared.design.texts[0] == "The red house was"
 

@@ -214,7 +214,7 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
 
     def exhausted(self, X, **others):
         if done:
-            monkeypatch.delattr(GivenEngine, "widths")  # workers have no engine to ask
+            monkeypatch.delattr(GivenEngine, "n_bytes")  # workers have no engine to ask
             raise error
         done.append(X)
         return site(self, X, **others)
