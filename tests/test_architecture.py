@@ -37,13 +37,18 @@ LEVELS = [
     )
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+# The order of the folders inside a package, where it matters: each imports from those before it.
+# Modules beside the folders are above all of them, and may not be imported by them.
+FOLDERS = {
+    "pipeline": "setup look engines capture measure intervene experiment compare",
+}
 # The floor of each file of an analysis of the chosen probe; other files are on that of `measure`.
 FLOORS = {"registry": "results", "section": "experiment", "page": "report"}
 # What other modules may call, by file, and the arguments.
 DOORS = {
     "section": {"check": "settings experiment"},
     "measure": {
-        "texts": "settings experiment rows read",
+        "texts": "settings source",
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
     },
@@ -128,6 +133,17 @@ def test_imports_point_down():
                 assert other == own or is_below, f"{name}: {module}"
             else:
                 assert own == "cli", f"{path} imports the top of the package"
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_imports_point_down_inside_a_package_too(package):
+    level = {name: number for number, name in enumerate(FOLDERS[package].split())}
+    assert {one.parent.name for one in (PACKAGE / package).glob("*/__init__.py")} == set(level)
+    for path in (PACKAGE / package).glob("*/*.py"):
+        for module in own_imports(path):
+            _, of_module, *inner = module.split(".")
+            if of_module == package:
+                assert level[inner[0]] <= level[path.parent.name], f"{path}: {module}"
 
 
 def test_the_pipeline_imports_report_only_for_pages_and_notebooks():

@@ -332,7 +332,7 @@ class Requests(StoredRows):
         return list(map(torch.cat, zip(*parts, strict=True)))
 
     def check(self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray) -> None:
-        """Check that tokens differ from those of the network by no more than any rounding."""
+        """Check that tokens differ from those of the network by rounding alone."""
         for site, error in errors.items():
             if not (error.max() <= _ANOTHER_ROW and np.median(error) <= _MEDIAN):  # also NaN
                 place = rows[error.argmax()]

@@ -19,7 +19,7 @@ from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.pipeline.setup.texts import Texts
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.exchange import ROUNDING
@@ -31,7 +31,7 @@ from probekit.probes.solve.layers import FittedLayers
 EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 
 
-def texts(settings: LeakageSection, source: NetworkEngine) -> Texts:
+def texts(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
     """Return the test texts without their cues, then without other words, draw by draw.
 
     These are the texts that can be compared; the finding has their number.
@@ -52,7 +52,7 @@ def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tu
     return lambda example: [match.span() for match in pattern.finditer(example.text)]
 
 
-def _dropped(settings: LeakageSection, source: NetworkEngine) -> Texts:
+def _dropped(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
     experiment, own = source.experiment, source.texts
     cues_in = _cues_in(settings, experiment.data.root)
     at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
@@ -76,7 +76,7 @@ def _dropped(settings: LeakageSection, source: NetworkEngine) -> Texts:
         if variants:
             variants_of[index] = variants
 
-    def planned() -> Texts:
+    def planned() -> ReadTexts:
         """Return all texts without cues, then all texts in each draw."""
         examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
         further = source.reader.read(replace(own.dataset, examples=examples))
@@ -100,7 +100,7 @@ def _dropped(settings: LeakageSection, source: NetworkEngine) -> Texts:
     return replace(further, findings=(Finding("info", "leakage", message),))
 
 
-def _tokens_read(texts: Texts, row: int) -> IntArray:
+def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
     """Return the numbers of the tokens that a row reads, at all positions together."""
     # The row of each position reads a range of tokens; see `interleave`.
     n = (len(texts.plan.offsets) - 1) // len(texts.example)
@@ -108,7 +108,7 @@ def _tokens_read(texts: Texts, row: int) -> IntArray:
     return texts.plan.positions[first:stop]
 
 
-def _ids_read(texts: Texts, row: int) -> list[int]:
+def _ids_read(texts: ReadTexts, row: int) -> list[int]:
     """Return the ids of the tokens that a row reads."""
     ids = np.asarray(texts.tokens[texts.example[row]].ids)
     found: list[int] = ids[_tokens_read(texts, row)].tolist()

@@ -20,7 +20,7 @@ from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.measure.text_rules import detections
 from probekit.pipeline.setup.design import Probed
-from probekit.pipeline.setup.texts import Texts
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MONITOR = "probes/monitor"  # the chosen probe with the thresholds of a monitor
 
 
-def texts(settings: MonitorSection, source: NetworkEngine) -> Texts:
+def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
     """Return the negatives, without texts and groups that are in the data.
 
     Of texts that look the same the first one is used. The findings are about the negatives alone.

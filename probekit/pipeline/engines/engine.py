@@ -15,8 +15,8 @@ from probekit.activations.records import Location
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.design import Design, Probed
-from probekit.pipeline.setup.texts import Texts
+from probekit.pipeline.setup.design import ExperimentDesign, Probed
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
 from probekit.results.network import AttentionPrompt, TextReading
@@ -71,15 +71,15 @@ class Engine(ABC):
     """
 
     experiment: AnyExperiment
-    design: Design
+    design: ExperimentDesign
     activations: Activations
     selections: Sequence[Probed]
     widths: Sequence[int]
     axis_sizes: Mapping[str, int]
     is_shared: bool
     networks: tuple[str, ...] = (TASK,)
-    texts: Texts | None = None
-    further: Mapping[str, Texts] = field(default_factory=dict)
+    texts: ReadTexts | None = None
+    further: Mapping[str, ReadTexts] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     constants_are_odd: ClassVar[bool] = False
 

@@ -29,7 +29,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.engines.engine import TASK, Activations, Engine
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.design import Design, PositionRows, Probed
+from probekit.pipeline.setup.design import ExperimentDesign, PositionRows, Probed
 from probekit.pipeline.setup.texts import check_examples, check_sparse
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
@@ -339,7 +339,7 @@ def given_engine(
     example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     positions = (PositionRows(GIVEN_POSITION, 0, types),)
-    design = Design.of(
+    design = ExperimentDesign.of(
         experiment, dataset, example, positions, n_read=n_rows, has_types=tokens is not None,
         has_texts=False,
     )  # fmt: skip
@@ -360,7 +360,7 @@ def given_engine(
 
 
 def _warnings(
-    given: GivenActivations, design: Design, has_classes: bool
+    given: GivenActivations, design: ExperimentDesign, has_classes: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield code and message of warnings about rows.
 

@@ -37,10 +37,16 @@ from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.sources import find_model
 from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.design import Design, Probed, normalized, part_of, position_rows
+from probekit.pipeline.setup.design import (
+    ExperimentDesign,
+    Probed,
+    normalized,
+    part_of,
+    position_rows,
+)
 from probekit.pipeline.setup.texts import (
+    ReadTexts,
     TextReader,
-    Texts,
     check_examples,
     doubts,
     n_features,
@@ -229,7 +235,7 @@ class NetworkEngine(Engine):
 
     experiment: Experiment
     activations: CapturedRows
-    texts: Texts
+    texts: ReadTexts
     models: Callable[[str], Network]
     reader: TextReader
     stored: StoredRows | None = None
@@ -269,7 +275,9 @@ class NetworkEngine(Engine):
             position_rows(position, plan, *how)
             for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
         )
-        design = Design.of(experiment, texts.dataset, texts.example, positions, n_read=len(dataset))
+        design = ExperimentDesign.of(
+            experiment, texts.dataset, texts.example, positions, n_read=len(dataset)
+        )
         engine = cls(
             experiment=experiment,
             design=replace(design, findings=(*findings, *design.findings)),
@@ -295,13 +303,13 @@ class NetworkEngine(Engine):
         for analysis, settings in asked(self.experiment):
             texts = analysis.door("measure", "texts")
             if texts is not None:
-                found: Texts = texts(settings, self)
+                found: ReadTexts = texts(settings, self)
                 design = replace(engine.design, findings=(*engine.design.findings, *found.findings))
                 further = {**engine.further, analysis.texts: found}
                 engine = replace(engine, design=design, further=further)
         return engine
 
-    def reading(self, texts: Texts) -> Self:
+    def reading(self, texts: ReadTexts) -> Self:
         """Return the engine with other texts, in place of those of the experiment."""
         return replace(self, texts=texts)
 
@@ -439,7 +447,7 @@ class NetworkEngine(Engine):
 
 
 @torch.inference_mode()
-def residual_norms(model: Network, texts: Texts, design: Design) -> list[Norms]:
+def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
     """Return median norms and massive activations at each site along d_model; see `Norms`.
 
     They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over

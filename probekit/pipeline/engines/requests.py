@@ -29,7 +29,7 @@ from probekit.model.text.tokenizer import TokenizedText
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import NetworkEngine, Networks
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.texts import TextReader, Texts, read_rows
+from probekit.pipeline.setup.texts import ReadTexts, TextReader, read_rows
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
@@ -95,7 +95,7 @@ class RequestsEngine(NetworkEngine):
         design = replace(self.design, findings=(*self.design.findings, found))
         return replace(chosen, design=design)
 
-    def reading(self, texts: Texts) -> Self:
+    def reading(self, texts: ReadTexts) -> Self:
         """Return the engine with other texts, and the requests that serve these."""
         return replace(self, texts=texts, stored=self.stored.choose(texts.ids, texts.plan))
 
@@ -151,7 +151,7 @@ class RequestsEngine(NetworkEngine):
         return replace(requests, layers=layers)
 
     def described(self) -> dict[str, Any]:
-        """Return what `NetworkEngine.described` does, and the tensor that each site is."""
+        """Return facts of the network, as of other texts, and the tensor that each site is."""
         errors = self.activations.captured[TASK].store.errors(self.texts.sites)
         # A store has rows of another engine only of sites that they were verified as.
         identities = {

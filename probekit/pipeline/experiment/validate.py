@@ -37,8 +37,8 @@ from probekit.pipeline.measure.probers import (
     usable_cores,
 )
 from probekit.pipeline.measure.record import findings
-from probekit.pipeline.setup.design import Design
-from probekit.pipeline.setup.texts import Texts, read_card
+from probekit.pipeline.setup.design import ExperimentDesign
+from probekit.pipeline.setup.texts import ReadTexts, read_card
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
@@ -234,7 +234,7 @@ def capture_key(experiment: AnyExperiment) -> str:
     return digest_json({name: settings.get(name) for name in names})
 
 
-def capture_memory(experiment: Experiment, texts: Texts) -> tuple[int, str]:
+def capture_memory(experiment: Experiment, texts: ReadTexts) -> tuple[int, str]:
     """Return the predicted peak memory of a capture on the CPU, in bytes.
 
     Also how the weights are read if they are larger than memory; "" otherwise.
@@ -248,7 +248,7 @@ def capture_memory(experiment: Experiment, texts: Texts) -> tuple[int, str]:
     return capture_bytes(texts.config, dtype, texts.sites, shards, in_memory=in_memory), note
 
 
-def capture_seconds(experiment: Experiment, texts: Texts) -> float:
+def capture_seconds(experiment: Experiment, texts: ReadTexts) -> float:
     """Return the estimated time to compute the rows of one network in this process, in seconds."""
     network = zero_network(texts.config, _dtype_of(experiment))
     return estimate_seconds(network, texts.ids, texts.plan, texts.sites)
@@ -281,7 +281,7 @@ def _report(source: Engine) -> ValidationReport:
     )
 
 
-def _separating_words(design: Design) -> list[Finding]:
+def _separating_words(design: ExperimentDesign) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
     Of several splits the first is used, of several positions the last, which reads most of a reply.

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, rows_of_block
-from probekit.pipeline.setup.design import Design
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.registry import OWN_WEIGHTS
 from probekit.probes.prober import Prober
@@ -35,7 +35,7 @@ _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, interva
 
 
 def make_probers(
-    experiment: AnyExperiment, design: Design, device: str = "cpu"
+    experiment: AnyExperiment, design: ExperimentDesign, device: str = "cpu"
 ) -> tuple[Prober, ...]:
     """Return one prober per position; a prober uses the same folds and controls at all sites.
 

@@ -18,7 +18,7 @@ from probekit.data.positions import IntArray
 from probekit.data.splits import Split
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.table import engine_of
-from probekit.pipeline.setup.design import Design
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
@@ -107,7 +107,7 @@ def described_run(
 
 
 def data_facts(
-    design: Design, probers: Sequence[Prober], card: str | None, more: Sequence[Finding]
+    design: ExperimentDesign, probers: Sequence[Prober], card: str | None, more: Sequence[Finding]
 ) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = design.dataset
@@ -143,7 +143,7 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
     return {ALL_FOLDS: np.sort(np.concatenate([split.test for split in splits]))}
 
 
-def findings(design: Design, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     settings, has_texts = probers[0].settings, design.has_texts
     has_classes = settings.reads == "classes"
@@ -236,7 +236,7 @@ def _imprecise(prober: Prober) -> Iterator[Finding]:
             yield Finding("warning", "few-positives", message)
 
 
-def _label_counts(design: Design, prober: Prober) -> dict[str, dict[str, int]]:
+def _label_counts(design: ExperimentDesign, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label.
 
     Many numbers are counted by range; tree heads as roots and other words.

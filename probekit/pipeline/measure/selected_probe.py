@@ -46,7 +46,7 @@ from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.measure.text_rules import rule_tables
 from probekit.pipeline.setup.design import Probed
-from probekit.pipeline.setup.texts import Texts
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
@@ -192,7 +192,7 @@ class SelectedProbe:
         """The probe as it was saved; None for kinds that are not."""
         return self.saved_at(self.site.text)
 
-    def further(self, name: str) -> tuple[Texts, LazyRows]:
+    def further(self, name: str) -> tuple[ReadTexts, LazyRows]:
         """Return further texts, and their rows at the site, captured if they are not cached."""
         network = cast(NetworkEngine, self.source)  # others have no further texts
         captured = capture_further(

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
-from probekit.pipeline.setup.design import Design
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
@@ -287,7 +287,11 @@ def reliability_rows(
 
 
 def source_rows(
-    results: Sequence[SiteResult], table: pd.DataFrame, rows: Design, prober: Prober, column: str
+    results: Sequence[SiteResult],
+    table: pd.DataFrame,
+    rows: ExperimentDesign,
+    prober: Prober,
+    column: str,
 ) -> list[dict[str, Any]]:
     """Return the rows of sources.csv; empty if no site was chosen.
 

@@ -1,8 +1,8 @@
 """The design of an experiment: labels, groups and words of its rows, and which train and test.
 
-Design          labels, groups and splits of all rows, before any probe is fitted
-plan_positions  the tokens that the rows of texts read, at one position or each offset of a sweep
-position_rows   the words of the rows at one position
+ExperimentDesign  labels, groups and splits of all rows, before any probe is fitted
+plan_positions    the tokens that the rows of texts read, at one position or each offset of a sweep
+position_rows     the words of the rows at one position
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class PositionRows:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Design:
+class ExperimentDesign:
     """Labels, groups and splits of all rows of an experiment.
 
     Attributes:
@@ -126,10 +126,10 @@ class Design:
         n_read: int,
         has_types: bool = True,
         has_texts: bool = True,
-    ) -> Design:
+    ) -> ExperimentDesign:
         """Return the design of an experiment, whose rows are held out by its section `split`.
 
-        The words of the first position keep words on one side of the split, if it says so.
+        No word of the first position is on both sides of a split that is `word_disjoint`.
 
         Raises:
             DataError: the data cannot be split, or one side would be empty.
@@ -239,7 +239,7 @@ class Design:
 def _held_out(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes, the splits of examples, those of rows, and `Design.within`.
+    """Return the data with notes, the splits of examples, those of rows, and of rows `within`.
 
     There is one split, or one per outer fold of a nested cross-validation or source. Examples that
     have lost all rows are neither in train nor in test.
@@ -297,7 +297,7 @@ def _held_out(
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes, the splits of examples, those of rows, and `Design.within`.
+    """Return the data with notes, the splits of examples, those of rows, and of rows `within`.
 
     A split tests one fold of a nested cross-validation and trains on the others. With
     `split.leave_out` the folds are the sources; those inside the sources are stratified by label

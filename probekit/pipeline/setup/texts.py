@@ -97,7 +97,7 @@ def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Texts:
+class ReadTexts:
     """Texts as a network reads them, and the tokens and sites that are captured of them.
 
     Attributes:
@@ -210,7 +210,7 @@ class TextReader:
         """Return the examples whose activations can be had, and their tokens."""
         return dataset, tokens
 
-    def read(self, dataset: Dataset) -> Texts:
+    def read(self, dataset: Dataset) -> ReadTexts:
         """Return the examples that have all positions, as the model reads them.
 
         There is a warning if texts were truncated. Examples without activations are left out.
@@ -246,7 +246,7 @@ class TextReader:
                 "tokens.too_long to `skip`."
             )
             findings.append(Finding("warning", "truncated", message))
-        return Texts(
+        return ReadTexts(
             dataset=dataset,
             tokenizer=self.encoder.tokenizer,
             tokens=tokens,
