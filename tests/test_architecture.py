@@ -38,7 +38,7 @@ LEVELS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 # The order of the folders inside a package, where it matters: each imports from those before it.
-# Modules beside the folders are above all of them, and may not be imported by them.
+# Other modules of the package are above all of them.
 FOLDERS = {
     "pipeline": "setup look engines capture measure intervene experiment compare",
 }
