@@ -5,9 +5,11 @@ The folder of each analysis has a file for some floors of the package:
 section.py  its section of the experiment file, and the rules of its keys: `check(settings,
             experiment)`. It imports no numerics
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
-            `tables(settings, chosen)`: the rows of its files; `transferred(...)`: those of a
+            `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
             transfer between data sets
-page.py     what the page of a run shows: `sections(tables)`, then `curves(tables)`
+page.py     what the page of a run shows, by place: `first_figures(run)` after the layer curve, and
+            `figures(run)` after all others; `sections(run)` and `curves(run)` before the table of
+            all sites, `details(run)` and `examples(run)` after the figures that are folded
 
 Each of these doors is found by its name, and an analysis has those that it needs. No module outside
 of the folders names an analysis. This one imports no libraries, so that files and commands are
@@ -33,10 +35,10 @@ class Analysis:
     """One analysis of the selected probe.
 
     Attributes:
-        name: the name of its folder, and of its section if it has one.
+        name: the name of its folder.
         tables: names of the columns that are read of each of its files, by their type.
-        section: class of its section, a field of `Experiment` of its name; "" if it has none.
-        switch: otherwise the key that asks for it, such as `probe.layers`.
+        key: the key that asks for it: its name if it has a section, or another one such as
+            `probe.layers`, null in an experiment without it; "" for none, if every run has it.
         tasks: tasks of the kinds of probe that it allows; see `ProbeSection.tasks`.
         needs: what these kinds do, for a message.
         texts: name of its further texts in the record of a run; "" if it captures none.
@@ -44,8 +46,7 @@ class Analysis:
 
     name: str
     tables: Mapping[str, Mapping[str, str]]
-    section: str = ""
-    switch: str = ""
+    key: str = ""
     tasks: str = ""
     needs: str = ""
     texts: str = ""
@@ -55,14 +56,9 @@ class Analysis:
         """The name of its first table."""
         return next(iter(self.tables))
 
-    @property
-    def key(self) -> str:
-        """The path of the key that asks for it: null in an experiment without it."""
-        return self.name if self.section else self.switch
-
     def settings(self, experiment: Any) -> Any:
         """Return the value of its key; None if an experiment does not ask for it."""
-        path = self.key.split(".")
+        path = self.key.split(".") if self.key else []
         return reduce(lambda value, name: getattr(value, name, None), path, experiment)
 
     @cache  # noqa: B019, as the table is never dropped
@@ -72,8 +68,18 @@ class Analysis:
         return getattr(import_module(module), name, None) if find_spec(module) else None
 
 
-# In the order of their sections on a page.
+# In the order of what they show at the same place of a page.
 ANALYSES = (
+    Analysis(
+        "sources",
+        {
+            "sources.csv": {
+                "text": "source column metric site probe left_out",
+                "number": "value ci_low ci_high chance within within_low within_high difference C",
+                "count": "n_test n_groups",
+            }
+        },
+    ),
     Analysis(
         "monitor",
         {
@@ -83,7 +89,7 @@ ANALYSES = (
                 "number": RATES,
             }
         },
-        section="MonitorSection",
+        key="monitor",
         tasks="classification aggregated",
         needs="classify each row, or `probe.aggregate`",
         texts="negatives",
@@ -103,7 +109,7 @@ ANALYSES = (
                 "count": "n_positive n_negative",
             },
         },
-        switch="probe.layers",
+        key="probe.layers",
         tasks="classification regression",
         needs="read each row",
     ),
@@ -116,10 +122,44 @@ ANALYSES = (
                 "count": "n_draws n_changed n_test n_left_out",
             }
         },
-        section="LeakageSection",
+        key="leakage",
         tasks="classification",
         needs="classify each row",
         texts="dropped",
+    ),
+    Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
+    Analysis(
+        "features",
+        {"features.csv": {"text": "site feature label", "count": "rank k", "number": "share"}},
+    ),
+    Analysis(
+        "directions",
+        {
+            "scatter.csv": {"text": "method axis_x axis_y label", "finite": "x y"},
+            "cosines.csv": {
+                "text": "site_a site_b",
+                "finite": "cosine",
+                "count": "n_directions n_features n_halvings",
+                "number": "null_high half_cosine certainty",
+            },
+        },
+    ),
+    Analysis(
+        "aggregation",
+        {
+            "aggregation.csv": {
+                "text": "rule metric",
+                "boolean": "is_selected",
+                "count": "n_texts",
+                "number": "C value n_equal auroc auroc_low auroc_high equal equal_low equal_high "
+                "rho rho_low rho_high",
+            },
+            "flagged.csv": {
+                "text": "label",
+                "count": "tokens n_texts",
+                "finite": "score share",
+            },
+        },
     ),
 )
 TABLES = {file: types for one in ANALYSES for file, types in one.tables.items()}
@@ -151,5 +191,6 @@ def without_analyses(experiment: Model) -> Model:
         return section.model_copy(update={name: value})
 
     for analysis, _ in asked(experiment):
-        experiment = without(experiment, analysis.key.split("."))
+        if analysis.key:
+            experiment = without(experiment, analysis.key.split("."))
     return experiment

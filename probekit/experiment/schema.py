@@ -528,13 +528,13 @@ def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:
         raise rule_error(f"`{key}` requires data without a given split", key)
     specs = [spec for kind in probe.kinds for spec in kind.specs]
     for one, settings in asked(experiment):
-        name = one.name if one.section else f"{one.key.rpartition('.')[2]}: {settings}"
-        if split.folds is not None:
+        name = one.key if one.key == one.name else f"{one.key.rpartition('.')[2]}: {settings}"
+        if one.key and split.folds is not None:
             raise rule_error(
                 f"`{name}` needs a single test set, without `split.folds` and `split.leave_out`",
                 one.key,
             )
-        if not all({spec.task, spec.kind} & {*one.tasks.split()} for spec in specs):
+        if one.key and not all({spec.task, spec.kind} & {*one.tasks.split()} for spec in specs):
             raise rule_error(f"`{name}` needs kinds of probe that {one.needs}", one.key)
         check = one.door("section", "check")
         if check is not None:

@@ -110,59 +110,18 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
-SOURCES = (
-    TableColumn("source", "value of the column, left out whole"),
-    TableColumn("column", "column of the data"),
-    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
-    TableColumn("value", "score of the source, by probes fitted on the others", "number"),
-    *limits("ci_", "its 95 % interval over groups"),
-    TableColumn("chance", "score of predictions that ignore the activations", "number"),
-    TableColumn(
-        "within", "score of the same rows, by probes that were also fitted on it", "number"
-    ),
-    *limits("within_", "its 95 % interval over groups"),
-    TableColumn("difference", "`value` minus `within`", "number"),
-    TableColumn("n_test", "number of rows of the source", "count"),
-    TableColumn("n_groups", "number of groups of these rows", "count"),
-    TableColumn("site", "site chosen on the other sources"),
-    TableColumn("probe", "kind of probe chosen on the other sources"),
-    TableColumn("C", "penalty selected on the other sources", "number"),
-    TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
-)
-
 # Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
 
-def _types(**names_of_type: str) -> dict[str, ColumnType]:
-    """Return the type of each column, given the names of the columns of each type."""
-    of_types: Any = names_of_type  # the keys are types of columns
-    return {name: of for of, names in of_types.items() for name in names.split()}
-
-
-# Columns that the page reads of tables that only some runs have.
-PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
-    "confusion.csv": _types(text="truth guess", count="n"),
-    "scatter.csv": _types(text="method axis_x axis_y label", finite="x y"),
-    "cosines.csv": _types(
-        text="site_a site_b",
-        finite="cosine",
-        count="n_directions n_features n_halvings",
-        number="null_high half_cosine certainty",
-    ),
-    "reliability.csv": _types(
-        text="probe site position",
-        number="head low high n_rows confidence accuracy ci_low ci_high",
-    ),
-    "sources.csv": {column.name: column.type for column in SOURCES},
-    "features.csv": _types(text="site feature label", count="rank k", number="share"),
-    "aggregation.csv": {
-        **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
-        **dict.fromkeys(("C", "value", "n_equal"), "number"),
-        **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
-    },
-    "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
-    **{file: _types(**types) for file, types in TABLES.items()},
+_RELIABILITY = {
+    "text": "probe site position",
+    "number": "head low high n_rows confidence accuracy ci_low ci_high",
+}
+# Columns that the page reads of tables that only some runs have, with their types.
+PAGE_TABLES: Mapping[str, Mapping[str, Any]] = {
+    file: {name: of for of, names in types.items() for name in names.split()}
+    for file, types in {**TABLES, "reliability.csv": _RELIABILITY}.items()
 }
 
 

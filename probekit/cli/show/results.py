@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -13,7 +13,7 @@ from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.parts import Shown, of_analyses, rule_sections
+from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -60,7 +60,8 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    rows = site_rows(load_table(result.results), v)
+    table = load_table(result.results)
+    rows = site_rows(table, v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -100,8 +101,7 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
-    run = Shown(result.folder, result.table, v)
-    for section in chain(of_analyses("sections", run), rule_sections(run)):
+    for section in of_analyses("sections", Shown(result.folder, table, record)):
         echo(f"\n{section.title}")
         show_table(section.items[0])
 

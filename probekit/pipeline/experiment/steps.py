@@ -45,7 +45,6 @@ from probekit.pipeline.measure.significance import (
     p_value_rows,
     reliability_rows,
     scored,
-    source_rows,
 )
 from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
@@ -61,7 +60,6 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 from probekit.results.table import (
     DIFFERENCES,
     RESULTS,
-    SOURCES,
     load_table,
     make_table,
     only,
@@ -183,7 +181,7 @@ def run_source(
             load_table(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
-            *(page_table(folder.path, name) for name in ("sources.csv", "aggregation.csv")),
+            partial(page_table, folder.path),
         )
         record = RunRecord(
             **described_run(source, probers, prompts, card),
@@ -252,11 +250,6 @@ def _write_scores(
     folder.write("config.yaml", dump_settings(source.experiment))
     for name, text in source.files.items():
         folder.write(name, text)
-    column = source.experiment.split.leave_out
-    if column is not None:
-        of_sources = source_rows(results, table, source.design, prober, column)
-        if of_sources:
-            folder.write("sources.csv", csv_text(make_table(of_sources, SOURCES)))
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),

@@ -278,7 +278,7 @@ class RunResult:
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
-        tables = ("sources", *(Path(file).stem for file in TABLES), "aggregation")
+        tables = [name for file in TABLES if (name := Path(file).stem) in vars(RunResult)]
         more = [f".{name}" for name in tables if getattr(self, name) is not None]
         lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)

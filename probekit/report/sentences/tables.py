@@ -12,7 +12,6 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
@@ -25,7 +24,6 @@ from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
 from probekit.results.selection import site_with_head
 from probekit.results.table import (
-    OF_RULES,
     SAME_FEATURES,
     concatenated,
     metric_name,
@@ -335,7 +333,6 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
     return value, interval
 
 
-MOST_FEATURES = 20  # shown without unfolding the table
 # Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
 _FORMATS: Mapping[str, Callable[..., str]] = {
     **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
@@ -354,8 +351,8 @@ TESTED: Columns = {"difference": "difference", "p": "p"}
 TEST_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
 
 
-def written_table(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
-    """Return rows of a file as a table with these columns."""
+def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: Any) -> ResultTable:
+    """Return rows of a file as a table with these columns, and other options of `ResultTable`."""
     parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
     cells = [
         tuple(
@@ -364,49 +361,4 @@ def written_table(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTab
         )
         for row in rows.to_dict("records")
     ]
-    return ResultTable(title, list(columns), cells, css="narrow")
-
-
-def rules_table(rules: pd.DataFrame) -> ResultTable:
-    """Return the rules by which an aggregated probe may score a text, in the order of the file.
-
-    Args:
-        rules: rows of aggregation.csv.
-    """
-    metric = metric_name(str(rules["metric"].iloc[0]))
-    columns: dict[Column | str, str] = {"rule": "rule", f"{metric}, cross-validated": "value"}
-    if rules["n_equal"].notna().any():  # of more labels only the score
-        columns |= {title: name for name, title in OF_RULES.items()}
-        columns["texts of equal length"] = "n_equal"
-    starred = rules["rule"] + np.where(rules["is_selected"], " *", "")
-    return written_table("Rules that score a text", columns, rules.assign(rule=starred))
-
-
-def features_tables(features: pd.DataFrame) -> list[ResultTable]:
-    """Return the features that k-sparse probes selected, best first; from the 21st in a second one.
-
-    Args:
-        features: rows of features.csv.
-    """
-    columns: Columns = {
-        "rank": "rank",
-        Column("feature", "site", "code"): "feature",
-        "smallest k": "k",
-        "share explained": "share",
-        Column("highest mean for", "site"): "label",
-    }
-    return [
-        replace(written_table(title, columns, shown), is_sortable=True, head=1)
-        for title, shown in (
-            ("Table of the best features", features[:MOST_FEATURES]),
-            ("Table of the next features", features[MOST_FEATURES:]),
-        )
-        if len(shown)
-    ]
-
-
-RULES = (
-    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
-    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
-    "texts of both labels at each length. Correlation with length: rank correlation within labels."
-)
+    return ResultTable(title, list(columns), cells, css="narrow", **options)
