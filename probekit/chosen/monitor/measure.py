@@ -18,13 +18,12 @@ from probekit.experiment.data import read_negatives
 from probekit.lazy_rows import Features, LazyRows
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.pipeline.measure.text_rules import detections
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold
+from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
@@ -108,6 +107,23 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     chosen.save(replace(probe, facts=facts), MONITOR)
     return {"monitor.csv": rows}
+
+
+def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:
+    """Return the scores for a label of all rows X, or of some texts (n_texts,).
+
+    Args:
+        probe: the probe.
+        label: one of its labels.
+        X: rows (n_samples, n_features).
+        texts: the rows of each text, for an aggregated probe; None for probes of rows.
+    """
+    if texts is None:
+        parts = [probe.for_class(label, probe.scores(block)) for _, block in X.blocks()]
+        return np.concatenate(parts)
+    rows = texts.rows[np.argsort(texts.example_of_row, kind="stable")]
+    of_texts = np.split(rows, np.cumsum(np.bincount(texts.example_of_row))[:-1])
+    return np.array([probe.for_class(label, probe.scores(X[one]))[-1] for one in of_texts])
 
 
 def transferred(
