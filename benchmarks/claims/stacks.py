@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.pipeline.measure.selected_probe import HALVINGS
-from probekit.pipeline.measure.stack import stack_tables
+from probekit.chosen.directions.measure import HALVINGS
+from probekit.chosen.stack.measure import tables as stack_tables
+from probekit.chosen.stack.page import ALONE
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.layers import certainty, unit_rows
-from probekit.report.figures.chosen_figures import ALONE
+from probekit.results.selection import chosen_row
 from probekit.results.table import RESULTS, make_table
 
 SITES, FEATURES = 6, 40
@@ -121,7 +123,8 @@ def tables(data: ProbeData, X: list[np.ndarray]) -> dict[str, list[dict[str, Any
     blocks = {site.text: x for site, x in zip(sites, X, strict=True)}
     source = SimpleNamespace(rows=rows, block=lambda site, _: blocks[site.text])
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    return stack_tables(source, [prober], results, table)
+    chosen: Any = SelectedProbe(chosen_row(table), table, results, source, [prober], None)
+    return stack_tables("stack", chosen)
 
 
 def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float]:

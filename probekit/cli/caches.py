@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from probekit.activations.records import Location
     from probekit.cli.show import terminal
     from probekit.experiment import bundled, loader, locations
-    from probekit.pipeline.capture import captures, jobs, ray_workers
-    from probekit.pipeline.experiment import run_job
+    from probekit.pipeline.capture import captures, jobs
+    from probekit.pipeline.experiment import ray_workers, run_job
     from probekit.results import record
 globals().update(later(__file__))
 

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from probekit.experiment import loader, locations, study
     from probekit.model.weights import sources
     from probekit.pipeline.compare import compare, transfer
-    from probekit.pipeline.experiment import plan
-    from probekit.pipeline.study import run as studies
+    from probekit.pipeline.experiment import plan, run_study
     from probekit.probes.kinds import registry
     from probekit.report import texts
     from probekit.report.causes import findings
@@ -204,7 +203,7 @@ def plan_command(
         experiment = loader.load_any(what, overrides)
         if isinstance(experiment, study.Study):
             with watching() as watcher:
-                numbers = studies.plan_study(experiment, plan.Machines(**machines), watcher)
+                numbers = run_study.plan_study(experiment, plan.Machines(**machines), watcher)
         else:
             numbers = plan.plan_run(experiment, plan.Machines(**machines))
     else:

@@ -6,9 +6,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+from probekit.chosen.registry import ANALYSES
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RunRecord
 
@@ -148,7 +150,7 @@ class MachinePaths:
     @classmethod
     def of_run(cls, config: Mapping[str, Any], model: str) -> MachinePaths:
         """Return the paths in the settings that a page shows, and in the name of the model."""
-        sections = ("model", "activations", "data", "monitor", "leakage")
+        sections = ("model", "activations", "data", *(one.key for one in ANALYSES))
         return cls.of(*map(config.get, sections), model)
 
     def hide(self, text: str) -> str:
@@ -280,3 +282,22 @@ def _quantile(scores: Sequence[float], share: float) -> float:
 
 def _clipped(strength: float) -> float:
     return min(max(strength, 0.0), 1.0)
+
+
+def pieces(
+    text: str, span: tuple[int, int] | None, probed: tuple[int, int] | None = None
+) -> list[tuple[str, str]]:
+    """Return the pieces of a text with their class in the style sheet: `span`, `probed` or both.
+
+    >>> pieces("the old dog", (4, 7), (7, 11))
+    [('the ', ''), ('old', 'span'), (' ', ''), ('dog', 'probed')]
+    """
+    if probed is not None:  # a token may begin with a space
+        start = probed[1] - len(text[slice(*probed)].lstrip())
+        probed = (start, probed[1])
+    named = [(name, ends) for name, ends in (("span", span), ("probed", probed)) if ends]
+    cuts = sorted({0, len(text), *(end for _, ends in named for end in ends)})
+    return [
+        (text[a:b], " ".join(name for name, (start, end) in named if start <= a and b <= end))
+        for a, b in pairwise(cuts)
+    ]

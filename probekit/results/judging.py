@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -74,8 +74,7 @@ def judge(
     table: pd.DataFrame,
     differences: pd.DataFrame,
     grid: Sequence[float] = (),
-    sources: pd.DataFrame | None = None,
-    rules: pd.DataFrame | None = None,
+    rows_of: Callable[[str], pd.DataFrame | None] = lambda _: None,
 ) -> Verdict:
     """Return the verdict of a run.
 
@@ -84,9 +83,9 @@ def judge(
         differences: rows of differences.csv.
         grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
             choice of C counts as an end of the grid.
-        sources: rows of sources.csv; None without sources.
-        rules: rows of aggregation.csv; None without an aggregated probe.
+        rows_of: returns the rows of another file of the run, None if it has none.
     """
+    sources, rules = rows_of("sources.csv"), rows_of("aggregation.csv")
     nested, best, picks = is_nested(table), chosen_row(table), choices(table)
     reported = headline_row(table) if nested else best
     compared = {} if reported is None else compared_rows(reported, table)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.registry import TABLES
 from probekit.errors import DataError
 from probekit.files import read_csv
 from probekit.model.config import MAX_LAYERS
@@ -109,82 +110,18 @@ DIFFERENCES = (
     TableColumn("n_groups", "number of groups among these rows", "number"),
 )
 
-SOURCES = (
-    TableColumn("source", "value of the column, left out whole"),
-    TableColumn("column", "column of the data"),
-    TableColumn("metric", "name of the metric", allowed=tuple(METRICS)),
-    TableColumn("value", "score of the source, by probes fitted on the others", "number"),
-    *limits("ci_", "its 95 % interval over groups"),
-    TableColumn("chance", "score of predictions that ignore the activations", "number"),
-    TableColumn(
-        "within", "score of the same rows, by probes that were also fitted on it", "number"
-    ),
-    *limits("within_", "its 95 % interval over groups"),
-    TableColumn("difference", "`value` minus `within`", "number"),
-    TableColumn("n_test", "number of rows of the source", "count"),
-    TableColumn("n_groups", "number of groups of these rows", "count"),
-    TableColumn("site", "site chosen on the other sources"),
-    TableColumn("probe", "kind of probe chosen on the other sources"),
-    TableColumn("C", "penalty selected on the other sources", "number"),
-    TableColumn("left_out", "why the source does not count in the mean; empty if it does"),
-)
-
 # Numbers on the scores and lengths of texts, with intervals: columns of aggregation.csv.
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
 
-def _types(**names_of_type: str) -> dict[str, ColumnType]:
-    """Return the type of each column, given the names of the columns of each type."""
-    of_types: Any = names_of_type  # the keys are types of columns
-    return {name: of for of, names in of_types.items() for name in names.split()}
-
-
-_TEST_RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
-_OF_DIFFERENCE = "difference difference_low difference_high p"
-
-# Columns that the page reads of tables that only some runs have.
-PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
-    "confusion.csv": _types(text="truth guess", count="n"),
-    "scatter.csv": _types(text="method axis_x axis_y label", finite="x y"),
-    "cosines.csv": _types(
-        text="site_a site_b",
-        finite="cosine",
-        count="n_directions n_features n_halvings",
-        number="null_high half_cosine certainty",
-    ),
-    "reliability.csv": _types(
-        text="probe site position",
-        number="head low high n_rows confidence accuracy ci_low ci_high",
-    ),
-    "sources.csv": {column.name: column.type for column in SOURCES},
-    "features.csv": _types(text="site feature label", count="rank k", number="share"),
-    "aggregation.csv": {
-        **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
-        **dict.fromkeys(("C", "value", "n_equal"), "number"),
-        **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
-    },
-    "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
-    "monitor.csv": _types(
-        finite="fpr threshold fpr_bound",
-        count="false_positives n_negatives n_groups n_positive n_test_negative",
-        number=_TEST_RATES,
-    ),
-    "leakage.csv": _types(
-        text="metric",
-        number=f"value without_cues without_others {_OF_DIFFERENCE}",
-        count="n_draws n_changed n_test n_left_out",
-    ),
-    "stack.csv": _types(
-        text="metric",
-        number=f"value ci_low ci_high single {_OF_DIFFERENCE} C",
-        count="n_sites n_test",
-    ),
-    "cascade.csv": _types(
-        text="setting",
-        finite="fpr passed_1 passed_2 cost",
-        number=_TEST_RATES,
-        count="n_positive n_negative",
-    ),
+_RELIABILITY = {
+    "text": "probe site position",
+    "number": "head low high n_rows confidence accuracy ci_low ci_high",
+}
+# Columns that the page reads of tables that only some runs have, with their types.
+PAGE_TABLES: Mapping[str, Mapping[str, Any]] = {
+    file: {name: of for of, names in types.items() for name in names.split()}
+    for file, types in {**TABLES, "reliability.csv": _RELIABILITY}.items()
 }
 
 

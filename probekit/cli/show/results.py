@@ -13,6 +13,7 @@ from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
 from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
@@ -27,7 +28,6 @@ from probekit.report.sentences.tables import (
     comparison_table,
     filled_columns,
     in_words,
-    own_sections,
     site_rows,
 )
 from probekit.report.texts import line_label
@@ -60,7 +60,8 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    rows = site_rows(load_table(result.results), v)
+    table = load_table(result.results)
+    rows = site_rows(table, v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -100,9 +101,9 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
-    for title, table, _ in own_sections(result.folder):
-        echo(f"\n{title}")
-        show_table(table)
+    for section in of_analyses("sections", Shown(result.folder, table, record)):
+        echo(f"\n{section.title}")
+        show_table(section.items[0])
 
 
 def show_warnings(result: RunResult) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -23,24 +23,21 @@ from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import available_memory, fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
-from probekit.pipeline.experiment.prepare import TextRows, prepare, width_of
-from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads
-
-if TYPE_CHECKING:
-    from probekit.pipeline.given.source import GivenSource  # imports pandas
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 17, 1024, 1 << 24
@@ -200,8 +197,7 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
 
 
 def cost_of(
-    experiment: AnyExperiment,
-    source: TextRows | GivenSource,
+    source: Engine,
     probers: Sequence[Prober],
     machines: Machines,
     *,
@@ -211,8 +207,7 @@ def cost_of(
     """Return the cost of an experiment.
 
     Args:
-        experiment: the experiment.
-        source: its rows, or its given activations.
+        source: the experiment with its rows, and with their activations if these are given.
         probers: the rows and settings at each position.
         machines: the device, and the throughput if it need not be measured.
         limit: expected seconds of a sample from which it is not measured.
@@ -222,23 +217,21 @@ def cost_of(
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
-    given, n_networks, of_capture = dict[int, LazyRows](), 1, dict[str, Any]()
-    sizes, is_on_cpu = dict[str, Any](), machines.device == "cpu"
-    if isinstance(source, TextRows):
-        assert isinstance(experiment, Experiment)
-        widths: Sequence[int] = [width_of(one, source.config) for one in source.selections]
-        sizes = plan_capture(experiment, source, machines.device)
-        n_networks = sizes["caches"]
-        dtype = getattr(torch, experiment.on_device("cpu").model.dtype)
-        if is_on_cpu:
-            sizes["capture_memory"], of_capture["note"] = _capture_memory(experiment, source, dtype)
-        if is_on_cpu and machines.throughput is None:
-            network = zero_network(source.config, dtype)
-            seconds = estimate_seconds(network, source.ids, source.plan, source.sites)
-            of_capture["capture"] = n_networks * seconds
+    experiment, widths, n_networks = source.experiment, source.widths, len(source.networks)
+    sizes, of_capture, given = dict[str, Any](), dict[str, Any](), dict[int, LazyRows]()
+    if source.texts is None:
+        sites = zip(widths, source.selections, strict=True)
+        given = {width: source.activations.block(site) for width, site in sites}
     else:
-        widths, blocks = source.widths, map(source.block, source.rows.selections)
-        given = dict(zip(widths, blocks, strict=True))
+        texts, source = source.texts, cast(NetworkEngine, source)
+        sizes = plan_capture(source, machines.device)
+        if machines.device == "cpu":
+            dtype = getattr(torch, source.experiment.on_device("cpu").model.dtype)
+            sizes["capture_memory"], of_capture["note"] = _capture_memory(source, dtype)
+            if machines.throughput is None:
+                network = zero_network(texts.config, dtype)
+                seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
+                of_capture["capture"] = n_networks * seconds
     size = round(2 * math.log2(len(probers[0].data.y)))
     key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
     with suppress(ConfigError):  # another machine has the device
@@ -249,17 +242,18 @@ def cost_of(
     return Cost(sizes, widths, known.get(key), **of_capture)
 
 
-def _capture_memory(experiment: Experiment, rows: TextRows, dtype: torch.dtype) -> tuple[int, str]:
+def _capture_memory(source: NetworkEngine, dtype: torch.dtype) -> tuple[int, str]:
     """Return the predicted peak memory of a capture on the CPU, in bytes.
 
     Also how the weights are read if they are larger than memory; "" otherwise.
     """
-    in_memory = experiment.model.in_memory is not None or fits_in_memory(
-        count_parameters(rows.config) * dtype.itemsize
+    texts, config = source.texts, source.texts.config
+    in_memory = source.experiment.model.in_memory is not None or fits_in_memory(
+        count_parameters(config) * dtype.itemsize
     )
-    shards = make_shards(make_batches(rows.ids, rows.plan, batch_tokens("cpu")), SHARD_ROWS)
-    note = "" if in_memory else described_reading(rows.config, dtype, "cpu", shards)
-    return capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory), note
+    shards = make_shards(make_batches(texts.ids, texts.plan, batch_tokens("cpu")), SHARD_ROWS)
+    note = "" if in_memory else described_reading(config, dtype, "cpu", shards)
+    return capture_bytes(config, dtype, texts.sites, shards, in_memory=in_memory), note
 
 
 def task_seconds(
@@ -388,18 +382,11 @@ def plan_run(
     """
     check_device_name(machines.device)
     times, began = dict[str, dict[str, float]](), time.perf_counter()
-    source: TextRows | GivenSource
-    if isinstance(experiment, ActivationExperiment):
-        from probekit.pipeline.given.source import read_given  # imports pandas
-
-        source = read_given(experiment)
-        rows: Rows = source.rows
-    else:
-        rows = source = prepare(experiment)
+    source = prepare(experiment, How(machines.device))
     start = START_UP + time.perf_counter() - began
-    probers = make_probers(experiment, rows, machines.device)
+    probers = make_probers(experiment, source.design, machines.device)
     known = {} if known is None else known
-    cost = cost_of(experiment, source, probers, machines, limit=_LIMIT, known=known)
+    cost = cost_of(source, probers, machines, limit=_LIMIT, known=known)
     numbers, bytes_of_number = cost.sizes, 4
     if "caches" in numbers:
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]

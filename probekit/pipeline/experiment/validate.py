@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import numpy as np
 
-from probekit.activations.replies import NotGeneratedError, Replies
+from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, size_in_words
 from probekit.data.examples import Finding, by_level
-from probekit.data.positions import IntArray
 from probekit.errors import DataError, ProbekitError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
 from probekit.model.network import Network
-from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
-from probekit.pipeline.experiment.prepare import TextRows, prepare, read_card
-from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.replies import experiment_replies
-from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.source import TASK, target_network
-from probekit.pipeline.measure.probers import (
-    make_probers,
-    usable_cores,
-)
+from probekit.pipeline.measure.probers import make_probers, usable_cores
+from probekit.pipeline.measure.record import findings
+from probekit.pipeline.setup.design import ExperimentDesign
+from probekit.pipeline.setup.texts import read_card
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
-
-if TYPE_CHECKING:
-    from probekit.pipeline.given.source import GivenSource  # imports pandas
 
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
@@ -139,39 +130,31 @@ def _of_experiment(
 ) -> ValidationReport:
     """Return the report on an experiment; `known` has times of other cells, see `cost_of`."""
     read_card(experiment.data)
-    source: TextRows | GivenSource
-    more, n_edits = list[Finding](), 0
+    n_edits = 0
     try:
         experiment = make_experiment(experiment, data)
-        if isinstance(experiment, ActivationExperiment):
-            from probekit.pipeline.given.source import read_given  # imports pandas
+        source = prepare(experiment, How(to_compute=False, replies="stored"))
+        if source.texts is None:
+            source = source.open(lambda _: {})
+        design, texts = source.design, source.texts
+        probers = make_probers(experiment, design)
+        found = [*findings(design, probers)]
+        if texts is not None and experiment.probe.reads == "classes":
+            found += _separating_words(design)
+        if isinstance(experiment, Experiment) and experiment.interventions:
+            from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 
-            source = read_given(experiment).open(None)
-            rows: Rows = source.rows
-            n_rows, n_bytes = len(rows.example), source.given.n_bytes
-        else:
-            generate = partial(_stored_replies, experiment.on_device("cpu"))
-            rows = source = prepare(experiment, generate)
-            n_rows, n_bytes = len(source.plan.example), 0  # rows of all positions
-        probers = make_probers(experiment, rows)
-        more += findings(rows, probers)
-        if isinstance(experiment, Experiment):
-            assert isinstance(source, TextRows)
-            more += _separating_words(source) if experiment.probe.reads == "classes" else []
-            if experiment.interventions:
-                from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
-
-                of_causes, n_edits = cause_findings(experiment, source)
-                more += of_causes
+            of_causes, n_edits = cause_findings(cast(NetworkEngine, source))
+            found += of_causes
     except NotGeneratedError as error:
         return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
     here = Machines(workers=usable_cores())
-    cost = cost_of(experiment, source, probers, here, limit=_LIMIT, known=known)
+    cost = cost_of(source, probers, here, limit=_LIMIT, known=known)
     sizes, seconds = cost.sizes, dict[str, float]()
     if cost.note:
-        more.append(Finding("info", "weights-larger-than-memory", cost.note))
+        found.append(Finding("info", "weights-larger-than-memory", cost.note))
     if cost.capture is not None:
         seconds["capture"] = cost.capture
     (seconds["probe"],) = probing_times(cost.tasks, sizes["memory"], 0, here).values()
@@ -179,27 +162,15 @@ def _of_experiment(
         n_tokens = sizes["caches"] * sizes["tokens"]
         seconds["interventions"] = n_edits * seconds["capture"] / n_tokens / 2
     return ValidationReport(
-        by_level(more),
-        n_examples=len(rows.dataset),
-        n_rows=n_rows,
-        n_sites=len(sizes.get("sites", rows.selections)),
-        bytes=sizes.get("bytes", n_bytes),
+        by_level(found),
+        n_examples=len(design.dataset),
+        n_rows=len(design.example if texts is None else texts.plan.example),  # at all positions
+        n_sites=len(source.widths if texts is None else texts.sites),
+        bytes=sizes.get("bytes", source.n_bytes),
         seconds=seconds,
         memory=sizes["memory"],
         capture_memory=sizes.get("capture_memory", 0),
     )
-
-
-def _stored_replies(
-    experiment: Experiment, tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
-) -> Replies:
-    """Return the replies that an earlier run on the CPU has generated.
-
-    Raises:
-        NotGeneratedError: there are none; the message has the number of prompts.
-    """
-    model = target_network(experiment, "cpu", TASK, to_compute=False)
-    return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
@@ -262,19 +233,19 @@ def capture_key(experiment: AnyExperiment) -> str:
     return digest_json({name: settings.get(name) for name in names})
 
 
-def _separating_words(rows: TextRows) -> list[Finding]:
+def _separating_words(design: ExperimentDesign) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
     Of several splits the first is used, of several positions the last, which reads most of a reply.
     There is no warning if the training rows of the sample have a single label.
     """
-    last = len(rows.positions) - 1
-    read, _ = rows.texts_at(last)
+    last = len(design.positions) - 1
+    read, _ = design.texts_at(last)
     assert read is not None
     texts = np.array([text[-_MOST_CHARACTERS:] for text in read], dtype=object)
-    types = rows.positions[last].types
-    classes, codes = np.unique(rows.labels, return_inverse=True)
-    split = rows.splits[0]
+    types = design.positions[last].types
+    classes, codes = np.unique(design.labels, return_inverse=True)
+    split = design.splits[0]
     train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]
     test = np.random.default_rng(0).permutation(split.test)[:_MOST_ROWS]
     if len(np.unique(codes[train])) < 2:

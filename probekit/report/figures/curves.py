@@ -1,4 +1,4 @@
-"""Curves of scores by training rows, features k and share of a reply, and of norms by layer."""
+"""Curves of scores by training rows, features k and share of a reply; norms; reliability."""
 
 from __future__ import annotations
 
@@ -12,11 +12,22 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from probekit.amounts import format_number
 from probekit.probes.targets import BASELINES
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels
-from probekit.report.figures.line_labels import name_lines
-from probekit.report.figures.style import LEVELS, LINES, NORMS, TEMPLATE, layer_axis, plotly_text
+from probekit.report.figures.line_labels import name_lines, name_traces
+from probekit.report.figures.style import (
+    LEVELS,
+    LINES,
+    NORMS,
+    TEMPLATE,
+    error_bars,
+    layer_axis,
+    plain_line,
+    plotly_text,
+    series_marker,
+)
 from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.results.selection import (
     chosen_row,
@@ -36,6 +47,8 @@ MOST_LOG_TICKS = 8
 SIZE = r"^k_sparse:(?P<k>\d+)$"  # kind of probe that uses k features
 LEAST_SIZES = 3  # values of k; fewer make no curve
 MOST_SITES = 3  # lines of a curve by k
+# Vertical domains of a reliability diagram: row counts on their own axis below accuracy curves.
+COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 SITE = ["line", "site", "position"]  # columns that identify a site in the curve by k
 
 
@@ -273,3 +286,76 @@ def sparse_curve(table: pd.DataFrame) -> go.Figure:
     labels = draw_levels(figure, references, ends)
     _log_ticks(figure, "features, k", {k: f"{k:,.0f}" for k in sizes}, ends)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
+
+
+def reliability_figure(bins: pd.DataFrame) -> go.Figure:
+    """Return the reliability diagram, with bars for the number of rows in each bin.
+
+    A calibrated probe lies on the dashed diagonal; below it, the probe is overconfident.
+
+    Args:
+        bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
+            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `probe` names
+            the lines.
+
+    >>> figure = reliability_figure(pd.DataFrame([dict(low=0.5, high=0.6, n_rows=9, confidence=0.55,
+    ...     accuracy=0.4, ci_low=0.3, ci_high=0.5)]))
+    >>> [trace.name for trace in figure.data]
+    ['perfectly calibrated', 'all', 'rows: all']
+    """
+    style = LEVELS["chance"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_trace(plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
+    names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
+    lines = bins.groupby(names, sort=False)
+    for number, (name, of_probe) in enumerate(lines):
+        label = plotly_text(name)
+        points = of_probe.sort_values("confidence")
+        # Accuracy by confidence with intervals as error bars, and bars of row counts.
+        marker = series_marker(number + 1, 8)
+        shared = {
+            "legendgroup": label,
+            "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
+            "hoverinfo": "text",
+        }
+        line = go.Scatter(
+            x=points["confidence"].tolist(),
+            y=points["accuracy"].tolist(),
+            error_y=error_bars(points, "accuracy", 1),
+            name=label,
+            mode="lines+markers",
+            line={"color": marker["color"], "width": 2},
+            marker={"symbol": marker["symbol"], "size": 8},
+            **shared,
+        )
+        counts = go.Bar(
+            x=((points["low"] + points["high"]) / 2).tolist(),
+            y=points["n_rows"].tolist(),
+            yaxis="y2",
+            name=f"rows: {label}",
+            showlegend=False,
+            marker={"color": marker["color"], "line": {"width": 0}},
+            opacity=0.6,
+            **shared,
+        )
+        figure.add_traces([line, counts])
+    figure.update_layout(
+        showlegend=False,
+        barmode="group",
+        xaxis={"title_text": "confidence in the prediction", "range": [0, 1.02], "anchor": "y2"},
+        yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
+        yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
+    )
+    if len(lines) > 1:
+        name_traces(figure)
+    return figure
+
+
+def _bin_hover(row: pd.Series) -> str:
+    accuracy = format_number(row["accuracy"], row["ci_low"], row["ci_high"])
+    return (
+        f"<b>confidence above {row['low']:.2f} to {row['high']:.2f}</b><br>"
+        f"mean confidence: {format_number(row['confidence'])}<br>accuracy: {accuracy}<br>"
+        f"test rows: {row['n_rows']:,.0f}"
+    )

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
@@ -277,7 +278,7 @@ class RunResult:
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
-        tables = ("sources", "monitor", "stack", "cascade", "leakage", "aggregation")
+        tables = [name for file in TABLES if (name := Path(file).stem) in vars(RunResult)]
         more = [f".{name}" for name in tables if getattr(self, name) is not None]
         lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)

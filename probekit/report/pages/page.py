@@ -136,11 +136,12 @@ class Files:
 
 @dataclass(frozen=True)
 class View:
-    """A part of a page with a template of its own, such as attention or coloured tokens."""
+    """A part of a page with a template of its own, and scripts, such as coloured tokens."""
 
     kind: ClassVar = "view"
     template: str
     values: Mapping[str, Any]
+    scripts: Sequence[str] = ()
 
     @property
     def html(self) -> Markup:

@@ -16,7 +16,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
@@ -185,7 +185,7 @@ def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, o
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_capture(experiment, prepare(experiment))
+    numbers = plan_capture(prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)

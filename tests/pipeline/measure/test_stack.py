@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from probekit.chosen.stack.measure import site_scores
+from probekit.chosen.stack.measure import tables as stack_tables
 from probekit.errors import ConfigError
-from probekit.pipeline.measure.stack import site_scores, stack_tables
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -53,7 +55,9 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
     result = replace(result, place=place)
     rows = SimpleNamespace(selections=[site], positions=[SimpleNamespace(text="last")])
     source = SimpleNamespace(rows=rows, block=lambda *_: X)
-    found = stack_tables(source, [prober], [result], make_table(result.rows, RESULTS))["stack.csv"]
+    table = make_table(result.rows, RESULTS)
+    chosen = SelectedProbe(chosen_row(table), table, [result], source, [prober], None)
+    found = stack_tables("stack", chosen)["stack.csv"]
     (row,) = [row for row in found if row["metric"] == metric]
     assert row["value"] == pytest.approx(row["single"], abs=0.1)
     assert [one["metric"] for one in found if one["p"] is not None] == [metric]

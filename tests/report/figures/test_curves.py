@@ -6,8 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.chosen_figures import reliability_figure
-from probekit.report.figures.curves import norm_curve
+from probekit.report.figures.curves import norm_curve, reliability_figure
 from probekit.report.figures.line_labels import name_traces
 from tests.stored import drawn
 

@@ -1,35 +1,31 @@
 """A probe of the scores of all sites, compared with the best single site and with a cascade.
 
 stack.csv     scores of the stack, and their differences from the selected probe
-cascade.csv   see `probekit.pipeline.measure.cascade`
+cascade.csv   see `probekit.chosen.stack.cascade`
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.stack.cascade import cascade_rows, network_share, word_scores
 from probekit.lazy_rows import LazyRows
-from probekit.pipeline.experiment.prepare import TextRows
-from probekit.pipeline.experiment.source import Source
-from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
-from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
+from probekit.probes.score.scored import Predictor, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
-from probekit.results.selection import chosen_row, site_with_head
+from probekit.results.selection import site_with_head
 from probekit.results.table import only
 
 
-def stack_tables(
-    source: Source, probers: Sequence[Prober], results: Sequence[SiteResult], table: pd.DataFrame
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of stack.csv and cascade.csv, by file; empty without a selected probe.
+def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of stack.csv and cascade.csv, by file.
 
     stack.csv has a row for each metric; only the difference of the main metric has a p-value.
     cascade.csv has no rows without texts and two classes; see `word_scores`.
@@ -38,29 +34,19 @@ def stack_tables(
     all sites of a position. Scores of a training row are those of fits without its fold, so that
     no probe of the stack has seen it; those of a test row are of the fits on all training rows.
     The penalty of each site is that of the run, and the folds of the stack are those of the sites.
-
-    Args:
-        source: rows and activations.
-        probers: the prober of each position.
-        results: the results of all sites.
-        table: the rows of results.csv.
     """
-    chosen = chosen_row(table)
-    if chosen is None:
-        return {}
-    position = [one.text for one in source.rows.positions].index(chosen["position"])
-    prober, kind = probers[position], str(chosen["probe"])
+    source, position, prober = chosen.source, chosen.position, chosen.prober
+    spec, of_site, kind = chosen.spec, chosen.site.text, chosen.spec.text
     fits = only(
-        table, target="task", split="test", probe=kind, position=chosen["position"]
+        chosen.table, target="task", split="test", probe=kind, position=chosen.row["position"]
     ).drop_duplicates(["site", "head"])
     penalties = {
         site_with_head(row["site"], row["head"]): None if pd.isna(row["C"]) else float(row["C"])
         for _, row in fits.iterrows()
     }
-    spec = next(spec for spec in prober.settings.kinds if spec.text == kind)
-    sites = {site.text: site for site in source.rows.selections if site.text in penalties}
+    sites = {site.text: site for site in source.selections if site.text in penalties}
     columns = [
-        site_scores(prober, spec, source.block(site, position), penalties[name])
+        site_scores(prober, spec, source.activations.block(site, position), penalties[name])
         for name, site in sites.items()
     ]
     second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
@@ -75,12 +61,12 @@ def stack_tables(
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
     of_stack = stack.site(stacked)
     own = of_stack.predictions[Predictor(second.text, "task")]
-    name, of_site = Predictor(kind, "task"), site_with_head(chosen["site"], chosen["head"])
+    name = Predictor(kind, "task")
     (single,) = (
         one.predictions[name]
-        for one in results
+        for one in chosen.results
         if name in one.predictions
-        and one.place["position"] == chosen["position"]
+        and one.place["position"] == chosen.row["position"]
         and site_with_head(one.place["site"], one.place["head"]) == of_site
     )
     resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
@@ -106,9 +92,8 @@ def stack_tables(
         )
     tables, words = {"stack.csv": rows}, word_scores(prober)
     if words is not None:
-        X = source.block(sites[of_site], position)
-        n_layers = cast(TextRows, source.rows).config.n_layers
-        of_layer = site_scores(prober, spec, X, penalties[of_site], is_exact=True)
+        n_layers = source.axis_sizes["n_layers"]
+        of_layer = site_scores(prober, spec, chosen.features, penalties[of_site], is_exact=True)
         of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
         stages = [words, of_layer[:, 0], of_all[:, 0]]
         costs = [0.0, network_share([of_site], n_layers), network_share(sites, n_layers)]

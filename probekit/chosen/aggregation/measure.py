@@ -20,29 +20,29 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Codes, Floats, Mask
-from probekit.probes.data import GroupedTokens
-from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
 from probekit.probes.score.scored import Predictions, with_interval
-from probekit.results.table import OF_RULES, PAGE_TABLES
+from probekit.results.table import OF_RULES
 
 MOST_STEPS = 60  # numbers of tokens in flagged.csv
 LONGEST = 0.95  # share of the texts that are no longer than the last of these numbers
+OF_EACH = [name + end for name in OF_RULES for end in ("", "_low", "_high")]
 SIMILAR = 0.1  # lengths count as equal if they differ by at most this share
 
 
-def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFrame]:
-    """Return the tables of an aggregated probe by file name.
+def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
+    """Return the tables of an aggregated probe by file name; nothing for probes of rows.
 
     Without two labels, the rules have only their cross-validated score. Rules are those of the
     saved probe; test texts are scored by the probes that were fitted without them.
     """
-    (spec,) = (one for one in prober.settings.kinds if one.text == kind)
+    if chosen.predictions is None or not chosen.reads_texts:
+        return {}
+    prober, spec, X = chosen.prober, chosen.spec, chosen.features
     running, rows = [], []
     for fitted, tested in prober.text_sides:
         probe = prober.text_probe(spec, X, fitted)
@@ -60,8 +60,9 @@ def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFram
     labels, groups, lengths = codes[first], data.groups[first], np.bincount(fitted.example_of_row)
     rules: list[dict[str, Any]] = []
     for rule, scored in probe.of_rules_.items():
-        row = {"rule": rule, "is_selected": rule == probe.rule_, "C": scored.C, "metric": main}
-        row |= {"value": METRICS[main].sign * scored.rating, "n_texts": len(first)}
+        row = {"rule": rule, "is_selected": rule == probe.rule_, "metric": main}
+        row |= {"n_texts": len(first), "C": scored.C, "value": METRICS[main].sign * scored.rating}
+        row |= dict.fromkeys(["n_equal", *OF_EACH], np.nan)
         if is_binary:
             held_out = ClassPredictions.of_scores(
                 labels, scored.held_out, True, probe.fold_of_text_, positive=positive
@@ -77,7 +78,7 @@ def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFram
                 row |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
             row["n_equal"] = int(equal.sum())
         rules.append(row)
-    tables = {"aggregation.csv": pd.DataFrame(rules, columns=[*PAGE_TABLES["aggregation.csv"]])}
+    tables = {"aggregation.csv": pd.DataFrame(rules)}
     if is_binary:
         of_rows, sign = codes[np.concatenate(rows)], 1 if positive else -1
         tables["flagged.csv"] = _flagged(data.classes[of_rows], [sign * one for one in running])
@@ -145,20 +146,3 @@ def over_groups(metric: str, predictions: Predictions, groups: NDArray[np.generi
     if len(np.unique(groups)) < 2:
         return Interval(np.nan, np.nan, np.nan)
     return with_interval(metric, [predictions], Resamples.leave_one_out(groups))
-
-
-def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:
-    """Return the scores for a label of all rows X, or of some texts (n_texts,).
-
-    Args:
-        probe: the probe.
-        label: one of its labels.
-        X: rows (n_samples, n_features).
-        texts: the rows of each text, for an aggregated probe; None for probes of rows.
-    """
-    if texts is None:
-        parts = [probe.for_class(label, probe.scores(block)) for _, block in X.blocks()]
-        return np.concatenate(parts)
-    rows = texts.rows[np.argsort(texts.example_of_row, kind="stable")]
-    of_texts = np.split(rows, np.cumsum(np.bincount(texts.example_of_row))[:-1])
-    return np.array([probe.for_class(label, probe.scores(X[one]))[-1] for one in of_texts])

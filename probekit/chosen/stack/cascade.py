@@ -23,7 +23,7 @@ from probekit.probes.controls.baselines import text_outputs
 from probekit.probes.fitters import label_column
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import RATES, thresholds
-from probekit.probes.score.monitor import rates_at
+from probekit.probes.score.scored import rates_at
 from probekit.results.table import EMBED_DEPTH, depth_of
 
 SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0)  # of the rows of a stage, passed on to the next

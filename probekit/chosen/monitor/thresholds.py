@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL, counted
 from probekit.errors import DataError
 from probekit.probes.arrays import Floats, Mask
-from probekit.probes.score.metrics import RATES, ClassPredictions, Resamples, with_alarms
-from probekit.probes.score.scored import with_interval
+from probekit.probes.score.metrics import Resamples
+from probekit.probes.score.scored import rates_at
 
 
 def upper_bound(share: Any, n_groups: int) -> Any:
@@ -128,27 +128,3 @@ def monitor_rows(
             "n_positive": int(is_positive.sum()),
             "n_test_negative": int((~is_positive).sum()),
         } | rates_at(threshold, tested, is_positive, resamples)
-
-
-def rates_at(
-    threshold: float, scores: Floats, is_positive: Mask, resamples: Resamples
-) -> dict[str, float]:
-    """Return `tpr` and `test_fpr` of rows at a threshold, each with its limits `_low` and `_high`.
-
-    Intervals are those of the metrics at a fixed false positive rate.
-
-    Args:
-        threshold: rows with a higher score raise an alarm.
-        scores: scores of the rows for the positive class, shape (n_test,).
-        is_positive: which rows are of the positive class, shape (n_test,).
-        resamples: resamples of the rows.
-    """
-    truth, of_classes = is_positive.astype(np.int64), np.stack([0 * scores, scores], axis=1)
-    predictions = ClassPredictions(truth, truth, 2, of_classes, positive=1)
-    # The metrics read these alarms; the rate in their names has no meaning here.
-    alarmed = with_alarms(predictions, np.full(len(RATES), threshold))
-    rates: dict[str, float] = {}
-    for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-        found = with_interval(metric, [alarmed], resamples)
-        rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-    return rates
