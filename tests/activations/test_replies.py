@@ -299,7 +299,7 @@ def test_a_part_is_a_store_of_all_tokens(made):
 def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
     root = tmp_path / "caches"
     shutil.copytree(made[0], root)
-    [place] = upkeep.replies_in(root)
+    [place] = upkeep.all_in(root)
     summary = upkeep.summarize(place)
     assert summary.key == place.name == f"replies-{made[1].key}"
     assert summary.rows == sum(map(len, finished(made[1])))
