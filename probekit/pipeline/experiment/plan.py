@@ -40,7 +40,7 @@ from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
-_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 17, 1024, 1 << 24
+_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.

@@ -33,7 +33,7 @@ from probekit.terminal import SILENT, Watcher
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
-_LIMIT = 2.0  # expected seconds of a sample from which its time is not measured
+_LIMIT = 4.0  # expected seconds of a sample from which its time is not measured
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 
 
