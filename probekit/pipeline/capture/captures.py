@@ -135,7 +135,7 @@ def capture_further(
     root = default_root() if cache_root is None else cache_root
     work = source.reading(texts).work(TASK, root)
     captured = fill(work, root, step="capture further texts", watcher=watcher)
-    return CapturedRows(source.experiment, {TASK: captured})
+    return CapturedRows(source.experiment, {TASK: captured.store})
 
 
 def lay_out(

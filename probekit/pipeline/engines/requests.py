@@ -152,7 +152,7 @@ class RequestsEngine(NetworkEngine):
 
     def described(self) -> dict[str, Any]:
         """Return facts of the network, as of other texts, and the tensor that each site is."""
-        errors = self.activations.captured[TASK].store.errors(self.texts.sites)
+        errors = self.activations.stores[TASK].errors(self.texts.sites)
         # A store has rows of another engine only of sites that they were verified as.
         identities = {
             site: TensorIdentity(

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from probekit.activations.records import Location
 from probekit.errors import (
@@ -33,8 +33,7 @@ from probekit.errors import (
     StoreError,
     StoreMismatchError,
 )
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
-from probekit.experiment.schema import Experiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
@@ -51,6 +50,7 @@ from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
+_SETTINGS: TypeAdapter[AnyExperiment] = TypeAdapter(AnyExperiment)
 
 
 class TaskDone(NamedTuple):
@@ -137,10 +137,8 @@ class RunJob:
         try:
             with as_store_error("read", path):
                 content = unseal(regular(path).read_bytes(), str(path), FORMAT)
-            is_given = "activations" in content["experiment"]
-            settings = ActivationExperiment if is_given else Experiment
-            text = json.dumps(content.pop("experiment"))
-            return cls(settings.model_validate_json(text), **content)
+            experiment = _SETTINGS.validate_json(json.dumps(content.pop("experiment")))
+            return cls(experiment, **content)
         except StoreError:
             if path.exists():
                 raise
