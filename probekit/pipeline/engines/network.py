@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
@@ -17,10 +16,9 @@ from torch import Tensor
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
-from probekit.activations.local import Files, as_place, join
+from probekit.activations.local import Files, as_place
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
-from probekit.activations.store import ActivationStore, files_at
-from probekit.activations.upkeep import is_cache
+from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import MASSIVE, IntArray
@@ -139,15 +137,6 @@ class CapturedRows(Activations):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": {}}
-
-    @property
-    def caches(self) -> dict[str, str]:
-        """Folder or URL of each cache; absolute, as a worker may be started in another folder."""
-        places = {name: store.folder for name, store in self.stores.items()}
-        return {
-            name: str(place.absolute() if isinstance(place, Path) else place)
-            for name, place in places.items()
-        }
 
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
@@ -381,18 +370,6 @@ class NetworkEngine(Engine):
         """Return the engine with the activations in caches, by target."""
         stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
         return replace(self, activations=CapturedRows(self.experiment, stores))
-
-    def copied_in(self, root: Location) -> tuple[Activations, set[str]]:
-        """Return the rows in copies of the caches in a folder, and the sites in all copies."""
-        copies, copied = dict[str, ActivationStore](), set(self.texts.sites)
-        for target, own in self.activations.stores.items():
-            place = join(root, own.identity.key)
-            if not is_cache(files_at(place)):
-                return self.activations, set()
-            copy = copies[target] = ActivationStore.open(place)
-            finished = [site for site in copied if not copy.missing(site)]
-            copied = {one for one in finished if copy.digest_of([one]) == own.digest_of([one])}
-        return CapturedRows(self.experiment, copies), copied
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
