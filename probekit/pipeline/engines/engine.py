@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from probekit.activations.capture import Captured
@@ -35,7 +34,7 @@ class Activations(ABC):
         stores: the cache of each network, by target; empty without caches.
     """
 
-    stores: Mapping[str, ActivationStore] = MappingProxyType({})
+    stores: Mapping[str, ActivationStore]
 
     @abstractmethod
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
