@@ -64,7 +64,6 @@ _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less th
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
-_POSITIONS_AT_ONCE = 4096  # positions in memory when means are computed from a cache
 
 
 class Reader(ABC):
@@ -120,14 +119,16 @@ class StoredRows(Reader):
 
     @abstractmethod
     def of_tokens(
-        self, texts: Sequence[IntArray], text: IntArray, positions: IntArray, sites: Sequence[str]
-    ) -> list[Tensor]:
+        self, batch: forward.Batch, text: IntArray, places: IntArray, plan: RowPlan,
+        sites: Sequence[str],
+    ) -> list[Tensor]:  # fmt: skip
         """Return the activations of tokens, shape [token ...] for each site.
 
         Args:
-            texts: the ids of each text, longest first.
-            text: the index of the text of each token, ascending, shape (n_tokens,).
-            positions: the position of each token in its text, shape (n_tokens,).
+            batch: the texts.
+            text: the index of each token's text in the batch, ascending, shape (n_tokens,).
+            places: the index of each token's position in those of the plan, shape (n_tokens,).
+            plan: the positions of all rows.
             sites: full names.
         """
 
@@ -137,10 +138,10 @@ class StoredRows(Reader):
         """Yield the rows of batches."""
         for batch in batches:
             counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
-            positions = plan.positions[forward.ranges(plan.offsets[batch.rows], counts)]
+            places = forward.ranges(plan.offsets[batch.rows], counts)
             row = np.repeat(np.arange(len(counts)), counts)
-            values = self.of_tokens(batch.sequences, batch.member[row], positions, sites)
-            if len(positions) > len(counts):  # rows of one position each need no mean
+            values = self.of_tokens(batch, batch.member[row], places, plan, sites)
+            if len(places) > len(counts):  # rows of one position each need no mean
                 numbers = torch.from_numpy(row), torch.from_numpy(counts)
                 values = [forward.row_means(one, *numbers, plan.skip_massive) for one in values]
             of_site = zip(sites, values, strict=True)
@@ -500,7 +501,7 @@ def fill(
     with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.sites)
-        _derive(store, root, work.sites)
+        _derive(work, root)
         missing = work.missing_sites()  # by shard
         done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
         watcher.progress(step, done, store.n_rows)
@@ -517,15 +518,31 @@ def fill(
     return Captured(store, computed, n_shards - computed, root=store.digest_of(work.sites))
 
 
-def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class CachedTokens(StoredRows):
+    """Tokens in another cache, by the row of each position of a plan in it."""
+
+    store: ActivationStore
+    rows: IntArray
+
+    def of_tokens(
+        self, _batch: forward.Batch, _text: IntArray, places: IntArray, _plan: RowPlan,
+        sites: Sequence[str],
+    ) -> list[Tensor]:  # fmt: skip
+        """Return the cached rows of tokens at each site."""
+        return [torch.from_numpy(self.store.read(site, self.rows[places])) for site in sites]
+
+
+def _derive(work: Work, root: Location) -> None:
     """Fill missing sites of a store from caches of all tokens under `root`.
 
     Raises:
         StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
-    identity, n_layers = store.identity, config_of(store.identity.config).n_layers
+    store, identity = work.store, work.store.identity
+    n_layers = config_of(identity.config).n_layers
     unfilled = [
-        site for site in sites if _is_at_all_positions(site, n_layers) and store.missing(site)
+        site for site in work.sites if _is_at_all_positions(site, n_layers) and store.missing(site)
     ]
     has_means = store.spec.sizes.positions > store.n_rows
     # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
@@ -545,8 +562,10 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
         if source_rows is not None:
             source.verify(available)
-            for site in available:
-                fill_site(store, source.read, site, source_rows)
+            copying = replace(
+                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None
+            )
+            copying.compute(copying.missing_sites())
             store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]
 
@@ -572,36 +591,6 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
-
-
-def fill_site(
-    store: ActivationStore,
-    read: Callable[[str, IntArray], FloatArray],
-    site: str,
-    source_rows: IntArray,
-) -> None:
-    """Commit the missing shards of a site: means over rows that are stored elsewhere.
-
-    Args:
-        store: the store to fill.
-        read: returns rows of a site that are stored elsewhere, by their numbers.
-        site: full name.
-        source_rows: number of such a row for each position of the store's rows.
-    """
-    offsets, skip_massive = store.layout.plan.offsets, store.identity.pooling != "mean"
-    for shard in store.missing(site):
-        rows_of_shard = store.shards[shard]
-        # Parts of about _POSITIONS_AT_ONCE positions bound the memory.
-        part_of_row = np.cumsum(np.diff(offsets)[rows_of_shard]) // _POSITIONS_AT_ONCE
-        with store.writing([site], shard) as writers:
-            for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part_of_row)) + 1):
-                counts = offsets[rows + 1] - offsets[rows]
-                position_indices = forward.ranges(offsets[rows], counts)
-                picked = torch.from_numpy(read(site, source_rows[position_indices]))
-                row_of_picked = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-                count = torch.from_numpy(counts)
-                means = forward.row_means(picked, row_of_picked, count, skip_massive)
-                writers[site].append(means.to(picked.dtype).numpy())
 
 
 class ShardDone(NamedTuple):

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from probekit.activations.capture import StoredRows
+from probekit.activations.forward import Batch
 from probekit.activations.local import Files, join
 from probekit.activations.records import (
     FORMAT_OF_REPLIES,
@@ -100,11 +101,12 @@ class Replies(StoredRows):
         return np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
     def of_tokens(
-        self, texts: Sequence[IntArray], text: IntArray, positions: IntArray, sites: Sequence[str]
+        self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
         """Return the rows of tokens of finished texts at each site."""
-        first = np.array([self._first_row[_bytes(ids)] for ids in texts])
-        return [torch.from_numpy(self.read(site, first[text] + positions)) for site in sites]
+        first = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
+        rows = first[text] + plan.positions[places]
+        return [torch.from_numpy(self.read(site, rows)) for site in sites]
 
 
 def _bytes(ids: Sequence[int] | IntArray) -> bytes:

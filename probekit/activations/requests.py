@@ -28,6 +28,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from probekit.activations.capture import StoredRows
+from probekit.activations.forward import Batch
 from probekit.activations.given.formats import natural, reading
 from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
@@ -318,7 +319,7 @@ class Requests(StoredRows):
         )
 
     def of_tokens(
-        self, texts: Sequence[IntArray], text: IntArray, positions: IntArray, sites: Sequence[str]
+        self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
         """Return the hidden states of tokens at each site; one file is open at a time.
 
@@ -327,8 +328,8 @@ class Requests(StoredRows):
         """
         parts, layers = list[list[Tensor]](), [self.layers[site] for site in sites]
         for number in np.unique(text):
-            request = self.chosen[texts[number].tobytes()]
-            parts.append(request.states(layers, positions[text == number]))
+            request = self.chosen[batch.sequences[number].tobytes()]
+            parts.append(request.states(layers, plan.positions[places[text == number]]))
         return list(map(torch.cat, zip(*parts, strict=True)))
 
     def check(self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray) -> None:

@@ -130,7 +130,7 @@ def capture_further(
     root = default_root() if cache_root is None else cache_root
     work = source.reading(texts).work(TASK, root)
     captured = fill(work, root, step="capture further texts", watcher=watcher)
-    return CapturedRows(source.experiment, {TASK: captured})
+    return CapturedRows(source.experiment, {TASK: captured.store})
 
 
 def lay_out(
@@ -167,14 +167,14 @@ def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     """Return the size of an experiment's capture, without reading weights.
 
     Args:
-        source: the experiment with its texts.
+        source: the experiment with its texts, prepared for the device.
         device: compute device, such as `cuda`, whose type sets the size of batches.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(device)
-    experiment, texts = source.experiment.on_device(device), source.texts
+    experiment, texts = source.experiment, source.texts
     network = network_class(texts.config)(texts.config, seed=None)
     network.to(getattr(torch, experiment.model.dtype))
     tokenizer, tokens, plan = texts.tokenizer.digest, texts.ids, texts.plan

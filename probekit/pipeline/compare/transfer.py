@@ -205,7 +205,7 @@ def transfer(
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
         "digests": {one.name: one.source.design.dataset.digest for one in sets},
-        "weights": first.source.activations.captured[TASK].store.identity.weights,
+        "weights": first.source.activations.stores[TASK].identity.weights,
         "compared_with": checks_of_files(first.experiment),
         "notes": list(result.notes),
         "versions": versions(),
@@ -260,13 +260,13 @@ def make_sets(
     for one, prober in zip(prepared, probers, strict=True):
         source, further = replace(one, models=models), {}
         step = f"capture {one.experiment.name}"
-        captured = {TASK: fill(source.work(TASK, root), root, step=step, watcher=watcher)}
+        store = fill(source.work(TASK, root), root, step=step, watcher=watcher).store
         for analysis, _ in asked(one.experiment):
             if analysis.door("measure", "transferred") is not None:
                 further[analysis.texts] = capture_further(
                     source, analysis.texts, source.selections, cache_root=root, watcher=watcher
                 )
-        source = replace(source, activations=CapturedRows(one.experiment, captured))
+        source = replace(source, activations=CapturedRows(one.experiment, {TASK: store}))
         sets.append(TransferSet(one.experiment.name, one.experiment, source, prober, further))
     return sets
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from probekit.activations.capture import Captured
-from probekit.activations.records import Location
+from probekit.activations.store import ActivationStore
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.engines.table import How
@@ -28,7 +28,13 @@ TASK = "task"  # target of the probed model, as opposed to those of untrained ne
 
 
 class Activations(ABC):
-    """Rows of activations by site, position and network; picklable for worker processes."""
+    """Rows of activations by site, position and network; picklable for worker processes.
+
+    Attributes:
+        stores: the cache of each network, by target; empty without caches.
+    """
+
+    stores: Mapping[str, ActivationStore]
 
     @abstractmethod
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
@@ -43,11 +49,6 @@ class Activations(ABC):
     @abstractmethod
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
-
-    @property
-    def caches(self) -> dict[str, str]:
-        """Folder or URL of the cache of each network, by target; empty without caches."""
-        return {}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -128,13 +129,6 @@ class Engine(ABC):
     def reopened(self, _caches: Mapping[str, str]) -> Self:
         """Return the engine with the activations that another process has captured."""
         return self
-
-    def copied_in(self, _root: Location) -> tuple[Activations, set[str]]:
-        """Return the rows, read from copies of the caches in a folder, and the sites in all copies.
-
-        A site is in a copy if it is finished and has the same digests.
-        """
-        return self.activations, set()
 
     def norms(self) -> list[Norms]:
         """Return the norms of the residual stream; empty if the model is unknown."""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
+from probekit.activations.store import ActivationStore
 from probekit.amounts import counted
 from probekit.analysis.identify import identify, integers
 from probekit.data.examples import Dataset, Finding, StringArray
@@ -106,6 +107,7 @@ class GivenRows(Activations):
 
     given: GivenActivations
     source: str
+    stores: Mapping[str, ActivationStore] = field(default_factory=dict)
 
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features)."""

@@ -7,20 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.capture import Captured, StoredRows, Work
+from probekit.activations.capture import StoredRows, Work
 from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
-from probekit.activations.local import Files, as_place, join
+from probekit.activations.local import Files, as_place
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
-from probekit.activations.store import ActivationStore, files_at
-from probekit.activations.upkeep import is_cache
+from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import MASSIVE, IntArray
@@ -128,11 +126,11 @@ class CapturedRows(Activations):
 
     Attributes:
         experiment: the settings.
-        captured: the cache of each network, by target.
+        stores: the cache of each network, by target.
     """
 
     experiment: Experiment
-    captured: Mapping[str, Captured]
+    stores: Mapping[str, ActivationStore]
     # The last site and position that was read of each network, with its rows, so that several heads
     # of a site need one read.
     _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
@@ -140,19 +138,10 @@ class CapturedRows(Activations):
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_last": {}}
 
-    @property
-    def caches(self) -> dict[str, str]:
-        """Folder or URL of each cache; absolute, as a worker may be started in another folder."""
-        places = {name: one.store.folder for name, one in self.captured.items()}
-        return {
-            name: str(place.absolute() if isinstance(place, Path) else place)
-            for name, place in places.items()
-        }
-
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
         assert not isinstance(site, GivenSite), "captures have no given sites"
-        store = self.captured[network].store
+        store = self.stores[network]
         # The rows of all positions are interleaved; see `interleave`.
         numbers = np.arange(position, store.n_rows, len(self.experiment.tokens.positions))
         sizes = [math.prod(store.row_shape(part.site)) for part in site.parts]
@@ -188,7 +177,7 @@ class CapturedRows(Activations):
 
     def _viewed(self, network: str, site: str, numbers: IntArray) -> FloatArray:
         """Return some rows of a whole site, shape (n_rows, ...), in the view of the experiment."""
-        store = self.captured[network].store
+        store = self.stores[network]
         values = store.read(site, numbers)
         if self.experiment.capture.view == "normalized":
             config = config_of(store.identity.config)
@@ -197,7 +186,7 @@ class CapturedRows(Activations):
 
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
-        experiment, identity = self.experiment, self.captured[TASK].store.identity
+        experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
         of_position = experiment.tokens.positions[position]
         of_reply: dict[str, float | str] = {}
@@ -374,31 +363,18 @@ class NetworkEngine(Engine):
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
-        return replace(self, activations=CapturedRows(self.experiment, capture(self)))
+        stores = {name: one.store for name, one in capture(self).items()}
+        return replace(self, activations=CapturedRows(self.experiment, stores))
 
     def reopened(self, caches: Mapping[str, str]) -> Self:
         """Return the engine with the activations in caches, by target."""
         stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
-        captured = {name: Captured(one, 0, 0, "") for name, one in stores.items()}
-        return replace(self, activations=CapturedRows(self.experiment, captured))
-
-    def copied_in(self, root: Location) -> tuple[Activations, set[str]]:
-        """Return the rows in copies of the caches in a folder, and the sites in all copies."""
-        copies, copied = dict[str, Captured](), set(self.texts.sites)
-        for target, captured in self.activations.captured.items():
-            own, place = captured.store, join(root, captured.store.identity.key)
-            if not is_cache(files_at(place)):
-                return self.activations, set()
-            copy = ActivationStore.open(place)
-            copies[target] = replace(captured, store=copy)
-            finished = [site for site in copied if not copy.missing(site)]
-            copied = {one for one in finished if copy.digest_of([one]) == own.digest_of([one])}
-        return CapturedRows(self.experiment, copies), copied
+        return replace(self, activations=CapturedRows(self.experiment, stores))
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
-        model, captured = self.models(TASK), self.activations.captured
-        errors = captured[TASK].store.errors(self.texts.sites)
+        model, stores, sites = self.models(TASK), self.activations.stores, self.texts.sites
+        errors = stores[TASK].errors(sites)
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=self.experiment.model.name,
@@ -407,18 +383,17 @@ class NetworkEngine(Engine):
             compared_with=checks_of_files(self.experiment),
             relative_errors={site: one[0] for site, one in errors.items()} or None,
         )
-        # The `root` of a capture is a digest of its rows, not a folder.
         digests = {
             "tokenizer": self.texts.tokenizer.digest,
-            **{f"weights ({name})": one.store.identity.weights for name, one in captured.items()},
-            "config": digest_json(captured[TASK].store.identity.config),
-            **{f"activations ({name})": one.root for name, one in captured.items()},
+            **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
+            "config": digest_json(stores[TASK].identity.config),
+            **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},
         }
         return {
             "model": facts,
             "digests": digests,
             "seeds": {"random_weights": self.experiment.model.random_seed},
-            "caches": {name: str(one.store.folder) for name, one in captured.items()},
+            "caches": {name: str(one.folder) for name, one in stores.items()},
         }
 
     def norms(self) -> list[Norms]:

@@ -6,9 +6,10 @@ of each layer of the files.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class ServedReader(TextReader):
             return dataset, tokens
         first = dataset.examples[unserved[0]]
         note = f"{len(unserved):,} of {counted(len(dataset), 'text')} have no hidden states"
-        missing = _section(self.experiment).missing
+        missing = cast(RequestsSection, self.experiment.capture.requests).missing
         if missing == "error" or len(unserved) == len(dataset):
             with self.experiment.at("capture", "requests"):
                 raise DataError(
@@ -82,8 +83,9 @@ class RequestsEngine(NetworkEngine):
         """Return the engine of an experiment whose section `capture` has requests."""
         experiment = experiment.on_device(how.device)
         reader, dataset = TextReader.of(experiment), read_rows(experiment)
+        section = cast(RequestsSection, experiment.capture.requests)
         with experiment.at("capture", "requests"):
-            requests = read_requests(Path(_section(experiment).folder), reader.config.d_model)
+            requests = read_requests(Path(section.folder), reader.config.d_model)
         reader = ServedReader(**vars(reader), requests=requests)
         models = Networks(experiment, how.device, to_compute=how.to_compute)
         return cls.of_rows(reader, models, dataset, stored=requests)
@@ -102,12 +104,13 @@ class RequestsEngine(NetworkEngine):
     def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
         """Return the capture from requests, after some rows are computed again by the network."""
         work = super().work(target, root, device)
-        if target != TASK or not (_section(self.experiment).layers or work.missing_sites()):
+        layers = cast(RequestsSection, self.experiment.capture.requests).layers
+        if target != TASK or not (layers or work.missing_sites()):
             return work
         with self.experiment.at("capture", "requests"), removed_after_failure(work.store):
-            return replace(work, reader=self._verified(work.model))
+            return replace(work, reader=self._verified(work.model, layers))
 
-    def _verified(self, model: Network) -> Requests:
+    def _verified(self, model: Network, stated: Mapping[str, str]) -> Requests:
         """Return the requests with the layer of each site, after some rows are computed again.
 
         Raises:
@@ -118,7 +121,7 @@ class RequestsEngine(NetworkEngine):
         of_layer, ids, positions = requests.sample(texts.ids, texts.plan, IDENTIFIED_ROWS)
         # Files number their layers, or name the site of each.
         names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()}
-        names |= _section(self.experiment).layers
+        names |= stated
         for layer, site in names.items():
             if layer not in of_layer:
                 near = nearest(layer, of_layer)
@@ -152,7 +155,7 @@ class RequestsEngine(NetworkEngine):
 
     def described(self) -> dict[str, Any]:
         """Return facts of the network, as of other texts, and the tensor that each site is."""
-        errors = self.activations.captured[TASK].store.errors(self.texts.sites)
+        errors = self.activations.stores[TASK].errors(self.texts.sites)
         # A store has rows of another engine only of sites that they were verified as.
         identities = {
             site: TensorIdentity(
@@ -162,10 +165,3 @@ class RequestsEngine(NetworkEngine):
             for site in self.texts.sites
         }
         return super().described() | {"identities": identities}
-
-
-def _section(experiment: Experiment) -> RequestsSection:
-    """Return the section `capture.requests`, which experiments of this engine have."""
-    section = experiment.capture.requests
-    assert section is not None
-    return section

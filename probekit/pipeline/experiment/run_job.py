@@ -22,9 +22,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from probekit.activations.local import join
 from probekit.activations.records import Location
+from probekit.activations.store import ActivationStore, files_at
+from probekit.activations.upkeep import is_cache
 from probekit.errors import (
     DamagedError,
     DeviceLostError,
@@ -33,11 +36,11 @@ from probekit.errors import (
     StoreError,
     StoreMismatchError,
 )
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
-from probekit.pipeline.engines.engine import Engine
-from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
@@ -51,6 +54,7 @@ from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
+_SETTINGS: TypeAdapter[AnyExperiment] = TypeAdapter(AnyExperiment)
 
 
 class TaskDone(NamedTuple):
@@ -103,7 +107,12 @@ class RunJob:
 
         `created` is the start time of the run, `bytes` the predicted memory of a worker.
         """
-        caches = source.activations.caches
+        places = {name: store.folder for name, store in source.activations.stores.items()}
+        # A worker may be started in another folder.
+        caches = {
+            name: str(place.absolute() if isinstance(place, Path) else place)
+            for name, place in places.items()
+        }
         # Nor can a record hold the name of a cache that is not UTF-8.
         if not source.is_shared or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
@@ -137,10 +146,8 @@ class RunJob:
         try:
             with as_store_error("read", path):
                 content = unseal(regular(path).read_bytes(), str(path), FORMAT)
-            is_given = "activations" in content["experiment"]
-            settings = ActivationExperiment if is_given else Experiment
-            text = json.dumps(content.pop("experiment"))
-            return cls(settings.model_validate_json(text), **content)
+            experiment = _SETTINGS.validate_json(json.dumps(content.pop("experiment")))
+            return cls(experiment, **content)
         except StoreError:
             if path.exists():
                 raise
@@ -282,9 +289,7 @@ def _work_on_run(
         while (job := RunJob.read(folder)) is None:
             yield None
         source = job.open(device)
-        near, copied = source.activations, set[str]()
-        if cache_root is not None:
-            near, copied = source.copied_in(cache_root)
+        near, copied = _copy_in(cache_root, source)
         sites = []
         for position, prober in enumerate(make_probers(job.experiment, source.design, device)):
             far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
@@ -334,3 +339,21 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
         if left:
             yield None
         tasks = left
+
+
+def _copy_in(cache_root: Location | None, source: Engine) -> tuple[Activations, set[str]]:
+    """Return the rows in copies of the caches in a folder, and the sites in all copies.
+
+    A site is in a copy if it is finished and has the same digests.
+    """
+    if cache_root is None or source.texts is None:
+        return source.activations, set()
+    copied, copies = set(source.texts.sites), dict[str, ActivationStore]()
+    for target, own in source.activations.stores.items():
+        place = join(cache_root, own.identity.key)
+        if not is_cache(files_at(place)):
+            return source.activations, set()
+        copy = copies[target] = ActivationStore.open(place)
+        finished = [site for site in copied if not copy.missing(site)]
+        copied = {one for one in finished if copy.digest_of([one]) == own.digest_of([one])}
+    return CapturedRows(cast(Experiment, source.experiment), copies), copied

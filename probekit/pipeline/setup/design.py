@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -122,32 +122,25 @@ class ExperimentDesign:
         dataset: Dataset,
         example: IntArray,
         positions: tuple[PositionRows, ...],
-        *,
-        n_read: int,
-        has_types: bool = True,
-        has_texts: bool = True,
-    ) -> ExperimentDesign:
+        **more: Any,
+    ) -> Self:
         """Return the design of an experiment, whose rows are held out by its section `split`.
 
         No word of the first position is on both sides of a split that is `word_disjoint`.
 
+        `more` are the other fields.
+
         Raises:
             DataError: the data cannot be split, or one side would be empty.
         """
-        dataset, *splits = _held_out(experiment, dataset, example, positions[0].types)
-        examples, rows, within = splits
-        return cls(
-            dataset=dataset,
-            n_read=n_read,
-            example=example,
-            examples=examples,
-            splits=rows,
-            within=within,
-            positions=positions,
-            findings=tuple(check_names("source", dataset, experiment.split.leave_out)),
-            has_types=has_types,
-            has_texts=has_texts,
+        dataset, examples, splits, within = _held_out(
+            experiment, dataset, example, positions[0].types
         )
+        findings = tuple(check_names("source", dataset, experiment.split.leave_out))
+        return cls(
+            dataset=dataset, example=example, examples=examples, splits=splits, within=within,
+            positions=positions, findings=findings, **more,
+        )  # fmt: skip
 
     @cached_property
     def labels(self) -> Strings:

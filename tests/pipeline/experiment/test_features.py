@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probekit.activations.capture import Captured
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.engines import network as network_module
@@ -40,8 +39,7 @@ def store(experiment, tmp_path_factory):
 
 def source_of(store, experiment):
     """A source that reads the rows of a store."""
-    captured = {TASK: Captured(store, 0, 0, "")}
-    return CapturedRows(experiment, captured)
+    return CapturedRows(experiment, {TASK: store})
 
 
 @pytest.fixture

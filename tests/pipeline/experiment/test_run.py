@@ -146,10 +146,6 @@ def test_norms_are_reported_per_site(planted, monkeypatch):
     assert not any(one["massive"] or one["read"]["last"] for one in norms)
 
 
-def norms_of(model, prepared):
-    return residual_norms(model, prepared.texts, prepared.design)[0]
-
-
 @pytest.mark.parametrize("at", ["last", "mean", "all"])
 def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     monkeypatch.setattr(network, "SAMPLE", 1000)
@@ -162,7 +158,7 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     for ids in {tuple(ids.tolist()) for ids in prepared.texts.ids}:
         _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_pre", 0)], logits=False)
         of_rows[ids] = cache["resid_pre", 0][0].norm(dim=-1)
-    found = norms_of(model, prepared)
+    found = residual_norms(model, prepared.texts, prepared.design)[0]
     assert found.site == "blocks.0.hook_resid_pre"
     first, others = ([n[part] for n in of_rows.values()] for part in (slice(1), slice(1, None)))
     assert found.first_position_norm == pytest.approx(np.median(torch.cat(first)), rel=1e-5)
@@ -173,7 +169,8 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     share = {"last": 0, "mean": is_red.mean(), "all": is_red.sum() / n_tokens}[at]
     assert found.read == {at: pytest.approx(share)}
     without = "tokens.position={at: mean, skip_massive: true}"
-    assert norms_of(model, prepare(own.load(without))).read == {}
+    other = prepare(own.load(without))
+    assert residual_norms(model, other.texts, other.design)[0].read == {}
 
 
 def test_confusions_and_directions_belong_to_the_selected_probe(planted):
