@@ -140,6 +140,11 @@ class ActivationExperiment(SettingsFile):
         """The offset of each probed position, by its name in results; there is only one."""
         return {GIVEN_POSITION: 0}
 
+    @property
+    def interventions(self) -> tuple[()]:
+        """There are none without a network."""
+        return ()
+
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
         is_split = self.data.columns.split is not None

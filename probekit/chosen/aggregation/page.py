@@ -14,9 +14,9 @@ from probekit.amounts import percent
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
+from probekit.report.elements.texts import class_label
 from probekit.report.pages.parts import Shown
 from probekit.report.sentences.tables import written_table
-from probekit.report.texts import class_label
 from probekit.results.table import OF_RULES, metric_name
 
 NOTE = (

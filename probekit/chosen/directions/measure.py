@@ -24,7 +24,7 @@ from sklearn.preprocessing import StandardScaler
 from probekit.amounts import LEVEL, percent
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteSelection
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.engines.engine import Activations
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
@@ -144,7 +144,7 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     """
     if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
         return pd.DataFrame()
-    sites = chosen.source.rows.selections
+    sites = chosen.source.selections
     streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
@@ -164,7 +164,11 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
             assert penalty is None or isinstance(penalty, float)
             penalties[stream] = penalty
     job = partial(
-        _refitted_directions, chosen.source, chosen.position, chosen.prober.saved_rows, spec
+        _refitted_directions,
+        chosen.source.activations,
+        chosen.position,
+        chosen.prober.saved_rows,
+        spec,
     )
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}
@@ -192,7 +196,7 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
 
 
 def _refitted_directions(
-    source: Source,
+    activations: Activations,
     position: int,
     fitted: FittedRows,
     spec: ProbeSpec,
@@ -205,7 +209,7 @@ def _refitted_directions(
     the penalty of its probes.
     """
     site, penalty = item
-    X = source.block(site, position)
+    X = activations.block(site, position)
     permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
     return _unit_directions(permuted), _unit_directions(
         fitted.half_fits(spec, X, penalty, HALVINGS)

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 from probekit.amounts import counted, fixed, format_number
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
+from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
 from probekit.report.pages.parts import Shown
 from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS
-from probekit.report.texts import class_label
 from probekit.results.table import by_depth, only, ticks
 
 MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHERS`

@@ -71,7 +71,7 @@ def wrong_of_probes(
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors, names = [], [at.text for at in chosen.source.rows.positions]
+        errors, names = [], [at.text for at in chosen.source.design.positions]
         for number, ahead in worst.items():
             number_in_file = number_of.setdefault(number, len(number_of))
             guess = str(chosen.classes[predictions.guess[number]])
@@ -120,7 +120,7 @@ def worst_errors(
 
 def _example(chosen: SelectedProbe, number: int) -> Example:
     """Return the example of a test row, given its index among the test rows."""
-    rows, row = chosen.source.rows, chosen.prober.test_rows[number]
+    rows, row = chosen.source.design, chosen.prober.test_rows[number]
     return rows.dataset.examples[int(rows.example[row])]
 
 
@@ -128,7 +128,7 @@ def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int,
     """Return the characters of the one token that a test row reads; None if it reads several."""
     if chosen.reads_texts:
         return None
-    return chosen.source.rows.token_read(int(chosen.prober.test_rows[number]), position)
+    return chosen.source.design.token_read(int(chosen.prober.test_rows[number]), position)
 
 
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:

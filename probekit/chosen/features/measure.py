@@ -37,9 +37,9 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
     position, site = chosen.place_of(ranked.iloc[0])
     if isinstance(site, SiteConcatenation):
         return {}
-    prober, sizes_of_axes = chosen.probers[position], source.rows.axis_sizes
+    prober, sizes_of_axes = chosen.probers[position], source.axis_sizes
     sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
-    X = source.block(site, position)
+    X = source.activations.block(site, position)
     fitted = prober.saved_rows
     shares, y = fitted.explained(X), prober.data.y[fitted.rows]
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
@@ -49,7 +49,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
     rows = pd.DataFrame(
         {
             "site": site.text,
-            "position": source.rows.positions[position].text,
+            "position": source.design.positions[position].text,
             "rank": np.arange(len(best)) + 1,
             "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
             # The smallest size that is at least the rank, which counts from 1.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, counted
 from probekit.chosen.leakage.section import SPANS, LeakageSection
-from probekit.data.examples import Dataset, Example, Finding
+from probekit.data.examples import Example, Finding
 from probekit.data.positions import IntArray
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
-from probekit.experiment.schema import Experiment
-from probekit.pipeline.experiment.prepare import TextRows
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.exchange import ROUNDING
@@ -31,61 +31,42 @@ from probekit.probes.solve.layers import FittedLayers
 EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class DroppedRows(TextRows):
-    """Test texts without their cues, then without other words, draw by draw.
+def texts(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
+    """Return the test texts without their cues, then without other words, draw by draw.
 
-    Attributes:
-        changed: indices of these texts among the test rows, shape (n_changed,); the rows are those
-            of all of them without cues, then of all of them in each draw.
-        left_out: indices of the test rows that are not compared, shape (n_left_out,); see
-            `dropped_ranges`.
-    """
-
-    changed: IntArray
-    left_out: IntArray
-
-
-def texts(
-    settings: LeakageSection,
-    experiment: Experiment,
-    rows: TextRows,
-    read: Callable[[Dataset], TextRows],
-) -> DroppedRows:
-    """Return the test texts with cues, as they are read without them; the finding has their number.
+    These are the texts that can be compared; the finding has their number.
 
     Raises:
         MissingError: the file of cues does not exist.
         DataError: it has no words, or none of them is in a test text that can be compared.
     """
-    with experiment.at("leakage", "drop"):
-        return _dropped(settings, experiment, rows, read)
+    with source.experiment.at("leakage", "drop"):
+        return _dropped(settings, source)
 
 
-def _dropped(
-    settings: LeakageSection,
-    experiment: Experiment,
-    rows: TextRows,
-    read: Callable[[Dataset], TextRows],
-) -> DroppedRows:
-    pattern = None
-    if settings.drop != SPANS:
-        pattern = cue_pattern(Path(experiment.data.root) / settings.drop)
+def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tuple[int, int]]]:
+    """Return a function that returns the characters of each cue of an example."""
+    if settings.drop == SPANS:
+        return lambda example: [] if example.span is None else [example.span]
+    pattern = cue_pattern(Path(root) / settings.drop)
+    return lambda example: [match.span() for match in pattern.finditer(example.text)]
+
+
+def _dropped(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
+    experiment, own = source.experiment, source.texts
+    cues_in = _cues_in(settings, experiment.data.root)
     at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
-    test = rows.splits[0].test
-    with_cues, variants_of = list[int](), dict[int, list[Example]]()  # all variants of each text
+    test = source.design.splits[0].test
+    n_with_cues, variants_of = 0, dict[int, list[Example]]()  # all variants of each text
     for index, row in enumerate(test):
-        number = rows.example[row]
-        example = rows.dataset.examples[number]
+        number = own.example[row]
+        example = own.dataset.examples[number]
         span = example.span if at in ("span", "word") else None
-        if pattern is None:
-            cues = [] if example.span is None else [example.span]
-        else:
-            cues = [match.span() for match in pattern.finditer(example.text)]
+        cues = cues_in(example)
         if not cues:
             continue
-        with_cues.append(index)
-        characters = rows.tokens[number].offsets[_tokens_read(rows, row)]
+        n_with_cues += 1
+        characters = own.tokens[number].offsets[_tokens_read(own, row)]
         ends = [*characters.flatten().tolist(), *(span or ())]
         probed = None if at == "mean" else (min(ends), max(ends))
         variants = list[Example]()
@@ -95,76 +76,76 @@ def _dropped(
         if variants:
             variants_of[index] = variants
 
-    def planned() -> TextRows:
+    def planned() -> ReadTexts:
         """Return all texts without cues, then all texts in each draw."""
         examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
-        further = read(replace(rows.dataset, examples=examples))
+        further = source.reader.read(replace(own.dataset, examples=examples))
         assert len(further.example) == len(examples), "a shorter text has a row, too"
         return further
 
-    further, n_texts = planned() if variants_of else rows, len(variants_of)
+    further, n_texts = planned() if variants_of else own, len(variants_of)
     for place, index in enumerate([*variants_of] if at != "mean" else []):
         of_variants = range(place, n_texts * (1 + settings.draws), n_texts)
         read_ids = [_ids_read(further, one) for one in of_variants]
-        if any(ids != _ids_read(rows, test[index]) for ids in read_ids):
+        if any(ids != _ids_read(own, test[index]) for ids in read_ids):
             del variants_of[index]
-    left_out = [index for index in with_cues if index not in variants_of]
     message = (
         f"{len(variants_of):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
-        f"{len(left_out):,} more are not compared, because a cue is at the probed token, the token "
-        "would change, or there are too few other words."
+        f"{n_with_cues - len(variants_of):,} more are not compared, because a cue is at the probed "
+        "token, the token would change, or there are too few other words."
     )
     if not variants_of:
         raise DataError(f"{message} Give other cues, or probe another position.")
     further = further if len(variants_of) == n_texts else planned()
-    return DroppedRows(
-        **vars(replace(further, findings=(Finding("info", "leakage", message),))),
-        changed=np.array([*variants_of], dtype=np.int64),
-        left_out=np.array(left_out, dtype=np.int64),
-    )
+    return replace(further, findings=(Finding("info", "leakage", message),))
 
 
-def _tokens_read(rows: TextRows, row: int) -> IntArray:
+def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
     """Return the numbers of the tokens that a row reads, at all positions together."""
     # The row of each position reads a range of tokens; see `interleave`.
-    n = (len(rows.plan.offsets) - 1) // len(rows.example)
-    first, stop = rows.plan.offsets[[row * n, (row + 1) * n]]
-    return rows.plan.positions[first:stop]
+    n = (len(texts.plan.offsets) - 1) // len(texts.example)
+    first, stop = texts.plan.offsets[[row * n, (row + 1) * n]]
+    return texts.plan.positions[first:stop]
 
 
-def _ids_read(rows: TextRows, row: int) -> list[int]:
+def _ids_read(texts: ReadTexts, row: int) -> list[int]:
     """Return the ids of the tokens that a row reads."""
-    ids = np.asarray(rows.tokens[rows.example[row]].ids)
-    found: list[int] = ids[_tokens_read(rows, row)].tolist()
+    ids = np.asarray(texts.tokens[texts.example[row]].ids)
+    found: list[int] = ids[_tokens_read(texts, row)].tolist()
     return found
 
 
-def tables(_settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
+def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of leakage.csv.
 
     The probe is not fitted again, and its scores of texts without cues do not change.
     """
     dropped, X = chosen.further("dropped")
     prober, probe, spec = chosen.prober, chosen.saved, chosen.spec
-    assert isinstance(dropped, DroppedRows)
     assert probe is not None
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
     n_classes, tested = len(prober.data.classes), prober.rows_of(spec.text)
     fitted, truth = prober.saved_rows, prober.truth_of(spec.text)
+    # Indices among the test rows: of the texts that were changed, and of others with cues.
+    design, cues_in = chosen.source.design, _cues_in(settings, chosen.source.experiment.data.root)
+    examples = [design.dataset.examples[number] for number in design.example[tested]]
+    names = {one.id for one in dropped.dataset.examples}
+    changed = [n for n, one in enumerate(examples) if one.id in names]
+    left_out = [n for n, one in enumerate(examples) if cues_in(one) and one.id not in names]
     # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
     scores = [fit.class_scores(chosen.features.select(tested), n_classes)]
-    for of_variant in fit.class_scores(X, n_classes).reshape(-1, len(dropped.changed), n_classes):
+    for of_variant in fit.class_scores(X, n_classes).reshape(-1, len(changed), n_classes):
         scores.append(scores[0].copy())
-        scores[-1][dropped.changed] = of_variant
-    compared = np.delete(np.arange(len(tested)), dropped.left_out)
+        scores[-1][changed] = of_variant
+    compared = np.delete(np.arange(len(tested)), left_out)
     whole, without_cues, *random = (
         take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
     )
     counts = {
         "n_draws": len(random),
-        "n_changed": len(dropped.changed),
+        "n_changed": len(changed),
         "n_test": len(compared),
-        "n_left_out": len(dropped.left_out),
+        "n_left_out": len(left_out),
     }
     groups = prober.data.groups[tested[compared]]
     found = leakage_rows(whole, without_cues, random, groups, prober.main_metric)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,15 @@ import numpy as np
 from probekit.amounts import counted
 from probekit.chosen.monitor.section import MonitorSection
 from probekit.chosen.monitor.thresholds import check_groups, monitor_rows
-from probekit.data.examples import Dataset, Finding
+from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
-from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import Features, LazyRows
-from probekit.pipeline.experiment.prepare import TextRows
-from probekit.pipeline.experiment.rows import Probed
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
 from probekit.probes.prober import Prober
@@ -35,12 +35,7 @@ if TYPE_CHECKING:
 MONITOR = "probes/monitor"  # the chosen probe with the thresholds of a monitor
 
 
-def texts(
-    settings: MonitorSection,
-    experiment: Experiment,
-    rows: TextRows,
-    read: Callable[[Dataset], TextRows],
-) -> TextRows:
+def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
     """Return the negatives, without texts and groups that are in the data.
 
     Of texts that look the same the first one is used. The findings are about the negatives alone.
@@ -50,15 +45,16 @@ def texts(
         ConfigError: a column does not exist, or no class is detected.
         DataError: the file cannot be read, tokenized or aligned, or has too few groups for a rate.
     """
+    experiment, own, read = source.experiment, source.texts.dataset, source.reader.read
     with experiment.at("monitor"):
-        if experiment.data.positive is None and len(set(rows.dataset.labels)) != 2:
+        if experiment.data.positive is None and len(set(own.labels)) != 2:
             raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
         dataset = read_negatives(experiment.data, settings.negatives, settings.format)
         n_read, found = len(dataset), read(dataset)
         # A text that looks like an earlier one is not new, nor is a known group.
-        known = {appearance(example.text) for example in rows.dataset.examples}
+        known = {appearance(example.text) for example in own.examples}
         has_groups = experiment.data.columns.group is not None
-        known_groups, new = set(map(folded, rows.dataset.groups)) if has_groups else set(), []
+        known_groups, new = set(map(folded, own.groups)) if has_groups else set(), []
         for index, one in enumerate(found.dataset.examples):
             text = appearance(one.text)
             if text not in known and folded(one.group) not in known_groups:
@@ -145,7 +141,7 @@ def transferred(
         prober, fit, settings = train.prober, result.fits[spec.text], train.experiment.monitor
         if settings is None:
             continue
-        negatives, X_negatives = train.source.rows.further["negatives"], train.further["negatives"]
+        negatives, X_negatives = train.source.further["negatives"], train.further["negatives"]
         positive = sets[0].prober.positive
         assert positive is not None  # of two labels it is the rarer one
         code = list(prober.data.classes).index(positive)
@@ -158,7 +154,7 @@ def transferred(
             unknown = np.zeros(len(scores), dtype=np.int64)
             return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
 
-        of_negatives = [detected(rows) for _, rows in X_negatives(site).blocks()]
+        of_negatives = [detected(rows) for _, rows in X_negatives.block(site).blocks()]
         for test, x in zip(sets, X, strict=True):
             tested = test.prober
             rows = monitor_rows(

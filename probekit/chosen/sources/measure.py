@@ -26,7 +26,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, list[dict[str, A
     A source counts in the mean if its score is defined and at least two labels have 6 rows each;
     numbers need 12 rows.
     """
-    column, rows = chosen.source.experiment.split.leave_out, chosen.source.rows
+    column, rows = chosen.source.experiment.split.leave_out, chosen.source.design
     if column is None:
         return {}
     prober, picks = chosen.prober, chosen.scores.choices

@@ -7,14 +7,13 @@ cascade.csv   see `probekit.chosen.stack.cascade`
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from probekit.chosen.stack.cascade import cascade_rows, network_share, word_scores
 from probekit.lazy_rows import LazyRows
-from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Floats, Rows
 from probekit.probes.fitters import outputs_of
@@ -45,9 +44,9 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
         site_with_head(row["site"], row["head"]): None if pd.isna(row["C"]) else float(row["C"])
         for _, row in fits.iterrows()
     }
-    sites = {site.text: site for site in source.rows.selections if site.text in penalties}
+    sites = {site.text: site for site in source.selections if site.text in penalties}
     columns = [
-        site_scores(prober, spec, source.block(site, position), penalties[name])
+        site_scores(prober, spec, source.activations.block(site, position), penalties[name])
         for name, site in sites.items()
     ]
     second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
@@ -93,7 +92,7 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
         )
     tables, words = {"stack.csv": rows}, word_scores(prober)
     if words is not None:
-        n_layers = cast(TextRows, source.rows).config.n_layers
+        n_layers = source.axis_sizes["n_layers"]
         of_layer = site_scores(prober, spec, chosen.features, penalties[of_site], is_exact=True)
         of_all = site_scores(stack, second, stacked, rows[0]["C"], is_exact=True)
         stages = [words, of_layer[:, 0], of_all[:, 0]]

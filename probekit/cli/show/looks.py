@@ -25,6 +25,14 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.provenance import versions
 from probekit.report.elements.table import Column, ResultTable
+from probekit.report.elements.texts import (
+    NUMBER,
+    Paint,
+    Palette,
+    line_label,
+    model_title,
+    token_label,
+)
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
@@ -39,7 +47,6 @@ from probekit.report.pages.heads_page import (
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
-from probekit.report.texts import NUMBER, Paint, Palette, line_label, model_title, token_label
 from probekit.results.network import (
     HEAD_TEXTS,
     AttributedLogit,

@@ -13,6 +13,7 @@ from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
 from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.elements.texts import line_label
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.sentences.caveats import caveats
@@ -30,7 +31,6 @@ from probekit.report.sentences.tables import (
     in_words,
     site_rows,
 )
-from probekit.report.texts import line_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record

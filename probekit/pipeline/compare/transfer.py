@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -24,11 +24,10 @@ from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
 from probekit.lazy_rows import LazyRows
-from probekit.model.network import Network
 from probekit.pipeline.capture.captures import capture_further
-from probekit.pipeline.capture.jobs import begin_work
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
+from probekit.pipeline.engines.engine import TASK, Activations
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData, names_of
@@ -72,14 +71,14 @@ class TransferSet:
         experiment: settings for reading, splitting and probing.
         source: its rows and their activations.
         prober: fits and scores probes on the rows.
-        further: returns the rows of further texts at a site, by the name of the texts.
+        further: the activations of further texts, by the name of the texts.
     """
 
     name: str
     experiment: Experiment
-    source: ModelSource
+    source: NetworkEngine
     prober: Prober
-    further: Mapping[str, Callable[..., LazyRows]] = field(default_factory=dict)
+    further: Mapping[str, Activations] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +138,14 @@ def transfer(
             if others:
                 leaks[side.name, sets[number].name] = _shared_rows(others, sets[number])
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
-    first, selections = sets[0], sets[0].source.rows.selections
+    first, selections = sets[0], sets[0].source.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
     tables = defaultdict[str, list[dict[str, Any]]](list)
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
-        X = [one.source.block(selection) for one in sets]
+        X = [one.source.activations.block(selection) for one in sets]
         # Training rows that scale the features: those that are not typical do not, if others are.
         scaling = []
         for one, x in zip(sets, X, strict=True):
@@ -205,8 +204,8 @@ def transfer(
         write_atomic(folder / file, csv_text(content))
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
-        "digests": {one.name: one.source.rows.dataset.digest for one in sets},
-        "weights": first.source.captured[TASK].store.identity.weights,
+        "digests": {one.name: one.source.design.dataset.digest for one in sets},
+        "weights": first.source.activations.stores[TASK].identity.weights,
         "compared_with": checks_of_files(first.experiment),
         "notes": list(result.notes),
         "versions": versions(),
@@ -234,8 +233,8 @@ def make_sets(
         one.on_device(device).model_copy(update={"probe": one.probe.model_copy(update=unused)})
         for one in experiments
     ]
-    prepared = [prepare(experiment) for experiment in plain]
-    sites = [{selection.text for selection in rows.selections} for rows in prepared]
+    prepared = [prepare(experiment, How(device)) for experiment in plain]
+    sites = [{selection.text for selection in one.selections} for one in prepared]
     for experiment, own in zip(plain, sites, strict=True):
         if own != sites[0]:
             raise ConfigError(
@@ -244,7 +243,7 @@ def make_sets(
                 "--site."
             )
     # Each has a single position.
-    probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
+    probers = [make_probers(one.experiment, one.design, device)[0] for one in prepared]
     labels = [set(map(str, prober.data.classes)) for prober in probers]
     if not probers[0].settings.reads_numbers and any(own != labels[0] for own in labels):
         lists = "\n  ".join(
@@ -255,25 +254,20 @@ def make_sets(
             "A probe can only predict the labels it was trained on, but the labels differ:\n  "
             f"{lists}\nRename the labels in the data, or remove a data set."
         )
-    model = target_network(plain[0], device, TASK)
+    models = prepared[0].models  # one network for all
     root = default_root() if cache_root is None else cache_root
-
-    def models(target: str) -> Network:
-        assert target == TASK
-        return model
-
     sets = []
-    for one, rows, prober in zip(plain, prepared, probers, strict=True):
-        work = begin_work(one, rows, model, TASK, root)
-        captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        source, further = ModelSource(experiment=one, rows=rows, models=models), {}
-        for analysis, _ in asked(one):
+    for one, prober in zip(prepared, probers, strict=True):
+        source, further = replace(one, models=models), {}
+        step = f"capture {one.experiment.name}"
+        store = fill(source.work(TASK, root), root, step=step, watcher=watcher).store
+        for analysis, _ in asked(one.experiment):
             if analysis.door("measure", "transferred") is not None:
                 further[analysis.texts] = capture_further(
-                    source, analysis.texts, rows.selections, cache_root=root, watcher=watcher
+                    source, analysis.texts, source.selections, cache_root=root, watcher=watcher
                 )
-        source = replace(source, captured=captured)
-        sets.append(TransferSet(one.name, one, source, prober, further))
+        source = replace(source, activations=CapturedRows(one.experiment, {TASK: store}))
+        sets.append(TransferSet(one.experiment.name, one.experiment, source, prober, further))
     return sets
 
 
@@ -376,7 +370,7 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     texts, names, is_comparable = set[str](), set[str](), True
     for one in trains:
         known = one.prober.data
-        texts |= set(map(appearance, one.source.rows.texts[known.train]))
+        texts |= set(map(appearance, one.source.design.texts[known.train]))
         names |= set(map(folded, names_of(known.groups[known.train], known.group_names)))
         a, b = one.experiment.data, test.experiment.data
         sources = ("root", "file", "train", "test", "hub", "memory")
@@ -387,7 +381,7 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
         is_comparable &= is_same or are_columns
     groups = names_of(data.groups[tested], data.group_names)
     return {
-        "known_texts": sum(appearance(text) in texts for text in test.source.rows.texts[tested]),
+        "known_texts": sum(appearance(text) in texts for text in test.source.design.texts[tested]),
         "known_groups": sum(folded(name) in names for name in groups) if is_comparable else None,
     }
 

@@ -24,12 +24,10 @@ from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import described_run, run_key
-from probekit.pipeline.experiment.replies import REPLIES
 from probekit.pipeline.experiment.run_job import RunJob
-from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probers import (
@@ -39,6 +37,7 @@ from probekit.pipeline.measure.probers import (
     seconds_of_processes,
 )
 from probekit.pipeline.measure.probing import probe_sites
+from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
 from probekit.pipeline.measure.significance import (
@@ -47,6 +46,7 @@ from probekit.pipeline.measure.significance import (
     reliability_rows,
     scored,
 )
+from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -91,7 +91,7 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 def run_source(
-    source: Source,
+    source: Engine,
     *,
     inputs: str | None = None,
     out: Path | str,
@@ -113,7 +113,7 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.rows, device.split(",")[0])
+        probers = make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_bytes = probing_bytes(probers, source.widths)
     # By default, or with 0 (none of this process), as many as memory allows.
@@ -152,7 +152,7 @@ def run_source(
             def run_one(earlier: Experiment) -> pd.DataFrame:
                 """Return the results of an experiment at an earlier checkpoint."""
                 return run_source(
-                    model_source(earlier, device),
+                    prepare(earlier, How(device)).ready(device),
                     out=folder.path / "checkpoints",
                     cache_root=cache_root,
                     device=device,
@@ -200,7 +200,7 @@ def run_source(
 
 
 def _measured_sites(
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     folder: RunFolder,
     watcher: Watcher,
@@ -209,7 +209,7 @@ def _measured_sites(
     wait: Callable[[], None] | None,
 ) -> list[SiteResult]:
     """Return the results of all sites at all positions, and of the nested choice among them."""
-    names, results = [one.text for one in source.rows.positions], list[SiteResult]()
+    names, results = [one.text for one in source.design.positions], list[SiteResult]()
     for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
         if len(probers) > 1:
             watcher.tell(f"position {name}")
@@ -227,7 +227,7 @@ def _measured_sites(
 
 
 def _write_scores(
-    source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
+    source: Engine, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
     rows = [row for site in results for row in site.rows]
@@ -244,11 +244,11 @@ def _write_scores(
         has_p_values = draws > 0
         differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
     # In the row order of the predictions.
-    tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
+    tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
-    if source.rows.lines:
-        folder.write(REPLIES, source.rows.lines)
+    for name, text in source.files.items():
+        folder.write(name, text)
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
@@ -259,7 +259,7 @@ def _write_scores(
     return table
 
 
-def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
+def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]:
     """Write the attention patterns of the experiment's texts, if any, and return them."""
     prompts = source.attention_prompts()
     # The patterns of text n have the name "n", its head scores "n.SCORE".

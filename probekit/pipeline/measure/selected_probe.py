@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,11 @@ from probekit.chosen.registry import asked
 from probekit.files import as_store_error, csv_text
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.capture.captures import capture_further
-from probekit.pipeline.experiment.prepare import TextRows
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import ModelSource, Source
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
+from probekit.pipeline.setup.design import Probed
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe, probe_files
 from probekit.probes.score.metrics import ClassPredictions
@@ -56,7 +57,7 @@ class SelectedProbe:
     row: pd.Series
     scores: Scores
     results: Sequence[SiteResult]
-    source: Source
+    source: Engine
     probers: Sequence[Prober]
     folder: RunFolder
     cache_root: Location | None = None
@@ -82,7 +83,7 @@ class SelectedProbe:
     @cached_property
     def features(self) -> LazyRows:
         """The features at its site, shape (n_rows, n_features)."""
-        return self.source.block(self.site, self.position)
+        return self.source.activations.block(self.site, self.position)
 
     @property
     def spec(self) -> ProbeSpec:
@@ -121,13 +122,13 @@ class SelectedProbe:
 
     def place_of(self, row: pd.Series) -> tuple[int, Probed]:
         """Return the position (as an index) and the site of a row of the table."""
-        positions = [position.text for position in self.source.rows.positions]
-        sites = {selection.text: selection for selection in self.source.rows.selections}
+        positions = [position.text for position in self.source.design.positions]
+        sites = {selection.text: selection for selection in self.source.selections}
         return positions.index(row["position"]), sites[str(_name_of_site(row))]
 
     def saved_at(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
-        offset = self.source.rows.positions[self.position].offset
+        offset = self.source.design.positions[self.position].offset
         path = probe_path(self.folder.path, offset, site, self.spec.text)
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
@@ -136,13 +137,13 @@ class SelectedProbe:
         """The probe as it was saved; None for kinds that are not."""
         return self.saved_at(self.site.text)
 
-    def further(self, name: str) -> tuple[TextRows, LazyRows]:
+    def further(self, name: str) -> tuple[ReadTexts, LazyRows]:
         """Return further texts, and their rows at the site, captured if they are not cached."""
-        assert isinstance(self.source, ModelSource), "given activations have no texts"
-        block = capture_further(
-            self.source, name, (self.site,), cache_root=self.cache_root, watcher=self.watcher
+        network = cast(NetworkEngine, self.source)  # others have no further texts
+        captured = capture_further(
+            network, name, (self.site,), cache_root=self.cache_root, watcher=self.watcher
         )
-        return self.source.rows.further[name], block(self.site, self.position)
+        return network.further[name], captured.block(self.site, self.position)
 
     def save(self, probe: SavedProbe, name: str) -> None:
         """Write a probe into the folder of the run and record its digests.

@@ -21,7 +21,7 @@ from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
 from probekit.report.elements.page import Page, View
 from probekit.report.elements.style import MAGNITUDES, SIGNED
-from probekit.report.texts import quote, token_label
+from probekit.report.elements.texts import quote, token_label
 from probekit.results.network import HEAD_TEXTS, AttentionPrompt
 
 THUMBNAIL_LEVELS = 255

@@ -25,10 +25,10 @@ from probekit.report.elements.style import (
     plotly_text,
     with_margin,
 )
+from probekit.report.elements.texts import short_label
 from probekit.report.figures import layer_curve, maps
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.report.texts import short_label
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.table import by_depth, n_blocks, tick, ticks
 

@@ -17,9 +17,9 @@ from probekit.interventions.names import REPLACEMENTS
 from probekit.report.elements.page import Pairs
 from probekit.report.elements.style import plotly_text
 from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import capitalised, line_label, token_label
 from probekit.report.figures.views import position_words
 from probekit.report.sentences.answer import answer, p_words, sources_sentence
-from probekit.report.texts import capitalised, line_label, token_label
 from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes
 from probekit.results.record import RunRecord
 from probekit.results.table import by_depth, n_blocks, row_tick

@@ -13,10 +13,10 @@ from probekit.amounts import counted, format_number, format_p
 from probekit.report.elements import page
 from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.sentences import comparisons
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import by_depth, metric_name, ticks

@@ -13,6 +13,7 @@ from probekit.amounts import counted, format_number
 from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES
 from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import capitalised
 from probekit.report.figures.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
@@ -22,7 +23,6 @@ from probekit.report.figures.maps import (
     text_map,
 )
 from probekit.report.pages.network_page import NetworkPage
-from probekit.report.texts import capitalised
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from probekit.report.elements import page
 from probekit.report.elements.table import ResultTable
-from probekit.report.texts import model_title
+from probekit.report.elements.texts import model_title
 
 
 @dataclass(frozen=True)

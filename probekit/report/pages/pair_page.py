@@ -15,9 +15,7 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.figures import maps
-from probekit.report.pages.network_page import NetworkPage
-from probekit.report.texts import (
+from probekit.report.elements.texts import (
     HIGH,
     capitalised,
     line_label,
@@ -25,6 +23,8 @@ from probekit.report.texts import (
     short_heading,
     token_label,
 )
+from probekit.report.figures import maps
+from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair
 
 CAVEAT = (

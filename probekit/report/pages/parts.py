@@ -14,12 +14,12 @@ from probekit.amounts import format_number
 from probekit.chosen.registry import doors
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
+from probekit.report.elements.texts import capitalised
 from probekit.report.figures import views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.maps import layer_map, layer_maps, map_cells
 from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
-from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control, RunRecord
 from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, TableColumn, metric_name, page_table

@@ -22,6 +22,7 @@ from probekit.report.attention.page import (
 from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.norms import massive_words, norms_part
@@ -34,7 +35,6 @@ from probekit.report.sentences.tables import (
     comparison_table,
     site_tables,
 )
-from probekit.report.texts import MachinePaths, class_label, pieces
 from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt

@@ -14,6 +14,7 @@ from probekit.report.causes.findings import open_causes, run_answers
 from probekit.report.elements import page
 from probekit.report.elements.style import plotly_text
 from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.maps import cell_map, map_cells, map_colours
@@ -23,7 +24,6 @@ from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
-from probekit.report.texts import MachinePaths
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.scores import Scores

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 from probekit.amounts import fixed, format_number, format_p
 from probekit.chosen.registry import doors
 from probekit.report.elements import page, style
+from probekit.report.elements.texts import capitalised, model_title
 from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
-from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
 

@@ -25,9 +25,9 @@ from probekit.report.elements.style import (
     plotly_text,
 )
 from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import model_title
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.maps import Colours, text_map
-from probekit.report.texts import model_title
 from probekit.results.network import HeadWeights, WeightTensor
 
 METHOD = (

@@ -11,12 +11,12 @@ from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
 from probekit.report.elements.style import LEVELS, LINES
+from probekit.report.elements.texts import capitalised
 from probekit.report.figures import layer_curve
 from probekit.report.figures.levels import levels
 from probekit.report.figures.maps import map_colours
 from probekit.report.sentences.answer import unit_of
 from probekit.report.sentences.method import nested_line
-from probekit.report.texts import capitalised
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import differs, metric_name, row_tick

@@ -7,10 +7,10 @@ import pytest
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.record import data_facts, findings
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.record import data_facts, findings
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
@@ -58,7 +58,7 @@ def score(table, **where):
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
     experiment = load()
     prepared = prepare(experiment)
-    (prober,) = make_probers(experiment, prepared)
+    (prober,) = make_probers(experiment, prepared.design)
     confusion = pd.read_csv(nested.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score(table, target="chosen"))
@@ -87,7 +87,7 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     assert final.facts.sites == (row["site"],)
     assert not final.facts.is_tested
     assert final.facts.metrics == {}
-    (prober,) = make_probers(load(), prepare(load()))
+    (prober,) = make_probers(load(), prepare(load()).design)
     assert np.array_equal(prober.saved_rows.rows, np.arange(96))
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
@@ -188,20 +188,20 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metri
 
 
 def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
-    prepared = prepare(load("data.file=twice.csv"))
-    found = {one.code: one.message for one in findings(prepared, make_probers(load(), prepared))}
+    design = prepare(load("data.file=twice.csv")).design
+    found = {one.code: one.message for one in findings(design, make_probers(load(), design))}
     assert "in 3 of 3 outer folds" in found["duplicates-across"]
     experiment = load("data.file=twice.csv", "split.drop_repeated=true")
-    prepared = prepare(experiment)
-    probers = make_probers(experiment, prepared)
-    for split in prepared.splits:
-        train, test = (set(prepared.texts[rows]) for rows in (split.train, split.test))
+    design = prepare(experiment).design
+    probers = make_probers(experiment, design)
+    for split in design.splits:
+        train, test = (set(design.texts[rows]) for rows in (split.train, split.test))
         assert test
         assert not train & test
     for rows in (np.sort(probers[0].test_rows), probers[0].saved_rows.rows):
         assert np.array_equal(rows, np.arange(96))
-    assert "duplicates-across" not in {one.code for one in findings(prepared, probers)}
-    facts = data_facts(prepared, probers, None, [])
+    assert "duplicates-across" not in {one.code for one in findings(design, probers)}
+    facts = data_facts(design, probers, None, [])
     assert any(note.startswith("removed: 96 examples") for note in facts.notes)
     assert sum(facts.labels["all folds"].values()) == 96
     assert facts.groups == {"all folds": 12}

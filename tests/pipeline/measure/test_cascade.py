@@ -53,12 +53,12 @@ def measured(data, sites):
     for site, X in sites.items():
         place = {"site": site, "head": None, "position": "last", "main_metric": "auroc"}
         results.append(replace(prober.site(X), place=place))
-    rows = SimpleNamespace(
+    source = SimpleNamespace(
+        design=SimpleNamespace(positions=[SimpleNamespace(text="last")]),
         selections=[SimpleNamespace(text=site) for site in sites],
-        positions=[SimpleNamespace(text="last")],
-        config=SimpleNamespace(n_layers=4),
+        axis_sizes={"n_layers": 4},
+        activations=SimpleNamespace(block=lambda site, _: sites[site.text]),
     )
-    source = SimpleNamespace(rows=rows, block=lambda site, _: sites[site.text])
     table = make_table([row for result in results for row in result.rows], RESULTS)
     scores = Scores.of(table)
     chosen = SelectedProbe(scores.chosen, scores, results, source, [prober], None)

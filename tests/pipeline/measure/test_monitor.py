@@ -9,8 +9,8 @@ import pytest
 from probekit.chosen.monitor.measure import MONITOR
 from probekit.chosen.monitor.thresholds import fixed_threshold
 from probekit.errors import ConfigError
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.finished import inputs_digest
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.saved_probe import SavedProbe
@@ -59,7 +59,7 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
     assert probe.facts.positive != colour
     rows = negatives(colour)
     scores = np.array([one.answer.score for one in apply_probe(probe, rows["text"].tolist())])
-    test_rows = planted.rows.iloc[prepare(planted.load(*QUICK)).splits[0].test]
+    test_rows = planted.rows.iloc[prepare(planted.load(*QUICK)).design.splits[0].test]
     for fpr, row in zip(RATES, table.to_dict("records"), strict=True):
         threshold, bound = fixed_threshold(sign * scores, rows["group"], fpr)
         assert [row["threshold"], row["fpr_bound"]] == pytest.approx([threshold, bound], abs=1e-5)
@@ -84,7 +84,7 @@ def test_thresholds_of_an_aggregated_probe_are_those_of_whole_texts(write, colou
     rules = ("probe.aggregate=[mean, max]", "tokens.position={at: all}")
     result, texts = write.run(*monitor(colour), *rules), negatives(colour)["text"].tolist()
     probe = load_probe(result.folder / MONITOR)
-    tested = write.rows.iloc[prepare(write.load(*QUICK)).splits[0].test]
+    tested = write.rows.iloc[prepare(write.load(*QUICK)).design.splits[0].test]
     for row in result.monitor.to_dict("records"):
         found = apply_probe(probe, texts, threshold=row["fpr"])
         assert abs(sum(one.answer.alarm for one in found) - row["false_positives"]) <= 1

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.experiment.record import _few_arrangements, _imprecise
 from probekit.pipeline.measure import significance
+from probekit.pipeline.measure.record import _few_arrangements, _imprecise
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober

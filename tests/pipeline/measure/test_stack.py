@@ -53,8 +53,10 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
     metric = prober.main_metric
     place = {"site": site.text, "head": None, "position": "last", "main_metric": metric}
     result = replace(result, place=place)
-    rows = SimpleNamespace(selections=[site], positions=[SimpleNamespace(text="last")])
-    source = SimpleNamespace(rows=rows, block=lambda *_: X)
+    design = SimpleNamespace(positions=[SimpleNamespace(text="last")])
+    source = SimpleNamespace(
+        design=design, selections=[site], activations=SimpleNamespace(block=lambda *_: X)
+    )
     scores = Scores.of(make_table(result.rows, RESULTS))
     chosen = SelectedProbe(scores.chosen, scores, [result], source, [prober], None)
     found = stack_tables("stack", chosen)["stack.csv"]

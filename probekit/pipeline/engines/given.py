@@ -6,20 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from probekit.activations.given.formats import ROWS, row_ids
 from probekit.activations.given.given import GivenActivations, open_activations
+from probekit.activations.store import ActivationStore
 from probekit.amounts import counted
 from probekit.analysis.identify import identify, integers
 from probekit.data.examples import Dataset, Finding, StringArray
-from probekit.data.labels import check_names
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
-from probekit.data.splits import Split
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
@@ -29,9 +28,10 @@ from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
-from probekit.pipeline.experiment.prepare import check_examples, check_sparse
-from probekit.pipeline.experiment.rows import PositionRows, Probed, Rows, hold_out
-from probekit.pipeline.experiment.source import TASK, Source
+from probekit.pipeline.engines.engine import TASK, Activations, Engine
+from probekit.pipeline.engines.table import How
+from probekit.pipeline.setup.design import ExperimentDesign, PositionRows, Probed
+from probekit.pipeline.setup.texts import check_examples, check_sparse
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
 from probekit.section import KeyLocation
@@ -96,26 +96,126 @@ class ReadTokens(NamedTuple):
         return cls(rows, chosen, places)
 
 
+@dataclass(frozen=True, eq=False)
+class GivenRows(Activations):
+    """Arrays of activations.
+
+    Attributes:
+        given: the arrays.
+        source: name of the model that computed them.
+    """
+
+    given: GivenActivations
+    source: str
+    stores: Mapping[str, ActivationStore] = field(default_factory=dict)
+
+    def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
+        """Return the rows of a site, shape (n_rows, n_features)."""
+        assert not isinstance(site, SiteConcatenation), "given sites are single"
+        return self.given.read(site.site)
+
+    def probe_facts(self, _position: int) -> dict[str, Any]:
+        """Return the fields of `ProbeFacts`.
+
+        Of the model only the name is known: it has no digests, and precision and view are those of
+        the rows as they are read.
+        """
+        return {
+            "position": {"at": GIVEN_POSITION},
+            "bos": False,
+            "model": self.source,
+            "compute": "float32",
+            "dtype": "float32",
+            "view": "raw",
+            "weights": "",
+            "tokenizer": "",
+            "cache": self.given.digest,
+        }
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GivenSource(Source):
+class GivenEngine(Engine):
     """The given activations of an experiment, which need no capture.
 
     Attributes:
-        given: the activations.
         tokens: word or token of each row; None if they are unknown.
         read: tokens of the rows that are computed again; None if no model is named.
         identities: what the activations of each site are; `unverified` before `open`.
     """
 
+    constants_are_odd = True
+
     experiment: ActivationExperiment
-    given: GivenActivations
+    activations: GivenRows
     tokens: StringArray | None
     read: ReadTokens | None = None
     identities: Mapping[str, TensorIdentity] = field(default_factory=dict)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Worker processes call only `block` and `probe_facts`.
-        return self.__dict__ | {"rows": None, "tokens": None}
+    @classmethod
+    def prepare(cls, experiment: ActivationExperiment, _how: How) -> GivenEngine:
+        """Return the activations and rows in the files of an experiment.
+
+        Raises:
+            MissingError: a file or folder does not exist.
+            ConfigError: a site, a column or a required key does not exist.
+            DataError: the activations or rows cannot be used or split.
+        """
+        data, columns, settings = experiment.data, experiment.data.columns, experiment.activations
+        if data.file is None or data.format is None:
+            with experiment.at("data"):
+                raise ConfigError(
+                    "the key 'data.file' is missing. Give the table with one line for each row of "
+                    "the activations, such as {format: csv, file: rows.csv}."
+                )
+        # The reader requires a text, which activations do not have.
+        text = columns.token or columns.label
+        kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
+        values = tuple(dict.fromkeys(name for name in kept if name is not None))
+        named = TableColumns(
+            text, columns.label, columns.group, columns.id, split=columns.split, values=values
+        )
+        try:
+            path = Path(data.root) / data.file
+            dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
+        except (ConfigError, MissingError) as error:  # a DataError names the line already
+            key = "columns" if isinstance(error, ConfigError) else "file"
+            with experiment.at("data", key):
+                raise
+        read = None
+        if settings.verify is not None:
+            with experiment.at("activations", "verify"):
+                cells = {name: _cells(dataset, name) for name in kept[1:] if name is not None}
+                texts = cells.get(columns.text) if columns.text is not None else None
+                ids, at = (cells.get(name or "", ()) for name in (columns.ids, columns.position))
+                read = ReadTokens.drawn(settings.verify, settings.bos, texts, ids, at)
+        # Without tokens, the text that was read is the label; the id names the row instead.
+        tokens = None if columns.token is None else dataset.column("text")
+        if tokens is None:
+            examples = tuple(replace(one, text=one.id) for one in dataset.examples)
+            dataset = replace(dataset, examples=examples)
+        if settings.folder is None:
+            with experiment.at("activations"):
+                raise ConfigError("the key 'activations.folder' is missing. Give the folder.")
+        with experiment.at("activations", "folder"):
+            given = open_activations(
+                settings.folder, sites=settings.sites, position=settings.position
+            )
+        return given_engine(experiment, dataset, tokens, given, read)
+
+    @property
+    def given(self) -> GivenActivations:
+        """The arrays."""
+        return self.activations.given
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the arrays."""
+        return self.given.n_bytes
+
+    @property
+    def shared_digests(self) -> dict[str, str]:
+        """The digest of the activations."""
+        return {"activations": self.given.digest}
 
     def described(self) -> dict[str, Any]:
         """Return the name of the model, as given, and digest and folder of the activations."""
@@ -127,11 +227,6 @@ class GivenSource(Source):
             "caches": {} if folder is None else {TASK: folder},
             "identities": self.identities,
         }
-
-    @property
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-        return [self.given.contents[site.text].n_features for site in self.given.sites]
 
     def identity(self) -> Any:
         """Return the digests of activations, tokens, and the network that they are compared with.
@@ -148,7 +243,7 @@ class GivenSource(Source):
             identity["verify"] = digest_json([digest_weights(network), network.config.to_json()])
         return identity
 
-    def open(self, _capture: Any) -> GivenSource:
+    def open(self, _capture: Any) -> Self:
         """Return the source with the identity of each site, if a model is named.
 
         Raises:
@@ -185,80 +280,8 @@ class GivenSource(Source):
             f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
             f"tensors that they are.{bos}"
         )
-        findings = (Finding("warning", "other-tensor", message), *self.rows.findings)
-        return replace(self, identities=identities, rows=replace(self.rows, findings=findings))
-
-    def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
-        """Return the rows of a site, shape (n_rows, n_features)."""
-        assert not isinstance(site, SiteConcatenation), "given sites are single"
-        return self.given.read(site.site)
-
-    def probe_facts(self, _position: int) -> dict[str, Any]:
-        """Return the fields of `ProbeFacts`.
-
-        Of the model only the name is known: it has no digests, and precision and view are those of
-        the rows as they are read.
-        """
-        return {
-            "position": {"at": GIVEN_POSITION},
-            "bos": False,
-            "model": self.experiment.activations.source,
-            "compute": "float32",
-            "dtype": "float32",
-            "view": "raw",
-            "weights": "",
-            "tokenizer": "",
-            "cache": self.given.digest,
-        }
-
-
-def read_given(experiment: ActivationExperiment) -> GivenSource:
-    """Return the activations and rows in the files of an experiment.
-
-    Raises:
-        MissingError: a file or folder does not exist.
-        ConfigError: a site, a column or a required key does not exist.
-        DataError: the activations or rows cannot be used or split.
-    """
-    data, columns, settings = experiment.data, experiment.data.columns, experiment.activations
-    if data.file is None or data.format is None:
-        with experiment.at("data"):
-            raise ConfigError(
-                "the key 'data.file' is missing. Give the table with one line for each row of the "
-                "activations, such as {format: csv, file: rows.csv}."
-            )
-    # The reader requires a text, which activations do not have.
-    text = columns.token or columns.label
-    kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
-    values = tuple(dict.fromkeys(name for name in kept if name is not None))
-    named = TableColumns(
-        text, columns.label, columns.group, columns.id, split=columns.split, values=values
-    )
-    try:
-        path = Path(data.root) / data.file
-        dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
-    except (ConfigError, MissingError) as error:  # a DataError names the line already
-        key = "columns" if isinstance(error, ConfigError) else "file"
-        with experiment.at("data", key):
-            raise
-    read = None
-    if settings.verify is not None:
-        with experiment.at("activations", "verify"):
-            cells = {name: _cells(dataset, name) for name in kept[1:] if name is not None}
-            texts = cells.get(columns.text) if columns.text is not None else None
-            ids, at = (cells.get(name or "", ()) for name in (columns.ids, columns.position))
-            read = ReadTokens.drawn(settings.verify, settings.bos, texts, ids, at)
-    # Without tokens, the text that was read is the label; the id names the row instead.
-    tokens = None if columns.token is None else dataset.column("text")
-    if tokens is None:
-        examples = tuple(replace(one, text=one.id) for one in dataset.examples)
-        dataset = replace(dataset, examples=examples)
-    if settings.folder is None:
-        with experiment.at("activations"):
-            raise ConfigError("the key 'activations.folder' is missing. Give the folder.")
-    with experiment.at("activations", "folder"):
-        given = open_activations(settings.folder, sites=settings.sites, position=settings.position)
-    return given_source(experiment, dataset, tokens, given, read)
+        findings = (Finding("warning", "other-tensor", message), *self.design.findings)
+        return replace(self, identities=identities, design=replace(self.design, findings=findings))
 
 
 def _cells(dataset: Dataset, column: str) -> list[str]:
@@ -270,14 +293,14 @@ def _cells(dataset: Dataset, column: str) -> list[str]:
     return [dict(example.values)[column] for example in dataset.examples]
 
 
-def given_source(
+def given_engine(
     experiment: ActivationExperiment,
     dataset: Dataset,
     tokens: StringArray | None,
     given: GivenActivations,
     read: ReadTokens | None = None,
-) -> GivenSource:
-    """Return activations with their rows as the source of a run.
+) -> GivenEngine:
+    """Return the engine of activations with their rows.
 
     Args:
         experiment: the settings.
@@ -317,36 +340,36 @@ def given_source(
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
     example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
-    dataset, examples, splits, within = hold_out(experiment, dataset, example, types)
-    findings = [*check_names("source", dataset, experiment.split.leave_out)]
-    for code, message in _warnings(given, dataset, splits, experiment.probe.reads == "classes"):
-        findings.append(Finding("warning", code, message))
-    left_out = f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."
-    findings.append(Finding("warning", "left-out", left_out))
-    rows = Rows(
-        dataset=dataset,
-        n_read=n_rows,
-        example=example,
-        examples=examples,
-        splits=splits,
-        within=within,
+    positions = (PositionRows(GIVEN_POSITION, 0, types),)
+    design = ExperimentDesign.of(
+        experiment, dataset, example, positions, n_read=n_rows, has_types=tokens is not None,
+        has_texts=False,
+    )  # fmt: skip
+    found = [*_warnings(given, design, experiment.probe.reads == "classes")]
+    found.append(("left-out", f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."))
+    warnings = (Finding("warning", code, message) for code, message in found)
+    return GivenEngine(
+        experiment=experiment,
+        design=replace(design, findings=(*design.findings, *warnings)),
+        activations=GivenRows(given, experiment.activations.source),
         selections=given.sites,
-        positions=(PositionRows(GIVEN_POSITION, 0, types),),
-        findings=tuple(findings),
+        widths=[given.contents[site.text].n_features for site in given.sites],
         axis_sizes=given.axis_sizes,
-        has_types=tokens is not None,
+        is_shared=experiment.data.file is not None,
+        tokens=tokens,
+        read=read,
     )
-    return GivenSource(experiment=experiment, rows=rows, given=given, tokens=tokens, read=read)
 
 
 def _warnings(
-    given: GivenActivations, dataset: Dataset, splits: Sequence[Split], has_classes: bool
+    given: GivenActivations, design: ExperimentDesign, has_classes: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield code and message of warnings about rows.
 
     The warnings are about rows whose activations are those of another row at all sites, and about
     equal rows with different labels.
     """
+    dataset, splits = design.dataset, design.splits
     keys = given.row_keys  # equal rows have equal keys
     same = "have the same activations at all sites as"
     n_across = sum(int(np.isin(keys[split.test], keys[split.train]).sum()) for split in splits)

@@ -1,19 +1,18 @@
-"""Rows of an experiment: their labels, groups and words, and which are for training and testing.
+"""The design of an experiment: labels, groups and words of its rows, and which train and test.
 
-Rows            labels, groups and splits of all rows, before any probe is fitted
-hold_out        the splits
-plan_positions  the tokens that the rows of texts read, at one position or each offset of a sweep
-position_rows   the words of the rows at one position
+ExperimentDesign  labels, groups and splits of all rows, before any probe is fitted
+plan_positions    the tokens that the rows of texts read, at one position or each offset of a sweep
+position_rows     the words of the rows at one position
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,8 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Finding, StringArray, rows_of
+from probekit.data.examples import Dataset, Example, Finding, StringArray, rows_of
+from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
     LabelCounts,
@@ -71,6 +71,8 @@ class PositionRows:
             are not. None if all rows are used.
         reply: first character of the reply in each text, and one past the last that the row reads,
             shape (n_rows, 2); None if it reads no reply.
+        token: characters of the only token that each row reads, shape (n_rows, 2), -1 if it reads
+            several; None without texts.
     """
 
     text: str
@@ -80,10 +82,11 @@ class PositionRows:
     neighbours: Objects | None = None
     typical: npt.NDArray[np.bool_] | None = None
     reply: IntArray | None = None
+    token: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows:
+class ExperimentDesign:
     """Labels, groups and splits of all rows of an experiment.
 
     Attributes:
@@ -94,13 +97,11 @@ class Rows:
         splits: indices of training and test rows: one split, or one per outer fold of a nested
             cross-validation, or one per source of `split.leave_out`, in the order of their names.
         within: with sources, the splits of rows of a nested cross-validation inside the sources.
-        selections: probed sites in the order of the forward pass; concatenations last.
         positions: the rows at each probed position: one position, or one for each offset of a
             sweep.
         findings: findings about the rows, in addition to those about the examples.
-        axis_sizes: sizes of the axes of sites, such as `n_heads`, as far as they are known.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
-        lines: replies that the network generated, as lines of JSON; "" without them.
+        has_texts: whether the examples have the texts that the network read.
     """
 
     dataset: Dataset
@@ -108,18 +109,38 @@ class Rows:
     example: IntArray
     examples: tuple[Split, ...]
     splits: tuple[Split, ...]
-    selections: tuple[Probed, ...]
+    within: tuple[Split, ...]
     positions: tuple[PositionRows, ...]
-    within: tuple[Split, ...] = ()
     findings: tuple[Finding, ...] = ()
-    axis_sizes: Mapping[str, int] = field(default_factory=dict)
     has_types: bool = True
-    lines: str = ""
+    has_texts: bool = True
 
-    @property
-    def further_digests(self) -> dict[str, str]:
-        """Digests of the texts that analyses also read, by name; empty without any."""
-        return {}
+    @classmethod
+    def of(
+        cls,
+        experiment: AnyExperiment,
+        dataset: Dataset,
+        example: IntArray,
+        positions: tuple[PositionRows, ...],
+        **more: Any,
+    ) -> Self:
+        """Return the design of an experiment, whose rows are held out by its section `split`.
+
+        No word of the first position is on both sides of a split that is `word_disjoint`.
+
+        `more` are the other fields.
+
+        Raises:
+            DataError: the data cannot be split, or one side would be empty.
+        """
+        dataset, examples, splits, within = _held_out(
+            experiment, dataset, example, positions[0].types
+        )
+        findings = tuple(check_names("source", dataset, experiment.split.leave_out))
+        return cls(
+            dataset=dataset, example=example, examples=examples, splits=splits, within=within,
+            positions=positions, findings=findings, **more,
+        )  # fmt: skip
 
     @cached_property
     def labels(self) -> Strings:
@@ -131,18 +152,21 @@ class Rows:
         """Index of the group of each row among the sorted groups, shape (n_rows,)."""
         return self.dataset.group_codes[self.example]
 
-    @property
-    def texts(self) -> Objects | None:
-        """The text of each row, shape (n_rows,); None if the rows have no texts."""
-        return None
+    @cached_property
+    def texts(self) -> Objects:
+        """The text of each row, shape (n_rows,); of given activations their token or name."""
+        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
+        return cast(Objects, texts[self.example])
 
     def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
         """Return the texts that baselines read at a position, and the reply in each, (n_rows,).
 
         A reply ends with the last token that the row reads. None without texts, or replies.
         """
+        if not self.has_texts:
+            return None, None
         texts, reply = self.texts, self.positions[position].reply
-        if texts is None or reply is None:
+        if reply is None:
             return texts, None
         parts = [
             (text[:end], text[start:end]) for text, (start, end) in zip(texts, reply, strict=True)
@@ -152,12 +176,26 @@ class Rows:
 
     @property
     def text_indices(self) -> IntArray | None:
-        """Index of the text or sentence of each row, shape (n_rows,); None without texts."""
-        return None
+        """Index of the text or sentence of each row, from 0, (n_rows,); None without texts."""
+        if not self.has_texts:
+            return None
 
-    def token_read(self, _row: int, _position: int) -> tuple[int, int] | None:
+        def name_of(example: Example) -> str:
+            """Return a name that all words of a sentence share; for a whole text, its id."""
+            if example.span is None:
+                return example.id
+            # Each word of a sentence is an example of its own; their ids share the part before the
+            # colon. Ids of other files may have no colon: the text then identifies the sentence.
+            return f"{example.id.rpartition(':')[0]}\0{example.text}"
+
+        names = np.array([name_of(example) for example in self.dataset.examples], dtype=str)
+        _, index_of_example = np.unique(names, return_inverse=True)
+        return index_of_example[self.example]
+
+    def token_read(self, row: int, position: int) -> tuple[int, int] | None:
         """Return the characters of the only token that a row reads; None without one."""
-        return None
+        token = self.positions[position].token
+        return None if token is None or token[row, 0] < 0 else tuple(token[row].tolist())
 
     def data(self, position: int, positive: str | None, splits: Sequence[Split]) -> list[ProbeData]:
         """Return the data of the probes at a position, one for each split.
@@ -191,10 +229,10 @@ class Rows:
         ]
 
 
-def hold_out(
+def _held_out(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, words: Strings
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes on the split, the splits of examples, of rows, and `Rows.within`.
+    """Return the data with notes, the splits of examples, those of rows, and of rows `within`.
 
     There is one split, or one per outer fold of a nested cross-validation or source. Examples that
     have lost all rows are neither in train nor in test.
@@ -252,7 +290,7 @@ def hold_out(
 def _nested(
     experiment: AnyExperiment, dataset: Dataset, example: IntArray, n_folds: int
 ) -> tuple[Dataset, tuple[Split, ...], tuple[Split, ...], tuple[Split, ...]]:
-    """Return the data with notes, the splits of examples, those of rows, and `Rows.within`.
+    """Return the data with notes, the splits of examples, those of rows, and of rows `within`.
 
     A split tests one fold of a nested cross-validation and trains on the others. With
     `split.leave_out` the folds are the sources; those inside the sources are stratified by label
@@ -539,7 +577,11 @@ def position_rows(
     if position.at in REPLY or any(one.reply_ids for one in examples):
         read = [(examples[n].turns[-1].start, tokens[n].offsets[end, 1]) for n, end in ends]
         reply = np.array(read, dtype=np.int64)
-    return PositionRows(position.text, position.number, types, words, neighbours, typical, reply)
+    # The characters of the only token of a row.
+    lone = np.array([tokens[n].offsets[end] for n, end in ends], dtype=np.int64)
+    lone[np.diff(plan.offsets) > 1] = -1
+    more = words, neighbours, typical, reply, lone
+    return PositionRows(position.text, position.number, types, *more)
 
 
 def adjacent_words(text: str, span: tuple[int, int] | None) -> tuple[str, str]:

@@ -1,28 +1,27 @@
-"""Where the activations of a run come from: a base class, and the model of an experiment on texts.
-
-Nothing that reads a `Source` depends on which one it is.
-"""
+"""Activations that the network of an experiment on texts computes."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations.capture import StoredRows, Work
 from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
-from probekit.activations.records import FloatArray, Location, described_errors, identity_of
-from probekit.activations.replies import Replies
+from probekit.activations.local import Files, as_place
+from probekit.activations.records import CODES, FloatArray, Location, identity_of
+from probekit.activations.store import ActivationStore
+from probekit.chosen.registry import asked
+from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import MASSIVE, IntArray
-from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
@@ -30,27 +29,36 @@ from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
 from probekit.model.passes.taps import Tap
-from probekit.model.sites.catalogue import VERIFIED, describe, layer_of
-from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.experiment.prepare import TextRows, network_config, prepare, width_of
-from probekit.pipeline.experiment.replies import experiment_replies
-from probekit.pipeline.experiment.rows import Probed, Rows, normalized, part_of
+from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
+from probekit.pipeline.engines.table import How
+from probekit.pipeline.setup.design import (
+    ExperimentDesign,
+    Probed,
+    normalized,
+    part_of,
+    position_rows,
+)
+from probekit.pipeline.setup.texts import (
+    ReadTexts,
+    TextReader,
+    check_examples,
+    doubts,
+    n_features,
+    network_config,
+    read_rows,
+    width_of,
+)
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt, TextReading
-from probekit.results.record import ModelFacts, Norms, TensorIdentity
-from probekit.terminal import SILENT, Watcher
+from probekit.results.record import ModelFacts, Norms
 
-if TYPE_CHECKING:  # code that finds and fills caches does not affect the results
-    from probekit.activations.capture import Captured
-
-    Capture = Callable[["ModelSource"], Mapping[str, Captured]]
-
-TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
 MOST_TOKENS = 4  # of the massive ones at a site, in the record
@@ -112,155 +120,28 @@ def checks_of_files(experiment: Experiment) -> dict[str, str]:
     return file_checks(find_model(experiment.model.source)) if has_files else {}
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Source(ABC):
-    """Activation rows of an experiment, by site, position and network.
+@dataclass(frozen=True, eq=False)
+class CapturedRows(Activations):
+    """Rows in the caches of an experiment.
 
     Attributes:
         experiment: the settings.
-        rows: labels, groups and splits of the rows.
-    """
-
-    experiment: AnyExperiment
-    rows: Rows
-
-    @abstractmethod
-    def described(self) -> dict[str, Any]:
-        """Return `model`, `digests`, `seeds` and `caches` of run.json."""
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of: `task`, then each untrained network."""
-        return (TASK,)
-
-    @property
-    @abstractmethod
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-
-    @abstractmethod
-    def identity(self) -> Any:
-        """Return the identity of the activations, as JSON, for the run key."""
-
-    def open(self, _capture: Capture) -> Source:
-        """Return the source, ready to be read; `capture` computes activations that it lacks."""
-        return self
-
-    @abstractmethod
-    def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
-        """Return the rows of a site, shape (n_rows, n_features), read when they are needed.
-
-        Args:
-            site: the site, one head or neuron of it, or a concatenation.
-            position: index of the position.
-            network: one of `networks`.
-        """
-
-    @abstractmethod
-    def probe_facts(self, position: int) -> dict[str, Any]:
-        """Return the fields of `ProbeFacts` that describe the rows of a position."""
-
-    def norms(self) -> list[Norms]:
-        """Return the norms of the residual stream; empty if the model is unknown."""
-        return []
-
-    def attention_prompts(self) -> list[AttentionPrompt]:
-        """Return the attention patterns that the report shows."""
-        return []
-
-    def readings(
-        self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
-        """Return the predictions of a probe at each token of texts; None without a model."""
-        return [None] * len(texts)
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class ModelSource(Source):
-    """Activations that the model of an experiment computes, and networks with random weights.
-
-    Attributes:
-        models: returns the network of a target.
-        captured: the stored rows of each target; by default empty before `open`.
+        stores: the cache of each network, by target.
     """
 
     experiment: Experiment
-    rows: TextRows
-    models: Callable[[str], Network]
-    captured: Mapping[str, Captured] = field(default_factory=dict)
+    stores: Mapping[str, ActivationStore]
     # The last site and position that was read of each network, with its rows, so that several heads
     # of a site need one read.
     _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Worker processes call only `block` and `probe_facts`.
-        return self.__dict__ | {"rows": None, "models": None, "_last": {}}
-
-    def described(self) -> dict[str, Any]:
-        """Return sizes and file checks of the model, digests, the first random seed, and caches."""
-        model, captured = self.models(TASK), self.captured
-        errors = captured[TASK].store.errors(self.rows.sites)
-        # A store has rows of another engine only of sites that they were verified as.
-        is_read = self.rows.requests is not None
-        identities = {
-            site: TensorIdentity(
-                label=f"{VERIFIED} {site}",
-                sentence=f"{site}; {described_errors(errors[site])}" if site in errors else site,
-            )
-            for site in (self.rows.sites if is_read else ())
-        }
-        sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
-        facts = ModelFacts(
-            source=self.experiment.model.name,
-            **{name: getattr(model.config, name) for name in sizes},
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            compared_with=checks_of_files(self.experiment),
-            relative_errors={site: one[0] for site, one in errors.items()} or None,
-        )
-        # The `root` of a capture is a digest of its rows, not a folder.
-        digests = {
-            "tokenizer": self.rows.tokenizer.digest,
-            **{f"weights ({name})": one.store.identity.weights for name, one in captured.items()},
-            "config": digest_json(captured[TASK].store.identity.config),
-            **{f"activations ({name})": one.root for name, one in captured.items()},
-        }
-        return {
-            "model": facts,
-            "digests": digests,
-            "seeds": {"random_weights": self.experiment.model.random_seed},
-            "caches": {name: str(one.store.folder) for name, one in captured.items()},
-            "identities": identities,
-        }
-
-    @property
-    def networks(self) -> tuple[str, ...]:
-        """The networks that there are rows of after `open`: `task`, then each untrained network."""
-        return targets(self.experiment)
-
-    @property
-    def widths(self) -> Sequence[int]:
-        """The number of features of each site."""
-        return [width_of(one, self.rows.config) for one in self.rows.selections]
-
-    def identity(self) -> Any:
-        """Return the identity of the cache of the probed model, as JSON.
-
-        Networks with random weights follow from it and from the settings, so they are not built.
-        """
-        rows, dtype = self.rows, self.experiment.capture.dtype
-        model, tokenizer = self.models(TASK), rows.tokenizer.digest
-        return identity_of(
-            model, tokenizer, rows.ids, rows.plan, dtype, origin=rows.origin
-        ).to_json()
-
-    def open(self, capture: Capture) -> ModelSource:
-        """Return the source with the activations of all targets, captured where missing."""
-        return replace(self, captured=capture(self))
+        return self.__dict__ | {"_last": {}}
 
     def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
         assert not isinstance(site, GivenSite), "captures have no given sites"
-        store = self.captured[network].store
+        store = self.stores[network]
         # The rows of all positions are interleaved; see `interleave`.
         numbers = np.arange(position, store.n_rows, len(self.experiment.tokens.positions))
         sizes = [math.prod(store.row_shape(part.site)) for part in site.parts]
@@ -296,7 +177,7 @@ class ModelSource(Source):
 
     def _viewed(self, network: str, site: str, numbers: IntArray) -> FloatArray:
         """Return some rows of a whole site, shape (n_rows, ...), in the view of the experiment."""
-        store = self.captured[network].store
+        store = self.stores[network]
         values = store.read(site, numbers)
         if self.experiment.capture.view == "normalized":
             config = config_of(store.identity.config)
@@ -305,7 +186,7 @@ class ModelSource(Source):
 
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
-        experiment, identity = self.experiment, self.captured[TASK].store.identity
+        experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
         of_position = experiment.tokens.positions[position]
         of_reply: dict[str, float | str] = {}
@@ -330,16 +211,201 @@ class ModelSource(Source):
             "cache": identity.key,
         }
 
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NetworkEngine(Engine):
+    """Texts, and the network that computes their activations; also networks with random weights.
+
+    Attributes:
+        models: returns the network of a target.
+        reader: reads texts as the network does.
+        stored: rows of the probed network that exist already; None if it computes them.
+    """
+
+    experiment: Experiment
+    activations: CapturedRows
+    texts: ReadTexts
+    models: Callable[[str], Network]
+    reader: TextReader
+    stored: StoredRows | None = None
+
+    @classmethod
+    def prepare(cls, experiment: Experiment, how: How) -> Self:
+        """Return the engine of an experiment; the network is loaded on first use."""
+        experiment = experiment.on_device(how.device)
+        models = Networks(experiment, how.device, to_compute=how.to_compute)
+        return cls.of_rows(TextReader.of(experiment), models, read_rows(experiment))
+
+    @classmethod
+    def of_rows(
+        cls,
+        reader: TextReader,
+        models: Callable[[str], Network],
+        dataset: Dataset,
+        findings: Sequence[Finding] = (),
+        **own: Any,
+    ) -> Self:
+        """Return the engine of the rows of an experiment.
+
+        Args:
+            reader: reads the rows.
+            models: returns the network of a target.
+            dataset: the rows.
+            findings: findings about the rows.
+            **own: other fields of the engine.
+        """
+        experiment = reader.experiment
+        check_examples(experiment, dataset)
+        texts, data, model = reader.read(dataset), experiment.data, experiment.model
+        findings = [*findings, *texts.findings, *doubts(experiment, texts.tokenizer)]
+        reader.check_attention_texts()
+        how = texts.dataset, texts.tokens, texts.tokenizer
+        positions = tuple(
+            position_rows(position, plan, *how)
+            for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
+        )
+        design = ExperimentDesign.of(
+            experiment, texts.dataset, texts.example, positions, n_read=len(dataset)
+        )
+        engine = cls(
+            experiment=experiment,
+            design=replace(design, findings=(*findings, *design.findings)),
+            activations=CapturedRows(experiment, {}),
+            selections=texts.selections,
+            widths=[width_of(one, texts.config) for one in texts.selections],
+            axis_sizes=texts.config.axis_sizes,
+            networks=targets(experiment),
+            texts=texts,
+            models=models,
+            reader=reader,
+            **{"is_shared": not (data.in_memory or model.in_memory)} | own,
+        )
+        return engine.with_stored().with_further()
+
+    def with_stored(self) -> Self:
+        """Return the engine with the rows of its texts that exist already."""
+        return self
+
+    def with_further(self) -> Self:
+        """Return the engine with the texts that analyses of the chosen probe need."""
+        engine = self
+        for analysis, settings in asked(self.experiment):
+            texts = analysis.door("measure", "texts")
+            if texts is not None:
+                found: ReadTexts = texts(settings, self)
+                design = replace(engine.design, findings=(*engine.design.findings, *found.findings))
+                further = {**engine.further, analysis.texts: found}
+                engine = replace(engine, design=design, further=further)
+        return engine
+
+    def reading(self, texts: ReadTexts) -> Self:
+        """Return the engine with other texts, in place of those of the experiment."""
+        return replace(self, texts=texts)
+
+    def ready(self, device: str) -> Self:
+        """Return the engine, checked before the network runs, with what `bos: auto` means."""
+        check_device(device, several=not self.experiment.interventions)
+        self.models(TASK)  # a missing model is reported now
+        experiment = self.experiment.with_bos(self.texts.tokenizer.has_bos)
+        return replace(self, experiment=experiment)  # recorded with the results
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the captured rows of all positions and networks."""
+        texts = self.texts
+        n_features_of_row = sum(n_features(site, texts.config) for site in texts.sites)
+        n_numbers = len(self.networks) * len(texts.plan.example) * n_features_of_row
+        return n_numbers * ITEM_SIZES[CODES[self.experiment.capture.dtype]]
+
+    @property
+    def origin(self) -> str:
+        """Where the rows of the probed network come from; see `Identity`."""
+        return "" if self.stored is None else self.stored.origin
+
+    def identity(self) -> Any:
+        """Return the identity of the cache of the probed model, as JSON.
+
+        Networks with random weights follow from it and from the settings, so they are not built.
+        """
+        texts, dtype = self.texts, self.experiment.capture.dtype
+        model, tokenizer = self.models(TASK), texts.tokenizer.digest
+        return identity_of(
+            model, tokenizer, texts.ids, texts.plan, dtype, origin=self.origin
+        ).to_json()
+
+    def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
+        """Return the capture of the texts from one network, with its store.
+
+        Args:
+            target: what the network is, `task` or one of `NETWORKS`.
+            root: folder or URL of all caches, or the files of the cache to use.
+            device: type of the devices that will compute; None for that of the model.
+
+        Raises:
+            StoreMismatchError: the files belong to another capture.
+            StoreError: the store cannot be written.
+            DataError: hidden states of requests are not those of the sites.
+        """
+        model, texts = self.models(target), self.texts
+        exact = partial(target_network, self.experiment, str(model.device), target)
+        return Work.begin(
+            model,
+            tokenizer=texts.tokenizer.digest,
+            tokens=texts.ids,
+            plan=texts.plan,
+            sites=texts.sites,
+            root=root,
+            dtype=self.experiment.capture.dtype,
+            device=device,
+            exact=partial(exact, to_compute=False, dtype=torch.float32),
+            reader=self.stored if target == TASK else None,  # untrained networks read the texts
+        )
+
+    def open(self, capture: Capture) -> Self:
+        """Return the engine with the activations of all targets, captured where missing."""
+        stores = {name: one.store for name, one in capture(self).items()}
+        return replace(self, activations=CapturedRows(self.experiment, stores))
+
+    def reopened(self, caches: Mapping[str, str]) -> Self:
+        """Return the engine with the activations in caches, by target."""
+        stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
+        return replace(self, activations=CapturedRows(self.experiment, stores))
+
+    def described(self) -> dict[str, Any]:
+        """Return sizes and file checks of the model, digests, the first random seed, and caches."""
+        model, stores, sites = self.models(TASK), self.activations.stores, self.texts.sites
+        errors = stores[TASK].errors(sites)
+        sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
+        facts = ModelFacts(
+            source=self.experiment.model.name,
+            **{name: getattr(model.config, name) for name in sizes},
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            compared_with=checks_of_files(self.experiment),
+            relative_errors={site: one[0] for site, one in errors.items()} or None,
+        )
+        digests = {
+            "tokenizer": self.texts.tokenizer.digest,
+            **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
+            "config": digest_json(stores[TASK].identity.config),
+            **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},
+        }
+        return {
+            "model": facts,
+            "digests": digests,
+            "seeds": {"random_weights": self.experiment.model.random_seed},
+            "caches": {name: str(one.folder) for name, one in stores.items()},
+        }
+
     def norms(self) -> list[Norms]:
         """Return the norms at the probed sites along d_model; see `residual_norms`."""
-        return residual_norms(self.models(TASK), self.rows)
+        return residual_norms(self.models(TASK), self.texts, self.design)
 
     def attention_prompts(self) -> list[AttentionPrompt]:
         """Return the attention patterns of the texts in the section `attention`."""
         from probekit.pipeline.look.attention import attention_prompt  # imports plotly
 
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
-        model, tokenizer = self.models(TASK), self.rows.tokenizer
+        model, tokenizer = self.models(TASK), self.texts.tokenizer
         how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
         how["special_tokens"] = self.experiment.data.special_tokens
         return [attention_prompt(model, tokenizer, text, **how) for text in texts]
@@ -351,59 +417,12 @@ class ModelSource(Source):
         from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
 
         assert not isinstance(site, GivenSite), "captures have no given sites"
-        if self.rows.replies is not None and self.experiment.tokens.chat:
-            return [None] * len(texts)  # a reply is not the user's turn
-        network = ProbedModel(self.models(TASK), self.rows.tokenizer, site.parts)
+        network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
 
 
-def model_source(
-    experiment: Experiment,
-    device: str,
-    *,
-    to_compute: bool = True,
-    cache_root: Location | None = None,
-    watcher: Watcher = SILENT,
-) -> ModelSource:
-    """Return the source of an experiment on texts, checked before the model runs.
-
-    Replies are the exception: the model generates them after the prompts are checked. Networks with
-    random weights are built on first use.
-
-    Args:
-        experiment: the settings.
-        device: compute device, or several, such as `cuda:0,cuda:1`, without interventions.
-        to_compute: False if the networks are only digested; see `target_network`.
-        cache_root: folder or URL of the caches, for replies; None for the user's default.
-        watcher: receives the progress of replies, and their numbers by label.
-
-    Raises:
-        ProbekitError: one of its subclasses; the message names the key, file or row at fault.
-    """
-    experiment = experiment.on_device(device)
-    networks = Networks(experiment, device, to_compute=to_compute)
-
-    def generated(
-        tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
-    ) -> Replies:
-        check_device(device, several=True)
-        model = networks(TASK)
-        return experiment_replies(
-            experiment, model, tokenizer, prompts, sites, cache_root=cache_root, watcher=watcher
-        )
-
-    rows = prepare(experiment, generated)
-    for finding in rows.findings:
-        if finding.code == "replies":
-            watcher.tell(finding.message)
-    check_device(device, several=not experiment.interventions)
-    networks(TASK)  # a missing model is reported now
-    experiment = experiment.with_bos(rows.tokenizer.has_bos)  # recorded with the results
-    return ModelSource(experiment=experiment, rows=rows, models=networks)
-
-
 @torch.inference_mode()
-def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
+def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
     """Return median norms and massive activations at each site along d_model; see `Norms`.
 
     They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
@@ -412,8 +431,8 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
     Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
     2024, "Massive Activations in Large Language Models".
     """
-    sites = [site for site in rows.sites if describe(site).axes == ("batch", "pos", "d_model")]
-    distinct = list({ids.tobytes(): ids for ids in rows.ids if len(ids) > 1}.values())
+    sites = [site for site in texts.sites if describe(site).axes == ("batch", "pos", "d_model")]
+    distinct = list({ids.tobytes(): ids for ids in texts.ids if len(ids) > 1}.values())
     if not sites or not distinct:
         return []
     chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
@@ -432,16 +451,16 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         passes += [(batch, None, measure, None) for batch in batches]
     for _ in model.run_together(passes, sites):
         pass
-    lengths, plan = np.array([len(ids) for ids in sequences]), rows.plan
+    lengths, plan = np.array([len(ids) for ids in sequences]), texts.plan
     starts = np.cumsum(lengths) - lengths
     start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
     # The sampled token of each position that rows read; -1 if their text is not sampled.
-    start = np.array([start_of.get(ids.tobytes(), -1) for ids in rows.ids])
+    start = np.array([start_of.get(ids.tobytes(), -1) for ids in texts.ids])
     start = np.repeat(start[plan.example], np.diff(plan.offsets))
     read = np.where(start < 0, -1, start + plan.positions)
     text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
     token = np.where(position > 0, np.concatenate(sequences), -1)
-    tokens_of = rows.tokenizer.strings
+    tokens_of = texts.tokenizer.strings
 
     def of_site(site: str, norms: FloatArray) -> Norms:
         """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
@@ -454,7 +473,9 @@ def residual_norms(model: Network, rows: TextRows) -> list[Norms]:
         # Whether each row reads such a token; NaN if its text is not sampled.
         reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
         reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
-        parts = {one.text: reads[k :: len(rows.positions)] for k, one in enumerate(rows.positions)}
+        parts = {
+            one.text: reads[k :: len(design.positions)] for k, one in enumerate(design.positions)
+        }
         shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
         return Norms(
             site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,

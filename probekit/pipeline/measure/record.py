@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import pairwise, product
 from typing import Any
 
@@ -15,8 +16,9 @@ from probekit.data.checks import check_dataset, repeated_share
 from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
 from probekit.data.splits import Split
-from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.source import ModelSource, Source
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.table import engine_of
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import FEWEST_ARRANGEMENTS
 from probekit.probes.score.metric_table import METRICS
@@ -44,7 +46,7 @@ MOST_LOST = 0.05  # largest share of examples without a row before a warning
 _LIBRARIES = ("scikit-learn", "numpy", "scipy", "torch")  # their versions are part of the run key
 
 
-def run_key(source: Source, card: str | None) -> str:
+def run_key(source: Engine, card: str | None) -> str:
     """Return the run key, which names the folder: a hash of all inputs that affect the results.
 
     It covers all source files. Unlike activations, results of changed code are always computed
@@ -53,16 +55,15 @@ def run_key(source: Source, card: str | None) -> str:
     config = source.experiment.model_dump(mode="json")
     for key in ("root", "hub", "memory"):  # results depend on the contents, not on their source
         config["data"].pop(key, None)
-    # Only given activations have this section, and only files of a serving engine the other one.
-    config.get("activations", {}).pop("folder", None)
-    (config.get("capture", {}).get("requests") or {}).pop("folder", None)
+    *sections, folder = engine_of(source.experiment).folder or ("",)
+    reduce(dict.__getitem__, sections, config).pop(folder, None)
     installed = versions()
     return digest_json(
         {
             "config": config,
             "card": card,
-            "data": source.rows.dataset.digest,
-            "further": source.rows.further_digests,
+            "data": source.design.dataset.digest,
+            "further": source.further_digests,
             "activations": source.identity(),
             "parts": PART_VERSIONS,
             "sources": digest_sources(),
@@ -72,7 +73,7 @@ def run_key(source: Source, card: str | None) -> str:
 
 
 def described_run(
-    source: Source, probers: Sequence[Prober], prompts: Sequence[AttentionPrompt], card: str | None
+    source: Engine, probers: Sequence[Prober], prompts: Sequence[AttentionPrompt], card: str | None
 ) -> dict[str, Any]:
     """Return the fields of a run's record that follow from its experiment and data.
 
@@ -88,13 +89,13 @@ def described_run(
         "run": experiment.name,
         "question": experiment.question,
         "model": described["model"],
-        "data": data_facts(source.rows, probers, card, _features_left_out(source)),
+        "data": data_facts(source.design, probers, card, _features_left_out(source)),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         "versions": versions() | {"products on CPU": library()},
         "digests": {
-            "dataset": source.rows.dataset.digest,
+            "dataset": source.design.dataset.digest,
             **described["digests"],
-            **source.rows.further_digests,
+            **source.further_digests,
         },
         "C_grid": list(experiment.probe.C),
         "control_by": experiment.probe.control_by,
@@ -106,18 +107,18 @@ def described_run(
 
 
 def data_facts(
-    rows: Rows, probers: Sequence[Prober], card: str | None, more: Sequence[Finding]
+    design: ExperimentDesign, probers: Sequence[Prober], card: str | None, more: Sequence[Finding]
 ) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
-    dataset = rows.dataset
-    repeated = None if rows.texts is None else repeated_share(dataset, rows.examples)
-    is_nested, sides = len(rows.splits) > 1, _sides(rows.splits)
+    dataset = design.dataset
+    repeated = repeated_share(dataset, design.examples) if design.has_texts else None
+    is_nested, sides = len(design.splits) > 1, _sides(design.splits)
     return DataFacts(
         name=dataset.name,
         n_examples=len(dataset),
-        n_rows=len(rows.labels),
-        labels=_label_counts(rows, probers[0]),
-        groups={side: len(np.unique(rows.groups[indices])) for side, indices in sides.items()},
+        n_rows=len(design.labels),
+        labels=_label_counts(design, probers[0]),
+        groups={side: len(np.unique(design.groups[indices])) for side, indices in sides.items()},
         repeated=repeated,
         examples=[
             ExampleRecord(
@@ -126,11 +127,11 @@ def data_facts(
                 label=e.label,
                 split="" if is_nested else side,
             )
-            for side, indices in _sides(rows.examples).items()
+            for side, indices in _sides(design.examples).items()
             for e in _shown_examples(dataset, indices, probers[0])
         ],
         notes=list(dataset.notes),
-        findings=list(by_level((*findings(rows, probers), *more))),
+        findings=list(by_level((*findings(design, probers), *more))),
         card=card,
     )
 
@@ -142,24 +143,26 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
     return {ALL_FOLDS: np.sort(np.concatenate([split.test for split in splits]))}
 
 
-def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
+def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
-    settings, has_texts = probers[0].settings, rows.texts is not None
+    settings, has_texts = probers[0].settings, design.has_texts
     has_classes = settings.reads == "classes"
     results = list(
-        check_dataset(rows.dataset, rows.examples, has_classes=has_classes, has_texts=has_texts)
+        check_dataset(design.dataset, design.examples, has_classes=has_classes, has_texts=has_texts)
     )
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
     metric = METRICS[probers[0].main_metric]
     if metric.is_main or metric.lower_is_better:  # these do not weight labels equally
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
-    n_lost = rows.n_read - len(rows.dataset)
-    if n_lost > MOST_LOST * rows.n_read:
-        message = f"{n_lost:,} of {rows.n_read:,} examples have no row; see the notes for reasons."
+    n_lost = design.n_read - len(design.dataset)
+    if n_lost > MOST_LOST * design.n_read:
+        message = (
+            f"{n_lost:,} of {design.n_read:,} examples have no row; see the notes for reasons."
+        )
         results.append(Finding("warning", "lost", message))
-    results += [*_few_arrangements(probers[0]), *_imprecise(probers[0]), *rows.findings]
-    pairs = zip(rows.positions, probers, strict=True)
+    results += [*_few_arrangements(probers[0]), *_imprecise(probers[0]), *design.findings]
+    pairs = zip(design.positions, probers, strict=True)
     reasons = {one.text: prober.why_no_control for one, prober in pairs if prober.why_no_control}
     if reasons:
         *_, (position, reason) = reasons.items()
@@ -170,7 +173,7 @@ def findings(rows: Rows, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     return by_level(results)
 
 
-def _features_left_out(source: Source) -> list[Finding]:
+def _features_left_out(source: Engine) -> list[Finding]:
     """Return a warning of features that fits leave out, although they are not constant.
 
     Some training rows are read, evenly spaced: fits scale by those. Constant features are counted
@@ -178,14 +181,14 @@ def _features_left_out(source: Source) -> list[Finding]:
     texts, alike.
     """
     left_out = dict[str, None]()
-    train = np.unique(np.concatenate([split.train for split in source.rows.splits]))
+    train = np.unique(np.concatenate([split.train for split in source.design.splits]))
     chosen = train[np.linspace(0, len(train) - 1, min(len(train), N_SAMPLED)).astype(int)]
     where = f" in {len(chosen)} sampled rows" if len(chosen) < len(train) else ""
     about = "about " if where else ""
-    for site, position in product(source.rows.selections, range(len(source.rows.positions))):
-        X = source.block(site, position)[chosen]
+    for site, position in product(source.selections, range(len(source.design.positions))):
+        X = source.activations.block(site, position)[chosen]
         is_out = np.isinf(Scaling.standard(X).scale)
-        is_odd = is_out.all() and not isinstance(source, ModelSource)
+        is_odd = is_out.all() and source.constants_are_odd
         n = np.count_nonzero(is_out & (is_odd | (X[:1] != X).any(axis=0)))
         left_out |= {f"{about}{n:,} of {len(is_out):,} at {site.text}{where}": None} if n else {}
     message = (
@@ -233,12 +236,12 @@ def _imprecise(prober: Prober) -> Iterator[Finding]:
             yield Finding("warning", "few-positives", message)
 
 
-def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
+def _label_counts(design: ExperimentDesign, prober: Prober) -> dict[str, dict[str, int]]:
     """Return the number of rows by split and label.
 
     Many numbers are counted by range; tree heads as roots and other words.
     """
-    labels, names = rows.labels, None  # names: those of ranges, in ascending order
+    labels, names = design.labels, None  # names: those of ranges, in ascending order
     if prober.settings.reads == "trees":
         labels = np.where(labels == ROOT, "roots", "other words")
     elif prober.settings.reads_numbers and len(np.unique(labels)) > MOST_LABELS:
@@ -248,7 +251,7 @@ def _label_counts(rows: Rows, prober: Prober) -> dict[str, dict[str, int]]:
         # A range contains its upper end, the first one also its lower end.
         labels = np.array(names)[np.searchsorted(ends[1:-1], numbers, side="left")]
     shown = {}
-    for side, indices in _sides(rows.splits).items():
+    for side, indices in _sides(design.splits).items():
         counts = Counter(labels[indices].tolist())
         shown[side] = {name: counts[name] for name in (names or sorted(counts)) if counts[name]}
     return shown

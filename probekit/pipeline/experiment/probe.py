@@ -19,8 +19,8 @@ from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations
+from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
-from probekit.pipeline.given.source import ReadTokens, given_source
 from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
@@ -167,9 +167,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        rows = given_source(experiment, dataset, words, given, read)
+        engine = given_engine(experiment, dataset, words, given, read)
         return run_source(
-            rows, out=results_folder, device=device, workers=workers, watcher=shown, page=page
+            engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
 
 
