@@ -17,8 +17,8 @@ from tempfile import TemporaryDirectory
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.run import run
+from probekit.report.elements.page import FigurePart
 from probekit.report.figures.figure_files import write_figures
-from probekit.report.pages.page import FigurePart
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.transfer_page import place_parts
 

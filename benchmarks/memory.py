@@ -108,7 +108,7 @@ def run_capture(folder: Path, name: str) -> None:
     from probekit.model.config import count_parameters
     from probekit.pipeline.capture.captures import capture_only
     from probekit.pipeline.capture.jobs import by_processes
-    from probekit.pipeline.experiment.prepare import prepare
+    from probekit.pipeline.engines.table import prepare
     from probekit.terminal import SILENT
 
     options = (CAPTURES | LARGE)[name][-1]
@@ -119,11 +119,11 @@ def run_capture(folder: Path, name: str) -> None:
         (used,) = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData")]
         most = used + options["limit"] * 2**20
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    rows, dtype = prepare(experiment), getattr(torch, experiment.model.dtype)
-    batches = make_batches(rows.ids, rows.plan, records.BATCH_TOKENS["cpu"])
+    texts, dtype = prepare(experiment).texts, getattr(torch, experiment.model.dtype)
+    batches = make_batches(texts.ids, texts.plan, records.BATCH_TOKENS["cpu"])
     shards = make_shards(batches, records.SHARD_ROWS)
-    fits = fits_in_memory(count_parameters(rows.config) * dtype.itemsize)
-    print(capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=fits), flush=True)
+    fits = fits_in_memory(count_parameters(texts.config) * dtype.itemsize)
+    print(capture_bytes(texts.config, dtype, texts.sites, shards, in_memory=fits), flush=True)
     n_workers, crew = options.get("workers", 1), None
     if n_workers > 1:
         crew = partial(by_processes, n_workers=n_workers, device="cpu", watcher=SILENT, n_threads=1)
@@ -135,7 +135,7 @@ def run_probing(folder: Path, name: str) -> None:
     """Probe random activations, and print the predicted memory."""
     import numpy as np
 
-    from probekit.pipeline.given.probe import probe
+    from probekit.pipeline.experiment.probe import probe
     from probekit.pipeline.measure import probing
 
     n_rows, d, n_classes, settings = PROBES[name]

@@ -166,7 +166,7 @@ ERRORS = (
     ),
     PlantedError(
         "rows of position 0 are used for scaling",
-        "pipeline/experiment/rows.py",
+        "pipeline/setup/design.py",
         "typical = plan.positions[plan.offsets[:-1]] > 0 if position.skip_first else None",
         "typical = None",
         "tests/pipeline/experiment/test_prepare.py"
@@ -211,14 +211,14 @@ ERRORS = (
     ),
     PlantedError(
         "a source reads the rows of the first position",
-        "pipeline/experiment/source.py",
+        "pipeline/engines/network.py",
         "np.arange(position, store.n_rows, len(",
         "np.arange(0, store.n_rows, len(",
         "tests/pipeline/experiment/test_features.py::test_only_rows_of_the_position_are_read",
     ),
     PlantedError(
         "a source returns the site that it read last",
-        "pipeline/experiment/source.py",
+        "pipeline/engines/network.py",
         "if last is not None and last[0] == (site, position):",
         "if last is not None:",
         "tests/pipeline/experiment/test_features.py"
@@ -226,14 +226,14 @@ ERRORS = (
     ),
     PlantedError(
         "the key of a run ignores the version constants",
-        "pipeline/experiment/record.py",
+        "pipeline/measure/record.py",
         '            "parts": PART_VERSIONS,\n',
         "",
         "tests/pipeline/experiment/test_resuming.py::test_changed_code_or_sizes_reuse_no_result",
     ),
     PlantedError(
         "the key of a run ignores the code",
-        "pipeline/experiment/record.py",
+        "pipeline/measure/record.py",
         '            "sources": digest_sources(),\n',
         "",
         "tests/pipeline/experiment/test_resuming.py"

@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.probes.arrays import Codes, Floats
 from probekit.probes.data import group_folds
 from probekit.probes.solve.fits import TunedProbeFit, fit_columns
@@ -108,9 +108,9 @@ def _captured() -> Data:
         store = capture_only(experiment, cache_root=Path(cache))["task"].store
         X = np.concatenate([store.read(site) for site in store.sites], axis=1).astype(np.float32)
     prepared = prepare(experiment)
-    _, codes = np.unique(prepared.labels, return_inverse=True)
+    _, codes = np.unique(prepared.design.labels, return_inverse=True)
     origin = f"English EWT (test and dev), probekit's mini, blocks {BLOCKS} concatenated"
-    return Data(X, codes, np.asarray(prepared.groups), origin)
+    return Data(X, codes, np.asarray(prepared.design.groups), origin)
 
 
 def _synthetic() -> Data:

@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from probekit.model.passes.context import KeyValueCache as KeyValueCache
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
+    from probekit.pipeline.experiment.probe import probe as probe
     from probekit.pipeline.experiment.run import run as run
     from probekit.pipeline.experiment.validate import validate as validate
-    from probekit.pipeline.given.probe import probe as probe
     from probekit.pipeline.intervene.run import intervene as intervene
     from probekit.pipeline.look.apply import apply_probe as apply_probe
     from probekit.pipeline.look.attention import attention_figure as attention_figure

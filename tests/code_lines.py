@@ -13,6 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
+    "chosen": 2000,
     "report": 8324,
     "pipeline": 8315,
     "probes": 6875,

@@ -5,13 +5,18 @@ import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from functools import cache
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import probekit
+from probekit.chosen.registry import ANALYSES, doors
+from probekit.experiment.schema import Experiment
+from probekit.report.notebooks.run_result import RunResult
 from tests.code_lines import code_lines, lines_of_packages, over_budget
 
 PACKAGE = Path(probekit.__file__).parent
@@ -32,6 +37,29 @@ LEVELS = [
     )
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+# The order of the folders inside a package, where it matters: each imports from those before it.
+# Other modules of the package are above all of them.
+FOLDERS = {
+    "pipeline": "setup look engines capture measure intervene experiment compare",
+    "report": "elements figures sentences causes attention pages notebooks",
+}
+# The floor of each file of an analysis of the chosen probe; other files are on that of `measure`.
+FLOORS = {"registry": "results", "section": "experiment", "page": "report"}
+# What other modules may call, by file, and the arguments.
+DOORS = {
+    "section": {"check": "settings experiment"},
+    "measure": {
+        "texts": "settings source",
+        "tables": "settings chosen",
+        "transferred": "sets X results spec site",
+    },
+    "page": {
+        **dict.fromkeys(
+            ["first_figures", "figures", "sections", "curves", "details", "examples"], "run"
+        ),
+        "transferred_section": "rows places",
+    },
+}
 TORCH_FREE = ("data", "probes", "results", "report", "experiment")
 # These compute with torch; their inputs and outputs are NumPy arrays.
 SOLVERS = (
@@ -87,7 +115,12 @@ def own_imports(path):
 
 
 def package_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return floor_of(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def floor_of(parts):
+    """The package that a module belongs to, given its path; of an analysis, that of its floor."""
+    return FLOORS.get(parts[-1], "pipeline") if parts[0] == "chosen" else parts[0]
 
 
 def test_imports_point_down():
@@ -100,11 +133,23 @@ def test_imports_point_down():
             if parts[0] != "probekit":
                 assert not (is_torch_free and parts[0] == "torch"), f"{path} imports torch"
             elif parts[1:]:
-                lower = LEVEL[parts[1]] < LEVEL[own]
+                other = floor_of(parts[1:])
                 siblings_at_the_bottom = LEVEL[own] == 0
-                assert parts[1] == own or lower or siblings_at_the_bottom, f"{name}: {module}"
+                is_below = LEVEL[other] < LEVEL[own] or siblings_at_the_bottom
+                assert other == own or is_below, f"{name}: {module}"
             else:
                 assert own == "cli", f"{path} imports the top of the package"
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_imports_point_down_inside_a_package_too(package):
+    level = {name: number for number, name in enumerate(FOLDERS[package].split())}
+    assert {one.parent.name for one in (PACKAGE / package).glob("*/__init__.py")} == set(level)
+    for path in (PACKAGE / package).glob("*/*.py"):
+        for module in own_imports(path):
+            _, of_module, *inner = module.split(".")
+            if of_module == package:
+                assert level[inner[0]] <= level[path.parent.name], f"{path}: {module}"
 
 
 def test_the_pipeline_imports_report_only_for_pages_and_notebooks():
@@ -136,14 +181,22 @@ def test_a_public_name_has_one_meaning():
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 homes[node.name].add(str(path.relative_to(PACKAGE)))
     homes.pop("main")  # the entry point of each `python -m`
+    for name in {name for names in DOORS.values() for name in names}:  # they count as one
+        homes[name] = {one.partition("/")[0] if "chosen/" in one else one for one in homes[name]}
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
 # Files that are read through a table or from the command line need no second importer.
-REGISTERED = ("cli/", "model/families/", "probes/kinds/", "report/pages/")
+REGISTERED = ("chosen/", "cli/", "model/families/", "probes/kinds/", "report/pages/")
+# Keys of experiments, attributes of results and documented columns, which users type; the verdict.
+TYPED = (
+    "experiment/schema.py",
+    "report/notebooks/run_result.py",
+    *(f"results/{name}.py" for name in ("comparison", "judging", "table")),
+)
 # Offenders of a rule below. An entry that is none any more fails: remove it; add none.
 LONELY_MODULES = {"probes/score/calibration.py"}
-LONELY_RECORDS = {"HeadScoreText"}
+LONELY_RECORDS: set[str] = set()
 FORWARDERS = {"load_experiment"}
 
 
@@ -243,6 +296,39 @@ def test_no_function_only_forwards_its_arguments(trees):
     assert {one.name for one in functions if forwards(one)} == FORWARDERS
 
 
+def test_no_other_module_names_an_analysis(trees):
+    """Neither its modules, its files and its texts, nor its section."""
+    own = ((*one.tables, one.texts, one.name * (one.key == one.name)) for one in ANALYSES)
+    # A transfer between data sets writes cosines, too.
+    names = {name for of_one in own for name in of_one} - {"", "cosines.csv"}
+    found = set()
+    for file, tree in trees.items():
+        if not file.startswith(("chosen/", *TYPED)):
+            for node in ast.walk(tree):
+                said = getattr(node, "attr", getattr(node, "value", None))
+                module = getattr(node, "module", None) or ""
+                is_inside = module.startswith("probekit.chosen.") and "registry" not in module
+                if is_inside or (isinstance(said, str) and said in names):
+                    found.add(file)
+    assert found == set()
+
+
+def test_every_analysis_is_typed_for_users():
+    for analysis in filter(attrgetter("key"), ANALYSES):
+        for file in analysis.tables:
+            assert isinstance(vars(RunResult)[Path(file).stem], cached_property)
+        if analysis.key == analysis.name:
+            annotation = Experiment.model_fields[analysis.name].annotation
+            assert annotation.__args__[0].__module__ == f"probekit.chosen.{analysis.name}.section"
+
+
+def test_the_doors_of_the_analyses_have_the_same_arguments():
+    for file, names in DOORS.items():
+        for name, arguments in names.items():
+            found = {" ".join(signature(door).parameters) for _, door in doors(file, name)}
+            assert {one.replace("_settings", "settings") for one in found} == {arguments}
+
+
 def test_public_names_are_there_and_documented():
     for name in probekit.__all__:
         assert getattr(probekit, name) is not None
@@ -259,7 +345,7 @@ def test_the_docstring_of_the_package_lists_the_public_names():
     ("modules", "heavy"),
     [
         ("probekit.cli.main", {"torch", "numpy", "pandas", "sklearn", "plotly", "pydantic"}),
-        ("probekit.report.figures.layer_curve, probekit.report.maps.maps", {"torch"}),
+        ("probekit.report.figures.layer_curve, probekit.report.figures.maps", {"torch"}),
     ],
 )
 def test_the_command_line_and_figures_start_without_what_is_heavy(modules, heavy):

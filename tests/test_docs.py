@@ -21,14 +21,9 @@ from ruamel.yaml import YAML
 import probekit
 from probekit.cli.main import cli, main
 from probekit.cli.options import OutputFile
-from probekit.experiment.loader import (
-    load_any,
-    load_any_experiment,
-    load_experiment,
-    load_recipe,
-)
+from probekit.experiment.loader import load_any, load_any_experiment, load_experiment, load_recipe
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.results.study import STUDY_COLUMNS
@@ -234,7 +229,7 @@ def test_the_keys_for_sites_and_positions_choose_them(tmp_path):
             lines.append(f"{frame.format(noun)},{label},{start},{start + len(noun)}")
     (tmp_path / "where.csv").write_text("\n".join(lines))
     prepared = prepare(load_experiment(tmp_path / "where.yaml"))
-    assert len(prepared.positions) == 4
+    assert len(prepared.design.positions) == 4
     assert len(prepared.selections) == 6 + 6 * 4 + 2 + 1
 
 
@@ -251,7 +246,7 @@ def test_the_keys_for_probes_choose_them(tmp_path):
         *(f"k_sparse:{k}" for k in (1, 4, 16, 64)),
         "mlp:64",
     ]
-    assert len(prepare(experiment).splits) == 5
+    assert len(prepare(experiment).design.splits) == 5
 
 
 def test_no_description_of_a_property_is_taken_for_its_type():

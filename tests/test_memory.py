@@ -44,28 +44,27 @@ def version_1(limit, folder):
     return {f"memory/{folder}memory.{name}": content for name, content in files.items()}
 
 
-def test_without_a_limit_it_is_that_of_the_machine(machine):
-    machine("0::/\n")
-    assert available_memory() == 8 * GB
-    machine("0::/job\n", **version_2("max", "job/"))
-    assert available_memory() == 8 * GB
+# Groups of the process, files of the groups, and the available memory of a machine with 8 GB.
+MACHINES = {
+    "without a limit": ("0::/\n", {}, 8),
+    "a group without a limit": ("0::/job\n", version_2("max", "job/"), 8),
+    "the tightest limit counts, and cached files are available": (
+        "0::/job/step\n",
+        version_2(6 * GB, "job/") | version_2("max", "job/step/"),
+        4.5,
+    ),
+    "a container sees its limit at the mount": ("0::/the/path/outside\n", version_2(4 * GB), 2.5),
+    "version 1": ("5:devices:/\n4:memory:/job\n0::/\n", version_1(5 * GB, "job/"), 3.5),
+}
 
 
-def test_the_tightest_limit_counts_and_cached_files_are_available(machine):
-    machine("0::/job/step\n", **version_2(6 * GB, "job/"), **version_2("max", "job/step/"))
-    assert available_memory() == 4.5 * GB
-    assert fits_in_memory(3.5 * GB)
-    assert not fits_in_memory(3.7 * GB)
-
-
-def test_a_container_sees_its_limit_at_the_mount(machine):
-    machine("0::/the/path/outside\n", **version_2(4 * GB))
-    assert available_memory() == 2.5 * GB
-
-
-def test_limits_of_version_1(machine):
-    machine("5:devices:/\n4:memory:/job\n0::/\n", **version_1(5 * GB, "job/"))
-    assert available_memory() == 3.5 * GB
+@pytest.mark.parametrize("name", MACHINES)
+def test_limits_of_groups_count(machine, name):
+    groups, files, available = MACHINES[name]
+    machine(groups, **files)
+    assert available_memory() == available * GB
+    assert fits_in_memory(0.79 * available * GB)
+    assert not fits_in_memory(0.81 * available * GB)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")

@@ -32,7 +32,7 @@ from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from tests.pipeline.planted import rows_of_sites
 
 METRICS = metric_functions("class", frozenset({"scores"}))
@@ -176,7 +176,7 @@ def test_pitfall_23_test_rows_choose_nothing():
             assert ours == theirs
     # The site is the one of the best held-out score, however it does on the test rows.
     rows = rows_of_sites({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)})
-    assert chosen_row(rows)["site"] == "blocks.0.x"
+    assert Scores.of(rows).chosen["site"] == "blocks.0.x"
     # The best of many sites of chance is no finding.
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(50, 1000))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from probekit.pipeline.measure.text_rules import (
+from probekit.chosen.aggregation.measure import (
     equal_lengths,
     length_correlation,
     over_groups,

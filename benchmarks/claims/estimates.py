@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import probekit
 from benchmarks.claims.rates import Rate
 from probekit.amounts import LEVEL
-from probekit.pipeline.measure.selected_probe import leakage_rows
+from probekit.chosen.leakage.measure import leakage_rows
 from probekit.probes.data import group_folds
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metrics import (
@@ -126,7 +126,7 @@ def _rejects(case: Case, signal: float, rng: np.random.Generator) -> bool:
 
     without, *random = (predictions(left) for left in (signal, *[1.0] * DRAWS_OF_WORDS))
     rows = leakage_rows(without, without, random, groups, case.metric)
-    return bool(next(rows)[-1] < LEVEL)
+    return bool(next(rows)["p"] < LEVEL)
 
 
 def _interval(metric: str, predictions: Predictions, resamples: Resamples) -> Interval:

@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.pipeline.measure.selected_probe import HALVINGS
-from probekit.pipeline.measure.stack import stack_tables
+from probekit.chosen.directions.measure import HALVINGS
+from probekit.chosen.stack.measure import tables as stack_tables
+from probekit.chosen.stack.page import ALONE
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
 from probekit.probes.solve.layers import certainty, unit_rows
-from probekit.report.figures.chosen_figures import ALONE
+from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, make_table
 
 SITES, FEATURES = 6, 40
@@ -116,12 +118,18 @@ def tables(data: ProbeData, X: list[np.ndarray]) -> dict[str, list[dict[str, Any
         result = prober.site(x)
         result.place.update(site=site.text, head=None, position="last", main_metric="auroc")
         results.append(result)
-    config, positions = SimpleNamespace(n_layers=SITES), [SimpleNamespace(text="last")]
-    rows = SimpleNamespace(selections=sites, positions=positions, config=config)
+    design = SimpleNamespace(positions=[SimpleNamespace(text="last")])
     blocks = {site.text: x for site, x in zip(sites, X, strict=True)}
-    source = SimpleNamespace(rows=rows, block=lambda site, _: blocks[site.text])
+    source = SimpleNamespace(
+        design=design,
+        selections=sites,
+        axis_sizes={"n_layers": SITES},
+        activations=SimpleNamespace(block=lambda site, _: blocks[site.text]),
+    )
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    return stack_tables(source, [prober], results, table)
+    scores = Scores.of(table)
+    chosen: Any = SelectedProbe(scores.chosen, scores, results, source, [prober], None)
+    return stack_tables("stack", chosen)
 
 
 def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float]:

@@ -23,7 +23,7 @@ import probekit
 from probekit import open_run
 from probekit.cli.main import cli
 from probekit.provenance import digest, digest_sources
-from probekit.report.pages import page
+from probekit.report.elements import page
 
 TEXT = "The keys to the old cabinet near the windows were on the table, and the keys"
 SMALL = '--set "split={test: 0.3}" --set "probe={permutations: 0, description: false}"'

@@ -18,16 +18,18 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from probekit.activations import forward
 from probekit.activations.local import Files
@@ -39,12 +41,11 @@ from probekit.activations.records import (
     batch_tokens,
     identity_of,
 )
-from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
-from probekit.amounts import percent, size_in_words
+from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import DataError, OutOfMemoryError, StoreError
+from probekit.errors import OutOfMemoryError, StoreError
 from probekit.files import Waiting
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
@@ -59,13 +60,94 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
-# Largest relative error of a token, and of the median token, that rounding to bfloat16 explains.
-_ANOTHER_ROW, _MEDIAN = 0.5, 1 / 16
 _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
 _PAUSE = 0.25  # seconds between checks of shards that other workers have locked
-_POSITIONS_AT_ONCE = 4096  # positions in memory when means are computed from a cache
+
+
+class Reader(ABC):
+    """What gives the rows of a capture: passes of its network, or rows that exist already."""
+
+    @property
+    def origin(self) -> str:
+        """Where the rows come from; "" for passes of the network; see `Identity`."""
+        return ""
+
+    @abstractmethod
+    def run_batches(
+        self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+    ) -> Iterator[forward.BatchRows]:
+        """Yield the rows of batches, as `forward.run_batches` does."""
+
+    def check(  # noqa: B027  # most have nothing to check
+        self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray
+    ) -> None:
+        """Check the errors (n_compared,) at each site of tokens with these numbers in their plan.
+
+        Raises:
+            DataError: they are larger than those of any rounding.
+        """
+
+    def how_read(self, _missing: Sequence[Sequence[forward.Batch]]) -> str:
+        """Return how weights are read to compute shards; "" unless they are larger than memory."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Passes(Reader):
+    """Passes of a network over whole texts."""
+
+    model: Network
+
+    def run_batches(
+        self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+    ) -> Iterator[forward.BatchRows]:
+        """Yield the rows of batches; see `forward.run_batches`."""
+        return forward.run_batches(self.model, batches, plan, sites, dtype)
+
+    def how_read(self, missing: Sequence[Sequence[forward.Batch]]) -> str:
+        """Return how weights that are not in memory are read."""
+        model = self.model
+        if model.is_in_memory:
+            return ""
+        return described_reading(model.config, model.dtype, str(model.device), missing)
+
+
+class StoredRows(Reader):
+    """Activations of tokens that exist already, from which the rows of a capture are made."""
+
+    @abstractmethod
+    def of_tokens(
+        self, batch: forward.Batch, text: IntArray, places: IntArray, plan: RowPlan,
+        sites: Sequence[str],
+    ) -> list[Tensor]:  # fmt: skip
+        """Return the activations of tokens, shape [token ...] for each site.
+
+        Args:
+            batch: the texts.
+            text: the index of each token's text in the batch, ascending, shape (n_tokens,).
+            places: the index of each token's position in those of the plan, shape (n_tokens,).
+            plan: the positions of all rows.
+            sites: full names.
+        """
+
+    def run_batches(
+        self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+    ) -> Iterator[forward.BatchRows]:
+        """Yield the rows of batches."""
+        for batch in batches:
+            counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
+            places = forward.ranges(plan.offsets[batch.rows], counts)
+            row = np.repeat(np.arange(len(counts)), counts)
+            values = self.of_tokens(batch, batch.member[row], places, plan, sites)
+            if len(places) > len(counts):  # rows of one position each need no mean
+                numbers = torch.from_numpy(row), torch.from_numpy(counts)
+                values = [forward.row_means(one, *numbers, plan.skip_massive) for one in values]
+            of_site = zip(sites, values, strict=True)
+            yield forward.BatchRows(
+                {site: (rows.to(getattr(torch, dtype)), None) for site, rows in of_site}
+            )
 
 
 @dataclass(frozen=True)
@@ -78,10 +160,9 @@ class Work:
         sites: full names of sites with a pos axis.
         shards: the batches of each shard.
         store: the store that receives the rows.
+        reader: gives the rows.
         exact: returns the network in float32, with which rows in half precision are compared to
             measure their errors; None for no comparison.
-        requests: the files of a serving engine that the rows are read from; None if the network
-            computes them.
     """
 
     model: Network
@@ -89,8 +170,8 @@ class Work:
     sites: tuple[str, ...]
     shards: Sequence[Sequence[forward.Batch]]
     store: ActivationStore
+    reader: Reader
     exact: Callable[[], Network] | None = None
-    requests: Requests | None = None
 
     @classmethod
     def begin(  # noqa: PLR0913  # one call, whose options have defaults
@@ -105,8 +186,7 @@ class Work:
         dtype: str,
         device: str | None = None,
         exact: Callable[[], Network] | None = None,
-        origin: str = "",
-        requests: Requests | None = None,
+        reader: Reader | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -120,8 +200,7 @@ class Work:
             dtype: dtype on disk, a key of `CODES`.
             device: type of the devices that will compute; None for the model's.
             exact: returns the network in float32; see `Work`.
-            origin: where the rows come from; see `Identity`.
-            requests: the files that the rows are read from; see `Work`.
+            reader: gives the rows; None for passes of the network.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -130,11 +209,12 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, origin)
+        reader = reader or Passes(model)
+        identity = identity_of(model, tokenizer, tokens, plan, dtype, device, reader.origin)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store, exact, requests)
+        return cls(model, plan, tuple(sites), shards, store, reader, exact)
 
     def missing_sites(self) -> MissingSites:
         """Return the missing sites of each incomplete shard, by index of the shard."""
@@ -178,7 +258,7 @@ class Work:
     def _compute(self, missing: MissingSites, on_rows: OnRows) -> None:
         """Compute and commit shards; one thread writes them, while the next rows are computed."""
         model, dtype, n_tokens = self.model, self.store.identity.dtype, 0.0  # each batch alone
-        if not model.is_in_memory and self.requests is None:
+        if not model.is_in_memory:
             n_tokens = tokens_together(model.config, model.dtype, str(model.device))
         writers: dict[str, ShardWriter] = {}
 
@@ -196,18 +276,10 @@ class Work:
             for shard, sites in missing.items():
                 submit(begin, shard, sites)
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in self._run_batches(batches, self.plan, sites, dtype):
+                    for part in self.reader.run_batches(batches, self.plan, sites, dtype):
                         submit(append, part)
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
-
-    def _run_batches(
-        self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
-    ) -> Iterator[forward.BatchRows]:
-        """Yield the rows of batches, which the network computes or a serving engine has written."""
-        if self.requests is not None:
-            return self.requests.run_batches(batches, plan, sites, dtype)
-        return forward.run_batches(self.model, batches, plan, sites, dtype)
 
     def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Return median and maximum of |x - y| / |y| over tokens of the first batch at each site.
@@ -234,23 +306,14 @@ class Work:
                 for site, rows in part.arrays().items()
             }
             for parts in (
-                self._run_batches([batch], tokens, sites, "float32"),
+                self.reader.run_batches([batch], tokens, sites, "float32"),
                 forward.run_batches(exact, [batch], tokens, sites, "float32"),
             )
         )
         tiny = np.finfo(np.float32).tiny  # for a row of zeros
         norm = partial(np.linalg.norm, axis=1)
         errors = {site: norm(x[site] - y[site]) / (norm(y[site]) + tiny) for site in sites}
-        for site, error in errors.items():
-            is_near = error.max() <= _ANOTHER_ROW and np.median(error) <= _MEDIAN  # not NaN
-            if self.requests is not None and not is_near:
-                place = batch.rows[error.argmax()]
-                raise DataError(
-                    f"{self.requests.folder}: token {tokens.positions[place]} of text "
-                    f"{tokens.example[place]} at {site} differs from the network's by "
-                    f"{percent(error.max())} of its norm; the median error is "
-                    f"{percent(np.median(error))}. Let the engine write its requests again."
-                )
+        self.reader.check(errors, tokens, batch.rows)
         return {site: (float(np.median(one)), float(one.max())) for site, one in errors.items()}
 
 
@@ -389,9 +452,6 @@ def in_background() -> Iterator[Callable[..., None]]:
         pool.shutdown(cancel_futures=True)
 
 
-Engine = Callable[[Work, MissingSites, OnRows], None]
-
-
 @dataclass(frozen=True)
 class Captured:
     """Result of a capture.
@@ -413,7 +473,7 @@ def fill(
     work: Work,
     root: Location,
     *,
-    engine: Engine = Work.compute,
+    compute: Callable[[Work, MissingSites, OnRows], None] = Work.compute,
     step: str = "capture",
     watcher: Watcher = SILENT,
 ) -> Captured:
@@ -424,7 +484,7 @@ def fill(
     Args:
         work: the rows, sites and store.
         root: folder or URL that contains caches.
-        engine: computes the missing shards; by default in this process.
+        compute: computes the missing shards; by default in this process.
         step: name of this step in progress reports.
         watcher: receives progress in rows, and messages.
 
@@ -441,7 +501,7 @@ def fill(
     with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.sites)
-        _derive(store, root, work.sites)
+        _derive(work, root)
         missing = work.missing_sites()  # by shard
         done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
         watcher.progress(step, done, store.n_rows)
@@ -452,21 +512,37 @@ def fill(
             watcher.progress(step, done, store.n_rows)
 
         if missing:
-            engine(work, missing, on_rows)
+            compute(work, missing, on_rows)
         store.seal()
     computed = sum(len(sites) for sites in missing.values())
     return Captured(store, computed, n_shards - computed, root=store.digest_of(work.sites))
 
 
-def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class CachedTokens(StoredRows):
+    """Tokens in another cache, by the row of each position of a plan in it."""
+
+    store: ActivationStore
+    rows: IntArray
+
+    def of_tokens(
+        self, _batch: forward.Batch, _text: IntArray, places: IntArray, _plan: RowPlan,
+        sites: Sequence[str],
+    ) -> list[Tensor]:  # fmt: skip
+        """Return the cached rows of tokens at each site."""
+        return [torch.from_numpy(self.store.read(site, self.rows[places])) for site in sites]
+
+
+def _derive(work: Work, root: Location) -> None:
     """Fill missing sites of a store from caches of all tokens under `root`.
 
     Raises:
         StoreError: a cache with the rows is damaged, or the store cannot be written.
     """
-    identity, n_layers = store.identity, config_of(store.identity.config).n_layers
+    store, identity = work.store, work.store.identity
+    n_layers = config_of(identity.config).n_layers
     unfilled = [
-        site for site in sites if _is_at_all_positions(site, n_layers) and store.missing(site)
+        site for site in work.sites if _is_at_all_positions(site, n_layers) and store.missing(site)
     ]
     has_means = store.spec.sizes.positions > store.n_rows
     # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
@@ -486,8 +562,10 @@ def _derive(store: ActivationStore, root: Location, sites: Sequence[str]) -> Non
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
         if source_rows is not None:
             source.verify(available)
-            for site in available:
-                fill_site(store, source.read, site, source_rows)
+            copying = replace(
+                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None
+            )
+            copying.compute(copying.missing_sites())
             store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]
 
@@ -513,36 +591,6 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
-
-
-def fill_site(
-    store: ActivationStore,
-    read: Callable[[str, IntArray], FloatArray],
-    site: str,
-    source_rows: IntArray,
-) -> None:
-    """Commit the missing shards of a site: means over rows that are stored elsewhere.
-
-    Args:
-        store: the store to fill.
-        read: returns rows of a site that are stored elsewhere, by their numbers.
-        site: full name.
-        source_rows: number of such a row for each position of the store's rows.
-    """
-    offsets, skip_massive = store.layout.plan.offsets, store.identity.pooling != "mean"
-    for shard in store.missing(site):
-        rows_of_shard = store.shards[shard]
-        # Parts of about _POSITIONS_AT_ONCE positions bound the memory.
-        part_of_row = np.cumsum(np.diff(offsets)[rows_of_shard]) // _POSITIONS_AT_ONCE
-        with store.writing([site], shard) as writers:
-            for rows in np.split(rows_of_shard, np.flatnonzero(np.diff(part_of_row)) + 1):
-                counts = offsets[rows + 1] - offsets[rows]
-                position_indices = forward.ranges(offsets[rows], counts)
-                picked = torch.from_numpy(read(site, source_rows[position_indices]))
-                row_of_picked = torch.from_numpy(np.repeat(np.arange(len(rows)), counts))
-                count = torch.from_numpy(counts)
-                means = forward.row_means(picked, row_of_picked, count, skip_massive)
-                writers[site].append(means.to(picked.dtype).numpy())
 
 
 class ShardDone(NamedTuple):

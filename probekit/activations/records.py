@@ -107,11 +107,11 @@ class Identity:
     def is_compared(self) -> bool:
         """Whether some rows are compared with a forward pass in float32, to measure their errors.
 
-        They are if the forward pass computes in half precision, or was that of another engine.
+        They are if the forward pass computes in half precision, or was that of another engine; not
+        if it generated replies.
         """
-        return self.origin.startswith("requests") or self.compute.startswith(
-            ("bfloat16", "float16")
-        )
+        is_half = self.compute.startswith(("bfloat16", "float16"))
+        return self.origin.startswith("requests") or (is_half and not self.origin)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as a plain dictionary, without an empty `origin`."""

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.capture import MissingSites, OnRows, Work, fill_site
+from probekit.activations.capture import StoredRows
+from probekit.activations.forward import Batch
 from probekit.activations.local import Files, join
 from probekit.activations.records import (
     FORMAT_OF_REPLIES,
@@ -52,7 +53,7 @@ class NotGeneratedError(MissingError):
 
 
 @dataclass(frozen=True, eq=False)
-class Replies:
+class Replies(StoredRows):
     """Replies to prompts, and the stored rows of all tokens of prompts and replies.
 
     Attributes:
@@ -64,6 +65,11 @@ class Replies:
     key: str
     of_prompt: Mapping[bytes, list[Continuation]]
     stores: tuple[ActivationStore, ...]
+
+    @property
+    def origin(self) -> str:
+        """`replies`, and the digest of everything that they depend on."""
+        return f"replies {self.key}"
 
     def to(self, prompt: IntArray) -> list[Continuation]:
         """Return the replies to a prompt, given its ids of shape (n_tokens,)."""
@@ -94,22 +100,13 @@ class Replies:
             parts.append(self.stores[part].read(site, rows[order[-1]] - self._starts[part]))
         return np.concatenate(parts)[np.argsort(np.concatenate(order))]
 
-    def fill(
-        self, tokens: Sequence[IntArray], work: Work, _: MissingSites, on_rows: OnRows
-    ) -> None:
-        """Commit the missing rows of a capture of finished texts, copied from the parts.
-
-        Args:
-            tokens: the ids of each finished text.
-            work: the capture.
-            on_rows: called with the number of rows.
-        """
-        plan, n_missing = work.plan, sum(map(work.n_rows_of, work.missing_sites()))
-        first = np.array([self._first_row[_bytes(ids)] for ids in tokens])
-        rows = np.repeat(first[plan.example], np.diff(plan.offsets)) + plan.positions
-        for site in work.sites:
-            fill_site(work.store, self.read, site, rows)
-        on_rows(n_missing)
+    def of_tokens(
+        self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
+    ) -> list[Tensor]:
+        """Return the rows of tokens of finished texts at each site."""
+        first = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
+        rows = first[text] + plan.positions[places]
+        return [torch.from_numpy(self.read(site, rows)) for site in sites]
 
 
 def _bytes(ids: Sequence[int] | IntArray) -> bytes:

@@ -27,9 +27,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from probekit.activations.forward import Batch, BatchRows, ranges, row_means
+from probekit.activations.capture import StoredRows
+from probekit.activations.forward import Batch
 from probekit.activations.given.formats import natural, reading
-from probekit.amounts import counted
+from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
 from probekit.files import inside, state_of
@@ -55,6 +56,8 @@ _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
 _PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
 _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
+# Largest relative error of a token, and of the median token, that rounding to bfloat16 explains.
+_ANOTHER_ROW, _MEDIAN = 0.5, 1 / 16
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
 # Why a request with the ids of a text does not serve it; or, by the index in the text of the first
@@ -195,7 +198,7 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Requests:
+class Requests(StoredRows):
     """The requests in a folder, and those that serve some texts.
 
     Attributes:
@@ -285,11 +288,11 @@ class Requests:
         )
 
     @cached_property
-    def digest(self) -> str:
-        """One digest of the contents of all files with a chosen request."""
+    def origin(self) -> str:
+        """`requests`, and one digest of the contents of all files with a chosen request."""
         files = {Path(part.path) for one in self.chosen.values() for part in one.parts}
         with reading(str(self.folder), _WRITE_AGAIN):
-            return digest_json(sorted(map(digest_file, files)))
+            return f"requests {digest_json(sorted(map(digest_file, files)))}"
 
     def sample(
         self, tokens: Sequence[IntArray], plan: RowPlan, n_rows: int
@@ -315,31 +318,31 @@ class Requests:
             at.tolist(),
         )
 
-    def run_batches(
-        self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
-    ) -> Iterator[BatchRows]:
-        """Yield the rows of each batch, as `forward.run_batches` does; one file is open at a time.
+    def of_tokens(
+        self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
+    ) -> list[Tensor]:
+        """Return the hidden states of tokens at each site; one file is open at a time.
 
         Raises:
             DataError: a file cannot be read or has changed, or a number is not finite.
         """
-        for batch in batches:
-            counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
-            has_means = bool((counts > 1).any())
-            values: dict[str, list[Tensor]] = {site: [] for site in sites}
-            for number in np.unique(batch.member):
-                own = batch.member == number
-                rows, n_of_row = batch.rows[own], counts[own]
-                positions = plan.positions[ranges(plan.offsets[rows], n_of_row)]
-                row = torch.from_numpy(np.repeat(np.arange(len(rows)), n_of_row))
-                request = self.chosen[batch.sequences[number].tobytes()]
-                states = request.states([self.layers[site] for site in sites], positions)
-                if has_means:
-                    count = torch.from_numpy(n_of_row)
-                    states = [row_means(one, row, count, plan.skip_massive) for one in states]
-                for site, picked in zip(sites, states, strict=True):
-                    values[site].append(picked.to(getattr(torch, dtype)))
-            yield BatchRows({site: (torch.cat(parts), None) for site, parts in values.items()})
+        parts, layers = list[list[Tensor]](), [self.layers[site] for site in sites]
+        for number in np.unique(text):
+            request = self.chosen[batch.sequences[number].tobytes()]
+            parts.append(request.states(layers, plan.positions[places[text == number]]))
+        return list(map(torch.cat, zip(*parts, strict=True)))
+
+    def check(self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray) -> None:
+        """Check that tokens differ from those of the network by rounding alone."""
+        for site, error in errors.items():
+            if not (error.max() <= _ANOTHER_ROW and np.median(error) <= _MEDIAN):  # also NaN
+                place = rows[error.argmax()]
+                raise DataError(
+                    f"{self.folder}: token {tokens.positions[place]} of text "
+                    f"{tokens.example[place]} at {site} differs from the network's by "
+                    f"{percent(error.max())} of its norm; the median error is "
+                    f"{percent(np.median(error))}. Let the engine write its requests again."
+                )
 
 
 def sortable(ids: IntArray) -> bytes:

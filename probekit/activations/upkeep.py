@@ -93,9 +93,10 @@ def caches_in(root: Location) -> list[Location]:
     return [place for place in places if is_cache(files_at(place))]
 
 
-def replies_in(root: Location) -> list[Location]:
-    """Return the locations of generated replies in a folder or under a URL, by key."""
-    return [join(root, name) for name in files_at(root).folders() if _OF_REPLIES.fullmatch(name)]
+def all_in(root: Location) -> list[Location]:
+    """Return the locations of the caches in a folder or under a URL, then of generated replies."""
+    folders = files_at(root).folders()
+    return [*caches_in(root), *(join(root, one) for one in folders if _OF_REPLIES.fullmatch(one))]
 
 
 def reply_parts(place: Location) -> list[Location] | None:
@@ -159,7 +160,7 @@ def find_cache(name: str, root: Location) -> Location:
     for place in (as_place(name), join(root, name)):
         if is_cache(files_at(place)) or reply_parts(place):
             return place
-    keys = [_key(cache) for cache in (*caches_in(root), *replies_in(root))]
+    keys = [_key(cache) for cache in all_in(root)]
     matches = [key for key in keys if name and key.startswith(name)]
     if len(matches) > 1:
         raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")

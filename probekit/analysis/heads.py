@@ -28,7 +28,7 @@ from probekit.terminal import SILENT, Watcher
 Floats = NDArray[np.float32]
 Wide = NDArray[np.float64]
 
-# report/pages/heads_page.py defines each score in words.
+# results/network.py defines each score in words.
 _WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 HEAD_SCORES = (*_WEIGHTS, "entropy", "distance")
 KNOWN_HEADS = {  # (layer, head) by score

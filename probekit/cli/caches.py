@@ -16,25 +16,25 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+import probekit
 from probekit.amounts import counted, percent, size_in_words
-from probekit.cli.options import (
-    Texts,
-    cache_option,
-    capture_options,
-    complete_experiment,
-    json_option,
-    out_option,
-    place_of,
-    together,
-    watching,
-)
-from probekit.errors import MissingError, ProbekitError, nearest
+from probekit.cli import options
+from probekit.cli.later import later
+from probekit.cli.options import Texts, together, watching
+from probekit.errors import MissingError, ProbekitError, StoreError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit.activations.capture import Captured
+    from probekit import products, progress
+    from probekit import workers as processes
+    from probekit.activations import capture, export, local, records, store, upkeep
     from probekit.activations.records import Location
-    from probekit.pipeline.capture.jobs import Workers
+    from probekit.cli.show import terminal
+    from probekit.experiment import bundled, loader, locations
+    from probekit.pipeline.capture import captures, jobs
+    from probekit.pipeline.experiment import ray_workers, run_job
+    from probekit.results import record
+globals().update(later(__file__))
 
 
 class _CacheGroup(click.Group):
@@ -43,17 +43,14 @@ class _CacheGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert `capture` before the name of an experiment; refuse names that are none."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
-            from probekit.experiment.bundled import bundled_files
-            from probekit.experiment.locations import is_experiment
-
             given = args[0]
             # An option, or what may be a file, is left to `capture`.
             is_of_capture = given.startswith("-") or Path(given).suffix or Path(given).exists()
-            is_mistyped = not is_of_capture and not is_experiment(given)  # likely a command
-            if is_mistyped and not ctx.resilient_parsing:  # not while a shell completes a word
+            is_named = is_of_capture or locations.is_experiment(given)  # else likely a command
+            if not is_named and not ctx.resilient_parsing:  # not while a shell completes a word
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
-                    f"{nearest(given, [*self.commands, *bundled_files()])}"
+                    f"{nearest(given, [*self.commands, *bundled.bundled_files()])}"
                 )
             args = ["capture", *args]
         return super().parse_args(ctx, args)
@@ -61,7 +58,7 @@ class _CacheGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Return the commands and the experiments that begin with the incomplete word."""
         items = super().shell_complete(ctx, incomplete)
-        return [*complete_experiment(ctx, None, incomplete), *items]
+        return [*options.complete_experiment(ctx, None, incomplete), *items]
 
 
 @click.group(cls=_CacheGroup)
@@ -73,7 +70,7 @@ def cache() -> None:
 
 
 @cache.command()
-@capture_options
+@options.capture_options
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
@@ -98,48 +95,40 @@ def capture_command(
     threads: int | None,
 ) -> None:
     """Capture the activations of an experiment."""
-    from probekit.experiment.loader import load_experiment
-
     if address is not None and engine != "ray":
         raise click.UsageError("--address requires --engine ray.")
     if engine == "ray" and workers == 0:
         raise click.UsageError("--workers 0 leaves the work to `probekit worker`, without Ray.")
     if threads is not None and workers is None and engine is None:
         raise click.UsageError("--threads requires --workers.")
-    experiment = load_experiment(file, overrides)
-
-    from probekit.pipeline.capture.captures import capture_only, lay_out
-
+    experiment = loader.load_experiment(file, overrides)
     if workers == 0:
-        for target, store in lay_out(experiment, cache_root=cache_root, device=device).items():
+        laid_out = captures.lay_out(experiment, cache_root=cache_root, device=device)
+        for target, empty in laid_out.items():
             click.echo(
-                f"{target}: {counted(store.n_rows, 'row')} in "
-                f"{counted(store.spec.sizes.shards, 'shard')}; start any number of workers with:  "
-                f"probekit worker {store.folder}"
+                f"{target}: {counted(empty.n_rows, 'row')} in "
+                f"{counted(empty.spec.sizes.shards, 'shard')}; start any number of workers with:  "
+                f"probekit worker {empty.folder}"
             )
         return
     with watching() as watcher:
         shared: dict[str, Any] = {"device": device, "n_threads": threads, "watcher": watcher}
-        crew: Workers | None = None  # this process alone
+        crew: jobs.Workers | None = None  # this process alone
         if engine == "ray":
-            from probekit.pipeline.capture.ray_workers import by_ray
-
-            crew = partial(by_ray, n_workers=workers, address=address, **shared)
+            crew = partial(ray_workers.by_ray, n_workers=workers, address=address, **shared)
         elif workers is not None or engine is not None:
-            from probekit.pipeline.capture.jobs import by_processes
-            from probekit.products import check_device
-
             # Local workers use this machine; those of a cluster may run on others.
-            check_device(device, several=True)
-            crew = partial(by_processes, n_workers=workers or os.cpu_count() or 1, **shared)
-        captured = capture_only(
+            products.check_device(device, several=True)
+            n_workers = workers or os.cpu_count() or 1
+            crew = partial(jobs.by_processes, n_workers=n_workers, **shared)
+        captured = captures.capture_only(
             experiment, cache_root=cache_root, device=device, watcher=watcher, crew=crew
         )
     for target, part in captured.items():
         click.echo(f"{target}: {_described(part, 'computed')}")
 
 
-def _described(part: Captured, done: str) -> str:
+def _described(part: capture.Captured, done: str) -> str:
     """Return a line on a finished capture; `done` is the verb for shards that it added."""
     return (
         f"{counted(part.store.n_rows, 'row')}, {counted(part.computed, 'shard')} {done}, "
@@ -148,7 +137,7 @@ def _described(part: Captured, done: str) -> str:
 
 
 @cache.command("import")
-@capture_options
+@options.capture_options
 @click.argument("folder", required=False, metavar="[FOLDER]")
 def import_command(
     file: Path, folder: str | None, overrides: Texts, cache_root: Location | None, device: str
@@ -158,20 +147,14 @@ def import_command(
     FOLDER replaces `capture.requests` of the experiment. Texts and requests are joined by token
     ids, and the layers are identified on some rows that the network computes again.
     """
-    from probekit.experiment.loader import load_experiment
-
     given = ["model.random_weights=false"]  # untrained networks are not imported
     given += [] if folder is None else [f"capture.requests={json.dumps(folder)}"]
     try:
-        experiment = load_experiment(file, [*overrides, *given])
+        experiment = loader.load_experiment(file, [*overrides, *given])
         if experiment.capture.requests is None:
             raise click.UsageError("Give FOLDER, or the folder of the files as `capture.requests`.")
-
-        from probekit.activations.records import described_errors
-        from probekit.pipeline.capture.captures import capture_only
-
         with watching() as watcher:
-            captured = capture_only(
+            captured = captures.capture_only(
                 experiment, cache_root=cache_root, device=device, watcher=watcher
             )["task"]
     except ProbekitError as error:
@@ -181,12 +164,12 @@ def import_command(
     click.echo(_described(captured, "imported"))
     errors = captured.store.errors()
     for site in captured.store.sites:
-        measured = f", {described_errors(errors[site])}" if site in errors else ""
+        measured = f", {records.described_errors(errors[site])}" if site in errors else ""
         click.echo(f"verified as {site}{measured}")
 
 
 @click.command()
-@click.argument("place", type=place_of, metavar="FOLDER")
+@click.argument("place", type=options.place_of, metavar="FOLDER")
 @click.option(
     "--device",
     help="Compute device, e.g. cuda:1; several as cuda:0,cuda:1.  "
@@ -201,7 +184,7 @@ def import_command(
 @click.option(
     "--cache",
     "copies",
-    type=place_of,
+    type=options.place_of,
     metavar="PATH",
     help="Caches on a disk of this machine: sites that are copied there are probed first, from "
     "these files.",
@@ -235,41 +218,34 @@ def worker(
     any time on any machine with access to it; each exits when no shard is missing or no run is in
     progress.
     """
-    from probekit.activations.store import files_at
-    from probekit.activations.upkeep import HOW_TO_CREATE, caches_in, is_cache
-    from probekit.results.record import is_run, runs_in_progress
-
     # An error is raised before torch is imported.
     end = time.monotonic() + wait
     while True:
-        at_run = isinstance(place, Path) and bool(is_run(place) or runs_in_progress(place))
-        if at_run or is_cache(files_at(place)) or caches_in(place):
+        at_run = isinstance(place, Path) and bool(
+            record.is_run(place) or record.runs_in_progress(place)
+        )
+        if at_run or upkeep.is_cache(store.files_at(place)) or upkeep.caches_in(place):
             break
         if time.monotonic() >= end:
             is_absent = isinstance(place, Path) and not place.exists()
             fact = "does not exist" if is_absent else "contains no cache and no run in progress"
             raise MissingError(
-                f"{place.absolute() if isinstance(place, Path) else place} {fact}. {HOW_TO_CREATE} "
+                f"{place.absolute() if isinstance(place, Path) else place} {fact}. "
+                f"{upkeep.HOW_TO_CREATE} "
                 "Start a run for workers with `probekit run FILE.yaml --workers 0 --out FOLDER`, "
                 "and give its workers `--wait SECONDS` if they may start first."
             )
         time.sleep(1)
-
-    from probekit.pipeline.capture.jobs import work_at
-    from probekit.pipeline.experiment.run_job import work_on
-    from probekit.progress import ProgressLines
-    from probekit.workers import exit_with_parent
-
     if parent is not None:
-        exit_with_parent(parent)
+        processes.exit_with_parent(parent)
     seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
-    of_all: Any = partial(work_at, place, only=job, device=device, n_threads=threads)
+    of_all: Any = partial(jobs.work_at, place, only=job, device=device, n_threads=threads)
     if at_run:
         waiting = end - time.monotonic()
         of_all = partial(
-            work_on, Path(place), device=device or "cpu", cache_root=copies, wait=waiting
+            run_job.work_on, Path(place), device=device or "cpu", cache_root=copies, wait=waiting
         )
-    found: Iterator[Any] = of_all(seed=seed, watcher=ProgressLines())
+    found: Iterator[Any] = of_all(seed=seed, watcher=progress.ProgressLines())
     n_done, what = 0, "task" if at_run else "shard"
     for done in found:
         n_done += 1
@@ -277,15 +253,13 @@ def worker(
     click.echo(f"{counted(n_done, what)} computed; no other {what} is ready in {place}", err=True)
 
 
-_common_options = together(cache_option, json_option)
+_common_options = together(options.cache_option, options.json_option)
 _one_cache = together(click.argument("name", metavar="CACHE"), _common_options)
 _several_caches = together(click.argument("names", nargs=-1, metavar="[CACHE]..."), _common_options)
 
 
 def _root(cache_root: Location | None) -> Location:
-    from probekit.activations.local import default_root
-
-    return default_root() if cache_root is None else cache_root
+    return local.default_root() if cache_root is None else cache_root
 
 
 def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Location]:
@@ -293,11 +267,8 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 
     If there are none, a line on stderr reports it.
     """
-    from probekit.activations.upkeep import caches_in, find_cache, replies_in
-
     root = _root(cache_root)
-    found = [find_cache(name, root) for name in names]
-    places = found or [*caches_in(root), *replies_in(root)]
+    places = [upkeep.find_cache(name, root) for name in names] or upkeep.all_in(root)
     if not places:
         click.echo(f"There are no caches in {root}.", err=True)
     return places
@@ -307,10 +278,8 @@ def _find(names: Sequence[str], cache_root: Location | None) -> Sequence[Locatio
 @_common_options
 def list_caches(cache_root: Location | None, as_json: bool) -> None:
     """List all caches with key, size, age and contents."""
-    from probekit.activations.upkeep import caches_in, replies_in, summarize
-
     root = _root(cache_root)
-    summaries = [summarize(place) for place in (*caches_in(root), *replies_in(root))]
+    summaries = list(map(upkeep.summarize, upkeep.all_in(root)))
     lines = []
     for summary in summaries:
         size, age = size_in_words(summary.bytes), _age(summary.age)
@@ -326,15 +295,12 @@ def list_caches(cache_root: Location | None, as_json: bool) -> None:
 @_one_cache
 def show_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Show the contents of a cache: rows, sites, identity."""
-    from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import stores_of, summarize
-
     (place,) = _find([name], cache_root)
-    summary, stores = summarize(place), stores_of(place)
+    summary, stores = upkeep.summarize(place), upkeep.stores_of(place)
     if summary.problem is not None:
         _show(as_json, {"problem": summary.problem}, [summary.problem])
         sys.exit(1)
-    identity = ActivationStore.open(stores[0]).identity.to_json() if stores else {}
+    identity = probekit.ActivationStore.open(stores[0]).identity.to_json() if stores else {}
     root = f", root {summary.root or 'not sealed'}" if stores == [place] else ""
     state = f"{_age(summary.age)}{root}"
     lines = [str(summary.place), summary.what, f"{size_in_words(summary.bytes)}, {state}"]
@@ -353,16 +319,12 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
 
     Every file is read, and damaged ones are listed.
     """
-    from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import find_damage, stores_of
-    from probekit.errors import StoreError
-
     damages: dict[str, list[dict[str, str]]] = {}
-    for place in chain.from_iterable(map(stores_of, _find(names, cache_root))):
+    for place in chain.from_iterable(map(upkeep.stores_of, _find(names, cache_root))):
         try:
-            store = ActivationStore.open(place)
-            damages[str(place)] = [damage._asdict() for damage in find_damage(store)]
-            missing = sum(len(store.missing(site)) for site in store.files.folders())
+            opened = probekit.ActivationStore.open(place)
+            damages[str(place)] = [damage._asdict() for damage in upkeep.find_damage(opened)]
+            missing = sum(len(opened.missing(site)) for site in opened.files.folders())
         except StoreError as error:  # continue with the other caches
             damages[str(place)] = [{"file": "", "why": str(error)}]
         # An error counts as damage, so without damage `missing` is known.
@@ -381,13 +343,9 @@ def verify_command(names: Sequence[str], cache_root: Location | None, as_json: b
 @_one_cache
 def repair_command(name: str, cache_root: Location | None, as_json: bool) -> None:
     """Remove damaged files, which the next capture restores."""
-    from probekit.activations.store import ActivationStore
-    from probekit.activations.upkeep import repair_cache as repair_store
-    from probekit.activations.upkeep import stores_of
-
     (place,) = _find([name], cache_root)
-    stores = map(ActivationStore.open, stores_of(place))
-    damages = [damage for store in stores for damage in repair_store(store)]
+    stores = map(probekit.ActivationStore.open, upkeep.stores_of(place))
+    damages = [damage for one in stores for damage in upkeep.repair_cache(one)]
     content = [damage._asdict() for damage in damages]
     _show(as_json, content, [f"{damage.file}: {damage.why}" for damage in damages])
     if not as_json:
@@ -400,10 +358,8 @@ def repair_command(name: str, cache_root: Location | None, as_json: bool) -> Non
 @_common_options
 def rm(names: Sequence[str], cache_root: Location | None, as_json: bool) -> None:
     """Remove caches."""
-    from probekit.activations.upkeep import remove_cache
-
     # A folder with files of its own is kept, and `remove_cache` returns these files.
-    other_files = {str(place): remove_cache(place) for place in _find(names, cache_root)}
+    other_files = {str(place): upkeep.remove_cache(place) for place in _find(names, cache_root)}
     removed = [folder for folder, files in other_files.items() if not files]
     _show(as_json, other_files, [f"removed {folder}" for folder in removed])
     for folder, files in other_files.items():
@@ -438,19 +394,18 @@ def gc(
     They are removed from the named caches (default: all); committed rows stay. With --older-than,
     whole caches are removed as well.
     """
-    from probekit.activations.upkeep import collect_garbage, is_older, remove_cache, summarize
-
     removed: dict[str, Any] = {}  # path of a cache or file -> its bytes
     for place in _find(names, cache_root):
-        summary = summarize(place)
-        if older_than is not None and is_older(summary, older_than):
+        summary = upkeep.summarize(place)
+        if older_than is not None and upkeep.is_older(summary, older_than):
             if not dry_run:  # of a folder with other files, the cache itself is removed
-                _warn_of_kept(str(place), remove_cache(place))
+                _warn_of_kept(str(place), upkeep.remove_cache(place))
             removed[str(place)] = summary.bytes
         elif summary.problem is not None:
             click.echo(f"warning: skipped: {summary.problem}", err=True)
         elif not dry_run:
-            removed |= {f"{place}/{name}": size for name, size in collect_garbage(place).items()}
+            garbage = upkeep.collect_garbage(place)
+            removed |= {f"{place}/{name}": size for name, size in garbage.items()}
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {name}, {size_in_words(size)}" for name, size in removed.items()]
     _show(as_json, removed, lines)
@@ -466,7 +421,7 @@ def gc(
 @click.option(
     "--site", "sites", multiple=True, help="Full name of a site; repeatable.  [default: all]"
 )
-@out_option
+@options.out_option
 def export_command(
     name: str, cache_root: Location | None, as_json: bool, format_: str, sites: Texts, out: Path
 ) -> None:
@@ -474,17 +429,14 @@ def export_command(
 
     Rows are in the order of the data set.
     """
-    from probekit.activations.export import export_cache as export_rows
-    from probekit.activations.store import ActivationStore
-
-    (place,) = _find([name], cache_root)
-    files = export_rows(ActivationStore.open(place), out, format_, sites=sites or None)
+    opened = probekit.ActivationStore.open(*_find([name], cache_root))
+    files = export.export_cache(opened, out, format_, sites=sites or None)
     paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 
 
 @cache.command()
-@click.argument("url", type=place_of)
+@click.argument("url", type=options.place_of)
 @click.option("--root", "pin", metavar="DIGEST", help="Expected root digest of the cache.")
 @_common_options
 def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: bool) -> None:
@@ -497,7 +449,7 @@ def pull(url: Location, pin: str | None, cache_root: Location | None, as_json: b
 
 @cache.command()
 @_one_cache
-@click.argument("url", type=place_of)
+@click.argument("url", type=options.place_of)
 def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -> None:
     """Copy a cache to URL/KEY and verify it.
 
@@ -509,24 +461,20 @@ def push(name: str, cache_root: Location | None, as_json: bool, url: Location) -
 
 def _copy(source: Location, target: Location, *, pin: str | None, as_json: bool) -> None:
     """Copy a cache into a folder or URL of caches, and print its new place and root digest."""
-    from probekit.activations.upkeep import copy_cache
-
     with watching() as watcher:
-        store, copied = copy_cache(source, target, pin=pin, watcher=watcher)
-    digest = store.digest_of(list(store.sites))
-    content = {"place": str(store.folder), "copied": copied, "root": digest}
-    line = f"{store.folder}: {counted(copied, 'shard')} copied, root {digest}"
+        new, copied = upkeep.copy_cache(source, target, pin=pin, watcher=watcher)
+    digest = new.digest_of(list(new.sites))
+    content = {"place": str(new.folder), "copied": copied, "root": digest}
+    line = f"{new.folder}: {counted(copied, 'shard')} copied, root {digest}"
     _show(as_json, content, [line])
 
 
 def _show(as_json: bool, content: Any, lines: Iterable[str]) -> None:
     """Print the content as JSON, or else the lines."""
-    from probekit.cli.show.terminal import echo  # imports rich
-
     if as_json:
         click.echo(json_text(content))
     for line in () if as_json else lines:
-        echo(line)
+        terminal.echo(line)
 
 
 def _age(seconds: float | None) -> str:

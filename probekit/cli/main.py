@@ -1,8 +1,8 @@
 """The command line: each command parses, calls one function and prints.
 
 Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 failure, 2 usage or
-configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are not
-imported at the top: a command checks its arguments first and then imports the step that it calls.
+configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are
+imported when they are used, after a command has checked its arguments; see `later`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from probekit.cli import caches, models, pictures, runs, texts
+from probekit.cli.later import later
 from probekit.cli.options import watching
 from probekit.errors import ProbekitError, nearest
 from probekit.terminal import Interruptible, command_line, escape_streams
+
+if TYPE_CHECKING:
+    from probekit import products, provenance
+    from probekit.cli.show import results
+    from probekit.pipeline import selftest
+globals().update(later(__file__))
 
 
 def main() -> None:
@@ -125,18 +132,16 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    from probekit.provenance import PACKAGE, origin, origin_warnings
-
     try:
         torch = version("torch")  # from its metadata: importing torch takes seconds
     except PackageNotFoundError:
         torch = "not installed"
-    distribution = origin()
+    distribution = provenance.origin()
     click.echo(f"{distribution.name} {distribution.version}")
-    click.echo(f"package  {PACKAGE}")
+    click.echo(f"package  {provenance.PACKAGE}")
     click.echo(f"Python   {platform.python_version()}")
     click.echo(f"torch    {torch}")
-    for warning in origin_warnings():
+    for warning in provenance.origin_warnings():
         click.echo(f"Warning: {warning}.", err=True)
     ctx.exit()
 
@@ -170,14 +175,10 @@ def selftest_command(quick: bool) -> None:
 
     Signals, noise and intervals, on simulated data and tiny models.
     """
-    from probekit.cli.show.results import show_verdicts
-    from probekit.pipeline.selftest import selftest as run_selftest
-    from probekit.products import library
-
     with watching() as watcher:
-        verdicts = run_selftest(quick=quick, watcher=watcher)
-    show_verdicts(verdicts)
-    click.echo(f"Library of large products on the CPU: {library()}.")
+        verdicts = selftest.selftest(quick=quick, watcher=watcher)
+    results.show_verdicts(verdicts)
+    click.echo(f"Library of large products on the CPU: {products.library()}.")
     if not all(verdict.ok for verdict in verdicts):
         sys.exit(1)
 

@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import probekit
 from probekit.amounts import percent
-from probekit.cli.options import ModelName, json_option
+from probekit.cli import options
+from probekit.cli.later import later
+from probekit.cli.options import ModelName
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit.analysis.verification import Agreement
-    from probekit.model.config import ParameterCount
+    from probekit.analysis import verification
+    from probekit.cli.show import looks, terminal
+    from probekit.model import config as configs
+    from probekit.model.families import table
+    from probekit.report.elements import table as tables
+globals().update(later(__file__))
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 
@@ -22,9 +29,7 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    from probekit.cli.show.looks import show_sites
-
-    show_sites(model)
+    looks.show_sites(model)
 
 
 @click.command()
@@ -33,22 +38,19 @@ def sites(model: str) -> None:
 @click.option("--no-qkv-bias", is_flag=True, help="No biases of queries, keys and values.")
 @click.option("--n-positions", type=int, help="Context length to use instead of the model's.")
 @click.option("--vocab-size", type=int, help="Vocabulary size to use instead of the model's.")
-@json_option
+@options.json_option
 def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: int | None) -> None:
     """Count the parameters of MODEL by component.
 
     Each component has its formula, number, share and size.
     """
-    from probekit.model.config import count_components, count_sums
-    from probekit.model.families.table import find_config
-
     options: dict[str, Any] = {
         "tie_word_embeddings": False if untied else None,
         "qkv_bias": False if no_qkv_bias else None,
         **sizes,
     }
     given = {name: value for name, value in options.items() if value is not None}
-    config = find_config(model)
+    config = table.find_config(model)
     unknown = sorted(given.keys() - {field.name for field in fields(config)})
     if unknown:
         raise click.UsageError(
@@ -56,19 +58,16 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
             f"--{unknown[0].replace('_', '-')}."
         )
     config = replace(config, **given)
-    *sums, total = count_sums(config)
+    *sums, total = configs.count_sums(config)
     entries = {
-        "components": [_entry(count, total) for count in count_components(config)],
+        "components": [_entry(count, total) for count in configs.count_components(config)],
         "sums": [_entry(count, total) for count in (*sums, total)],
     }
     if as_json:
         click.echo(json_text({"model": model, "config": config.to_json()} | entries))
         return
-
-    from probekit.cli.show.terminal import echo, show_table
-    from probekit.report.pages.table import Column, ResultTable
-
-    columns = ("component", Column("formula", "words"), "number", "times", "in all", "share", "MB")
+    formula = tables.Column("formula", "words")
+    columns = ("component", formula, "number", "times", "in all", "share", "MB")
     rows = []
     for block in entries.values():
         for entry in block:
@@ -76,13 +75,13 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
             cells += [f"{entry['in_all']:,}", percent(entry["share"], 2)]
             rows.append([*cells, f"{entry['megabytes']['float32']:,.2f}"])
         rows.append([""] * len(columns))  # a blank line
-    show_table(ResultTable("", columns, rows))
+    terminal.show_table(tables.ResultTable("", columns, rows))
     axes = config.axis_sizes.items()  # including the axis "1", whose size is its name
-    echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
-    echo("MB are 2^20 bytes, of numbers in float32; float16 and bfloat16 take half.")
+    terminal.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
+    terminal.echo("MB are 2^20 bytes, of numbers in float32; float16 and bfloat16 take half.")
 
 
-def _entry(count: ParameterCount, total: ParameterCount) -> dict[str, Any]:
+def _entry(count: configs.ParameterCount, total: configs.ParameterCount) -> dict[str, Any]:
     """Return the facts on a component or a sum; its share is that of the total of the model."""
     return {
         "name": count.name,
@@ -111,13 +110,9 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
     models. In float64, transformers' own conversions to float32 are skipped. The exit
     code is 1 if a difference exceeds the tolerance.
     """
-    from probekit.analysis.verification import TEXTS, TOLERANCES, verify_model
-    from probekit.cli.show.terminal import show_table
-    from probekit.report.pages.table import ResultTable
-
-    rows = verify_model(model, texts or TEXTS, dtype=dtype)
+    rows = probekit.verify_model(model, texts or verification.TEXTS, dtype=dtype)
     columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")
-    show_table(ResultTable("", columns, list(map(_agreement_cells, rows))))
+    terminal.show_table(tables.ResultTable("", columns, list(map(_agreement_cells, rows))))
     differing = [row.site for row in rows if not row.agrees]
     if differing:
         raise click.ClickException(
@@ -127,14 +122,13 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
         )
     if rows[0].site != "tokens":
         click.echo("The tokens were not compared: no vocabulary, or transformers cannot read it.")
-    click.echo(
-        f"All {len(rows)} tensors agree within {TOLERANCES[dtype]:g} of the largest value there."
-    )
+    tolerance = verification.TOLERANCES[dtype]
+    click.echo(f"All {len(rows)} tensors agree within {tolerance:g} of the largest value there.")
     if dtype == "float64":
         click.echo("Conversions of float64 to float32 in the code of transformers were skipped.")
 
 
-def _agreement_cells(row: Agreement) -> tuple[str, ...]:
+def _agreement_cells(row: verification.Agreement) -> tuple[str, ...]:
     """Return a comparison as the cells of a row: tensor, three numbers, and whether it differs.
 
     Tokens are compared by counting texts.

@@ -7,13 +7,21 @@ from contextlib import contextmanager
 from functools import wraps
 from glob import escape, glob
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from probekit.cli.later import later
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 from probekit.terminal import Watcher, escape_streams
+
+if TYPE_CHECKING:
+    from probekit import hub, progress
+    from probekit.data import readers
+    from probekit.experiment import bundled
+    from probekit.model.weights import sources
+globals().update(later(__file__))
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Texts = tuple[str, ...]  # values of an option that can be repeated
@@ -49,10 +57,8 @@ def completions(
 
 def complete_experiment(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
     """Return bundled experiments, YAML files and folders."""
-    from probekit.experiment.bundled import ENDINGS, bundled_files
-
     del ctx, param
-    return completions(incomplete, bundled_files(), ENDINGS)
+    return completions(incomplete, bundled.bundled_files(), bundled.ENDINGS)
 
 
 class OutFolder(click.Path):
@@ -113,22 +119,17 @@ class ModelName(click.ParamType[Any]):
             MissingError: There is no such folder, or no model with that name.
             ConfigError: The name is empty, or the path of a file although not `or_file`.
         """
-        from probekit.model.weights.sources import local_folder
-
         del param, ctx
         if not (self.or_file and Path(value).is_file()):
-            local_folder(value)
+            sources.local_folder(value)
         return str(value)
 
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
         """Return the named models, those of the hub that are on this machine, and folders."""
-        from probekit.hub import constants
-        from probekit.model.weights.sources import KNOWN_MODELS
-
         del ctx, param
-        cached = sorted(path.name for path in Path(constants.HF_HUB_CACHE).glob("models--*"))
+        cached = sorted(path.name for path in Path(hub.constants.HF_HUB_CACHE).glob("models--*"))
         of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
-        return completions(incomplete, dict.fromkeys([*KNOWN_MODELS, *of_hub]))
+        return completions(incomplete, dict.fromkeys([*sources.KNOWN_MODELS, *of_hub]))
 
 
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
@@ -171,13 +172,11 @@ def _texts_options(*, required: bool) -> Decorator:
         def with_texts(
             texts: Texts, file: Path | None, format: str | None, column: str | None, **others: Any
         ) -> Any:
-            from probekit.data.readers import read_texts
-
             if file is None and (format or column):
                 raise click.UsageError("--format and --column require --file.")
             if required and not texts and file is None:
                 raise click.UsageError("No input text. Give --text or --file.")
-            from_file = () if file is None else read_texts(file, format, column)
+            from_file = () if file is None else readers.read_texts(file, format, column)
             return function(texts=(*texts, *from_file), **others)
 
         return with_texts
@@ -254,8 +253,6 @@ capture_options = together(file_options, cache_option, devices_option)
 @contextmanager
 def watching() -> Iterator[Watcher]:
     """Yield a watcher that shows bars on a terminal and prints lines elsewhere."""
-    from probekit.progress import shown_progress  # imports rich
-
-    with shown_progress() as watcher:
+    with progress.shown_progress() as watcher:
         escape_streams()  # progress bars replace both streams
         yield watcher

@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import (
-    ModelName,
-    OutputFile,
-    Texts,
-    bos_option,
-    chat_option,
-    device_option,
-    model_option,
-    optional_texts_options,
-    page_option,
-    page_or_rows_option,
-    texts_options,
-    watching,
-)
-from probekit.pipeline.look.exports import (
-    ATTENTION_FILES,
-    FIGURE_FILES,
-    PAGE_OR_ROWS,
-    check_ending,
-)
+import probekit
+from probekit.cli import options
+from probekit.cli.later import later
+from probekit.cli.options import ModelName, OutputFile, Texts, watching
+from probekit.pipeline.look.exports import ATTENTION_FILES, FIGURE_FILES, PAGE_OR_ROWS, check_ending
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probekit.analysis import logits
+    from probekit.cli.show import looks
     from probekit.model.config import Bos
-    from probekit.pipeline.look.lenses import ModelAndTokenizer
+    from probekit.pipeline.look import exports, lenses
+    from probekit.pipeline.look import weights as plots
+    from probekit.report.attention import figure
+    from probekit.report.figures import figure_files
+    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
+globals().update(later(__file__))
 
 _SITES = click.option(
     "--site",
@@ -47,13 +40,20 @@ _POSITION = click.option(
 )
 
 
+def _load(model: str, device: str, bos: Bos) -> lenses.ModelAndTokenizer:
+    """Return a model with its tokenizer; a choice of beginning-of-text other than its own warns."""
+    network = lenses.ModelAndTokenizer.load(model, device)
+    looks.warn_of_bos(network.tokenizer, bos)
+    return network
+
+
 def _write(
     out: Path | None,
     page: Callable[..., str],
     result: Any,
     *,
     rows: pd.DataFrame,
-    network: ModelAndTokenizer,
+    network: lenses.ModelAndTokenizer,
     bos: Bos,
     **more_facts: str,
 ) -> None:
@@ -61,80 +61,63 @@ def _write(
 
     The ending of the output file decides whether it gets the page or the rows.
     """
-    from probekit.cli.show.looks import facts_for_page
-    from probekit.pipeline.look.exports import write_page_or_rows
-
     if out is not None:
-        facts = facts_for_page(network, bos) | more_facts
-        write_page_or_rows(out, lambda: page(result, model=network.source, facts=facts), rows)
+        facts = looks.facts_for_page(network, bos) | more_facts
+        made = partial(page, result, model=network.source, facts=facts)
+        exports.write_page_or_rows(out, made, rows)
         click.echo(str(out))
 
 
 @click.command()
-@model_option
-@texts_options
-@bos_option()
-@chat_option
+@options.model_option
+@options.texts_options
+@options.bos_option()
+@options.chat_option
 @_SITES
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
-@device_option
-@page_or_rows_option
+@options.device_option
+@options.page_or_rows_option
 def lens(
-    model: str,
-    sites: Texts,
-    position: int,
-    device: str,
-    bos: Bos,
-    out: Path | None,
-    **options: Any,
+    model: str, sites: Texts, position: int, device: str, bos: Bos, out: Path | None, **given: Any
 ) -> None:
     """Show what each layer would predict: the logit lens.
 
     The final norm and the unembedding are applied as if each layer were the last one. Prints the
     predictions at one position of each text; --out writes all positions.
     """
-    from probekit.analysis.logits import SITES
-    from probekit.cli.show.looks import show_lens, warn_of_bos
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, read_lens
-    from probekit.report.pages.lens_page import lens_page
-
-    network = ModelAndTokenizer.load(model, device)
-    warn_of_bos(network.tokenizer, bos)
+    network = _load(model, device, bos)
+    sites = sites or logits.SITES
     with watching() as watcher:
-        rows = read_lens(network, **options, bos=bos, sites=sites or SITES, watcher=watcher)
-    show_lens(rows, position)
-    _write(out, lens_page, rows, rows=rows, network=network, bos=bos)
+        rows = lenses.read_lens(network, **given, bos=bos, sites=sites, watcher=watcher)
+    looks.show_lens(rows, position)
+    _write(out, lens_page.lens_page, rows, rows=rows, network=network, bos=bos)
 
 
 @click.command()
-@model_option
+@options.model_option
 @click.option("--text", required=True, help="Input text.")
 @click.option("--token", help="Token whose logit is decomposed.  [default: the most probable]")
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
-@bos_option()
-@device_option
-@page_or_rows_option
-def attribution(model: str, bos: Bos, device: str, out: Path | None, **options: Any) -> None:
+@options.bos_option()
+@options.device_option
+@options.page_or_rows_option
+def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: Any) -> None:
     """Decompose a logit into contributions of heads and MLPs.
 
     With --minus, the difference of two logits is decomposed.
     """
-    from probekit.cli.show.looks import show_attribution, warn_of_bos
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, attribute
-    from probekit.report.pages.attribution_page import attribution_page
-
-    network = ModelAndTokenizer.load(model, device)
-    warn_of_bos(network.tokenizer, bos)
-    result = attribute(network, **options, bos=bos)
-    show_attribution(result)
-    _write(out, attribution_page, result, rows=result.rows, network=network, bos=bos)
+    network = _load(model, device, bos)
+    result = lenses.attribute(network, **given, bos=bos)
+    looks.show_attribution(result)
+    page = attribution_page.attribution_page
+    _write(out, page, result, rows=result.rows, network=network, bos=bos)
 
 
 @click.command()
-@model_option
+@options.model_option
 @click.option("--clean", required=True, help="Base text.")
 @click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
 @click.option("--answer", required=True, help="Right token after the base text.")
@@ -150,9 +133,9 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **options: 
     default=10,
     help="Number of patches in each table and, with --attribution, of verified estimates.",
 )
-@bos_option("both texts")
-@device_option
-@page_or_rows_option
+@options.bos_option("both texts")
+@options.device_option
+@options.page_or_rows_option
 def patch_command(
     model: str,
     sites: Texts,
@@ -167,22 +150,16 @@ def patch_command(
 
     Prints the strongest effects on the logit difference; --out writes the maps of all patches.
     """
-    from probekit.analysis.logits import SITES
-    from probekit.cli.show.looks import show_pair, warn_of_bos
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, patch_pair
-    from probekit.report.pages.pair_page import pair_page
-
-    network = ModelAndTokenizer.load(model, device)
-    warn_of_bos(network.tokenizer, bos)
-    n_verified = top if attribution else None
-    pair = patch_pair(network, **given, bos=bos, sites=sites or SITES, verify=n_verified)
-    show_pair(pair, top)
-    _write(out, pair_page, pair, rows=pair.rows, network=network, bos=bos)
+    network = _load(model, device, bos)
+    n_verified, sites = top if attribution else None, sites or logits.SITES
+    pair = lenses.patch_pair(network, **given, bos=bos, sites=sites, verify=n_verified)
+    looks.show_pair(pair, top)
+    _write(out, pair_page.pair_page, pair, rows=pair.rows, network=network, bos=bos)
 
 
 @click.command()
-@model_option
-@optional_texts_options
+@options.model_option
+@options.optional_texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
 @click.option(
     "--head",
@@ -200,8 +177,8 @@ def patch_command(
 )
 @click.option("--length", type=click.IntRange(min=1), default=50, help="Tokens of such a sequence.")
 @click.option("--seed", type=int, default=0, help="Random seed of these sequences.")
-@bos_option()
-@device_option
+@options.bos_option()
+@options.device_option
 @click.option(
     "--max-mb", type=click.FloatRange(0, min_open=True), default=25, help="Maximum MB of the page."
 )
@@ -247,34 +224,25 @@ def attention(
         if is_there:
             raise click.UsageError(problem)
     if is_figure:
-        from probekit.report.figures.figure_files import check_engine
-
-        check_engine()
-
-    from probekit.cli.show.looks import show_heads, warn_of_bos
-    from probekit.pipeline.look.attention import attention_figure, explore_attention
-    from probekit.pipeline.look.lenses import ModelAndTokenizer, scored_heads
-    from probekit.report.attention.figure import save_figure
-    from probekit.report.pages.heads_page import heads_page
-
-    network = ModelAndTokenizer.load(model, device)
-    warn_of_bos(network.tokenizer, bos)
+        figure_files.check_engine()
+    network = _load(model, device, bos)
     if scores:
         with watching() as watcher:
             repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}
-            scored = scored_heads(network, texts, **repeats)
-        show_heads(scored)
+            scored = lenses.scored_heads(network, texts, **repeats)
+        looks.show_heads(scored)
         facts = {"read": scored.read}
-        _write(out, heads_page, scored, rows=scored.rows, network=network, bos=bos, **facts)
+        page = heads_page.heads_page
+        _write(out, page, scored, rows=scored.rows, network=network, bos=bos, **facts)
     if scores or out is None:
         return
     parts = (network.model, network.tokenizer)
     shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        save_figure(attention_figure(*parts, *texts, **shown), out)
+        figure.save_figure(probekit.attention_figure(*parts, *texts, **shown), out)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
-        explorer = explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
+        explorer = probekit.explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
         for sentence in filter(None, (explorer.estimate, explorer.opening)):
             click.echo(sentence, err=True)
         explorer.save(out)
@@ -301,13 +269,10 @@ def attention(
 @click.option(
     "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
-@page_option
-def weights(model: str, out: Path, **options: Any) -> None:
+@options.page_option
+def weights(model: str, out: Path, **given: Any) -> None:
     """Write a page about the weights of a model, or one tensor.
 
     The page is a table of all tensors, or has plots of one.
     """
-    from probekit.pipeline.look.weights import write_weights_page
-
-    page = write_weights_page(model, out, **options)
-    click.echo(str(page))
+    click.echo(str(plots.write_weights_page(model, out, **given)))

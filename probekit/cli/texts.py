@@ -8,24 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli.options import (
-    OutputFile,
-    bos_option,
-    chat_option,
-    device_option,
-    model_option,
-    texts_options,
-    watching,
-)
+import probekit
+from probekit.cli import options
+from probekit.cli.later import later
+from probekit.cli.options import OutputFile, watching
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
+    from probekit import products
+    from probekit.cli.show import looks, terminal
+    from probekit.model import generation
     from probekit.model.config import Bos
-    from probekit.model.generation import Continuation, Decoding
+    from probekit.pipeline.look import apply as application
+    from probekit.pipeline.look import exports
+    from probekit.report.elements import texts as labels
+    from probekit.results import record
+globals().update(later(__file__))
 
 
 @click.command()
-@model_option
+@options.model_option
 @click.option(
     "--prompt", "prompts", required=True, multiple=True, help="Text to continue; repeatable."
 )
@@ -47,9 +49,9 @@ if TYPE_CHECKING:
 )
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
 @click.option("--stream", is_flag=True, help="Streaming output of a single text.")
-@bos_option("the prompt")
-@chat_option
-@device_option
+@options.bos_option("the prompt")
+@options.chat_option
+@options.device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
@@ -69,15 +71,9 @@ def generate_command(
 
     The end-of-text token always ends a text.
     """
-    from probekit.cli.show.looks import warn_of_bos
-    from probekit.model.families.table import load_model
-    from probekit.model.generation import Decoding, continue_texts, stream_text
-    from probekit.model.text.tokenizer import Tokenizer
-    from probekit.products import check_device
-
     # All other given options are fields of `Decoding`.
     by, towards, at_site = given.pop("by"), given.pop("towards"), given.pop("at_site")
-    decoding = Decoding(**given)
+    decoding = generation.Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
         click.echo(
             "note: temperature 0 always takes the most probable token, so --top-k and --top-p have "
@@ -92,27 +88,28 @@ def generate_command(
         raise click.UsageError(
             "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
         )
-    check_device(device)
+    products.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
+    how_to: dict[str, Any] = {"bos": bos, "chat": chat}
     if steer is not None:
-        from probekit.pipeline.look.apply import load_network, steered_texts, steering_vector
-        from probekit.probes.saved_probe import SavedProbe
-        from probekit.report.texts import class_label
-
-        probe = SavedProbe.load(steer)
-        vector = steering_vector(probe, towards)
+        probe = probekit.SavedProbe.load(steer)
+        vector = application.steering_vector(probe, towards)
         with watching() as watcher:
-            steered = load_network(probe, model, device, allow_other=False, watcher=watcher)
-        warn_of_bos(steered.tokenizer, bos)
+            steered = application.load_network(
+                probe, model, device, allow_other=False, watcher=watcher
+            )
+        looks.warn_of_bos(steered.tokenizer, bos)
         # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
-        where = f"sd towards {class_label(label)} at {at_site or probe.facts.site}"
-        options = {"bos": bos, "chat": chat, "stop": stops, "site": at_site}
+        where = f"sd towards {labels.class_label(label)} at {at_site or probe.facts.site}"
+        how_to |= {"stop": stops, "site": at_site}
         by_dose = {}
         # First without steering, which a given dose of 0 does not repeat.
         for dose in (0.0, *filter(None, by)):
             how = f"{dose:+g} {where}" if dose else "no steering"
-            by_dose[how] = steered_texts(steered, prompts, decoding, vector, dose, **options)
+            by_dose[how] = application.steered_texts(
+                steered, prompts, decoding, vector, dose, **how_to
+            )
         _show(prompts, by_dose, decoding, gap=gap)
         click.echo(
             "note: one text is no measurement of an effect; `probekit intervene` measures steering "
@@ -120,14 +117,15 @@ def generate_command(
             err=True,
         )
         return
-    network, tokenizer = load_model(model, device=device), Tokenizer.from_pretrained(model)
-    warn_of_bos(tokenizer, bos)
-    stop = (*stops, *tokenizer.ends_of_text)
+    network = probekit.load_model(model, device=device)
+    tokenizer = probekit.Tokenizer.from_pretrained(model)
+    looks.warn_of_bos(tokenizer, bos)
+    how_to["stop"] = (*stops, *tokenizer.ends_of_text)
     if not stream:
-        texts = continue_texts(network, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop)
+        texts = generation.continue_texts(network, tokenizer, prompts, decoding, **how_to)
         _show(prompts, {"": texts}, decoding, gap=gap)
         return
-    pieces = stream_text(network, tokenizer, prompts[0], decoding, bos=bos, chat=chat, stop=stop)
+    pieces = generation.stream_text(network, tokenizer, prompts[0], decoding, **how_to)
     # Print the prompt with the first piece, so that an error is never printed after it.
     click.echo(prompts[0] + gap + next(pieces, ""), nl=False)
     for piece in pieces:
@@ -137,8 +135,8 @@ def generate_command(
 
 def _show(
     prompts: Sequence[str],
-    by_dose: Mapping[str, Sequence[Sequence[Continuation]]],
-    decoding: Decoding,
+    by_dose: Mapping[str, Sequence[Sequence[generation.Continuation]]],
+    decoding: generation.Decoding,
     *,
     gap: str,
 ) -> None:
@@ -171,7 +169,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
 
 @click.command()
 @click.argument("probe", type=click.Path(path_type=Path))
-@texts_options
+@options.texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
 @click.option(
     "--threshold",
@@ -194,27 +192,19 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     default="error",
     help="Handling of texts that exceed the context.",
 )
-@device_option
-def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **options: Any) -> None:
+@options.device_option
+def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **given: Any) -> None:
     """Apply a saved probe to new texts.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
-    from probekit.results.record import load_probe
-
-    saved = load_probe(probe)
-
-    from probekit.cli.show.looks import show_answers
-    from probekit.cli.show.terminal import echo
-    from probekit.pipeline.look.apply import apply_probe, caution, choose_per
-    from probekit.pipeline.look.exports import write_answers
-
-    per = choose_per(saved, per)
+    saved = record.load_probe(probe)
+    per = application.choose_per(saved, per)
     with watching() as watcher:
-        readings = apply_probe(saved, texts, watcher=watcher, **options)
-    for sentence in caution(saved, per):
-        echo(f"note: {sentence}", err=True)
+        readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)
+    for sentence in application.caution(saved, per):
+        terminal.echo(f"note: {sentence}", err=True)
     if out is not None:
-        click.echo(str(write_answers(out, readings, saved, per)))
+        click.echo(str(exports.write_answers(out, readings, saved, per)))
         return
-    show_answers(readings, saved, per)
+    looks.show_answers(readings, saved, per)

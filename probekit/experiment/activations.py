@@ -140,11 +140,16 @@ class ActivationExperiment(SettingsFile):
         """The offset of each probed position, by its name in results; there is only one."""
         return {GIVEN_POSITION: 0}
 
+    @property
+    def interventions(self) -> tuple[()]:
+        """There are none without a network."""
+        return ()
+
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
         is_split = self.data.columns.split is not None
         texts = [one.kind for one in self.probe.kinds if one.specs[0].task in ("text", "tree")]
-        check_probe(self.probe, self.data.positive, self.split, is_split=is_split)
+        check_probe(self, is_split=is_split)
         if self.split.drop_repeated:
             raise rule_error(
                 "`drop_repeated` compares texts, which given activations do not have",

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.chosen.leakage.section import LeakageSection
+from probekit.chosen.monitor.section import MonitorSection
+from probekit.chosen.registry import asked
 from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
-from probekit.experiment.data import DataSection, TableFormat, local_file, read_tables
+from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
@@ -29,6 +32,7 @@ from probekit.section import (
 )
 
 if TYPE_CHECKING:
+    from probekit.experiment.activations import AnyExperiment
     from probekit.model.network import Network
 
 # Default sites.
@@ -219,42 +223,6 @@ class AttentionSection(Section):
         description="texts, each shown as a grid of layers and heads",
         examples=["The keys to the cabinet"],
     )
-
-
-class MonitorSection(Section):
-    """Thresholds of the chosen probe, from negatives that are not among the data."""
-
-    negatives: str = Field(
-        description="file of texts that must not raise an alarm, in `data.root`; it has the "
-        "columns of the data except label, id and split"
-    )
-    format: TableFormat = Field("csv", description="format of this file")
-    fpr: Distinct[Annotated[float, Field(ge=1e-6, lt=1)]] = Field(
-        (0.01,),
-        description="false positive rates; the rate on new negatives at the threshold of each is "
-        "at most this, with 95 % confidence",
-    )
-
-    _file_is_local = field_validator("negatives")(local_file)
-
-
-class LeakageSection(Section):
-    """Scores of the chosen probe on test texts without cues, words that may reveal the label."""
-
-    drop: str = Field(
-        min_length=1,
-        examples=["words.txt", "spans"],
-        description="the cues: a file in `data.root` with a word or phrase in each line, or "
-        "`spans` for the labelled spans of the data",
-    )
-    draws: int = Field(
-        5,
-        ge=1,
-        le=100,
-        description="number of random draws of as many other words, whose scores are compared",
-    )
-
-    _file_is_local = field_validator("drop")(local_file)
 
 
 class Experiment(SettingsFile):
@@ -458,8 +426,12 @@ class Experiment(SettingsFile):
         check_interventions(self.interventions, self.measure, data.pairs, len(tokens.positions))
         has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
         pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
-        check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
-        check_further(self)
+        check_probe(self, is_split=data.is_split)
+        if self.capture.requests is not None and self.model.checkpoints is not None:
+            raise rule_error(
+                "`capture.requests` has hidden states of one network, without `model.checkpoints`",
+                "capture.requests",
+            )
         if self.split.word_disjoint and len(tokens.positions) > 1:
             raise rule_error(
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
@@ -524,8 +496,7 @@ def check_replies(experiment: Experiment) -> None:
         "data.columns.reply": data.columns.reply,
         "data.pairs": data.pairs,
         "model.checkpoints": experiment.model.checkpoints,
-        "monitor": experiment.monitor,
-        "leakage": experiment.leakage,
+        **{one.name: settings for one, settings in asked(experiment) if one.texts},
         "interventions": experiment.interventions or None,
     }
     for key, value in excluded.items():
@@ -544,57 +515,10 @@ def check_replies(experiment: Experiment) -> None:
         raise rule_error("with `generate`, use `at: reply_last`", "tokens.position.at")
 
 
-def check_further(experiment: Experiment) -> None:
-    """Check the rules for experiments with requests, with a monitor or with cues."""
-    data, tokens, position = experiment.data, experiment.tokens, experiment.tokens.position
-    if experiment.capture.requests is not None:
-        if experiment.model.checkpoints is not None:
-            raise rule_error(
-                "`capture.requests` has hidden states of one network, without `model.checkpoints`",
-                "capture.requests",
-            )
-        if experiment.leakage is not None:
-            raise rule_error(
-                "`leakage` needs texts that the serving engine has not read: remove "
-                "`capture.requests`",
-                "leakage",
-            )
-    specs = [spec for kind in experiment.probe.kinds for spec in kind.specs]
-    of_rows, rule = {spec.task for spec in specs} == {"classification"}, ", or `probe.aggregate`"
-    of_texts = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
-    for key, fits, other in (("monitor", of_texts, rule), ("leakage", of_rows, "")):
-        if getattr(experiment, key) is None:
-            continue
-        if experiment.split.folds is not None:
-            raise rule_error(
-                f"`{key}` needs a single test set, without `split.folds` and `split.leave_out`", key
-            )
-        if not fits:
-            raise rule_error(f"`{key}` needs kinds of probe that classify each row{other}", key)
-        if key == "monitor" and data.positive is None:
-            raise rule_error("`monitor` requires `data.positive`, the label of an alarm", key)
-    if experiment.leakage is None:
-        return
-    if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":
-        raise rule_error(
-            "`leakage` needs plain texts with one row each, at a word and not at an index: "
-            "not `tokens.chat`, `at: all`, `at: index` or `pieces: all`",
-            "leakage",
-        )
-    has_spans = data.has_words or data.columns.start is not None
-    if experiment.leakage.drop == "spans" and (position.at in ("span", "word") or not has_spans):
-        raise rule_error(
-            "`drop: spans` requires `data.columns.start` and `end`, and a position that is not the "
-            "span, such as `at: last`",
-            "leakage.drop",
-        )
-
-
-def check_probe(
-    probe: ProbeSection, positive: str | None, split: SplitSection, *, is_split: bool
-) -> None:
-    """Check the rules that the probes and the data of any experiment follow."""
-    if positive is not None and probe.reads != "classes":
+def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:
+    """Check the rules that the probes, their analyses and the data of any experiment follow."""
+    probe, split = experiment.probe, experiment.split
+    if experiment.data.positive is not None and probe.reads != "classes":
         raise rule_error(
             f"`positive` is a class, but the kinds of probe read labels as {probe.reads}",
             "data.positive",
@@ -602,14 +526,16 @@ def check_probe(
     if split.folds is not None and is_split:
         key = "split.folds" if split.leave_out is None else "split.leave_out"
         raise rule_error(f"`{key}` requires data without a given split", key)
-    if probe.layers is not None:
-        if split.folds is not None:
+    specs = [spec for kind in probe.kinds for spec in kind.specs]
+    for one, settings in asked(experiment):
+        name = one.key if one.key == one.name else f"{one.key.rpartition('.')[2]}: {settings}"
+        if one.key and split.folds is not None:
             raise rule_error(
-                "`layers: stack` needs a single test set, without `split.folds` and "
-                "`split.leave_out`",
-                "probe.layers",
+                f"`{name}` needs a single test set, without `split.folds` and `split.leave_out`",
+                one.key,
             )
-        if {spec.task for kind in probe.kinds for spec in kind.specs} & {"text", "tree"}:
-            raise rule_error(
-                "`layers: stack` needs kinds of probe that read each row", "probe.layers"
-            )
+        if one.key and not all({spec.task, spec.kind} & {*one.tasks.split()} for spec in specs):
+            raise rule_error(f"`{name}` needs kinds of probe that {one.needs}", one.key)
+        check = one.door("section", "check")
+        if check is not None:
+            check(settings, experiment)

@@ -168,9 +168,8 @@ class Transfer:
         notes: remarks on the interpretation of the numbers.
         pooled: names in `train` of the rows of several sets together: of all, and of all but each
             one, which is tested.
-        monitors: thresholds from the negatives of the data set `train` with their rates on the test
-            rows of the data set `test`: after the place, the columns of monitor.csv. Empty without
-            a monitor.
+        tables: what analyses measure with the probes of the data set `train` on the test rows of
+            the data set `test`, by file: after the place, the columns of the file.
     """
 
     names: tuple[str, ...]
@@ -181,7 +180,12 @@ class Transfer:
     chosen: tuple[str, str]
     notes: tuple[str, ...]
     pooled: tuple[str, ...] = ()
-    monitors: pd.DataFrame = field(default_factory=pd.DataFrame)
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+
+    @property
+    def monitors(self) -> pd.DataFrame:
+        """Thresholds from the negatives of `train` with their rates on `test`; empty without."""
+        return self.tables.get("monitor.csv", pd.DataFrame())
 
     def places(self) -> list[tuple[str, str]]:
         """Return each pair of site and kind of probe, in the order of the forward pass."""

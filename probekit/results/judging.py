@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
@@ -16,17 +16,11 @@ from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
-from probekit.results.selection import (
+from probekit.results.scores import (
+    Scores,
     answers_name,
     best_first,
-    choices,
-    chosen_row,
-    headline_row,
-    is_nested,
-    main_metric,
-    main_metrics,
     named_rivals,
-    ranked_rows,
     site_with_head,
 )
 from probekit.results.table import (
@@ -35,12 +29,8 @@ from probekit.results.table import (
     P_VALUES,
     SAME_FEATURES,
     SERIES,
-    concatenated,
     differs,
-    n_blocks,
-    of_all_folds,
     only,
-    placed,
     row_tick,
     same_features,
 )
@@ -71,47 +61,45 @@ Named = Mapping[str, tuple[str, Rival]]
 
 
 def judge(
-    table: pd.DataFrame,
+    scores: Scores,
     differences: pd.DataFrame,
     grid: Sequence[float] = (),
-    sources: pd.DataFrame | None = None,
-    rules: pd.DataFrame | None = None,
+    rows_of: Callable[[str], pd.DataFrame | None] = lambda _: None,
 ) -> Verdict:
     """Return the verdict of a run.
 
     Args:
-        table: rows of results.csv.
+        scores: the scores of the run.
         differences: rows of differences.csv.
         grid: penalties among which cross-validation chose, `probe.C`; with fewer than two, no
             choice of C counts as an end of the grid.
-        sources: rows of sources.csv; None without sources.
-        rules: rows of aggregation.csv; None without an aggregated probe.
+        rows_of: returns the rows of another file of the run, None if it has none.
     """
-    nested, best, picks = is_nested(table), chosen_row(table), choices(table)
-    reported = headline_row(table) if nested else best
-    compared = {} if reported is None else compared_rows(reported, table)
+    sources, rules = rows_of("sources.csv"), rows_of("aggregation.csv")
+    table, best, ranked = scores.rows, scores.chosen, scores.ranked
+    reported = scores.reported
+    compared = {} if reported is None else compared_rows(reported, scores)
     # The test row of the task itself has the reported score; the others are rows of rivals.
     task = compared.pop("task", None)
-    score = None if reported is None or task is None else _score(task, table, reported, picks)
+    score = None if reported is None or task is None else _score(task, scores, reported)
     if score is None:  # without a reported score nothing is compared with it
         compared = {}
-    named, others = _differences(table, differences, best, score)
+    named, others = _differences(scores, differences, score)
     selectivity = None if task is None else _selectivity(table, task)
-    sited, ranked = placed(table), ranked_rows(table)
-    places = _Places(sited, ranked)
-    curve = [] if best is None else _curve(sited, best)
+    places = _Places(scores)
+    curve = [] if best is None else _curve(scores, best)
     return Verdict(
-        metric=main_metric(table),
-        main_metrics=main_metrics(table),
-        is_nested=nested,
+        metric=scores.metric,
+        main_metrics=scores.main_metrics,
+        is_nested=scores.is_nested,
         score=score,
         best=None if best is None else places.choice(best),
-        choices=tuple(map(places.choice, picks)),
+        choices=tuple(map(places.choice, scores.choices)),
         curve=tuple(curve),
         n_candidates=len(ranked),
         varied=_differing(ranked, {"kind": "probe", "position": "position"}),
         close=tuple(places.close()),
-        several=_differing(sited, {"kind of probe": "probe", "position": "position"}),
+        several=_differing(scores.sited, {"kind of probe": "probe", "position": "position"}),
         rivals={
             target: _rival(target, compared[target], named, others, selectivity)
             for target in COMPARED
@@ -120,13 +108,13 @@ def judge(
         neighbours=tuple(rival for target, rival in named.values() if not target),
         named=tuple(named),
         n_networks=len(set(NETWORKS) & set(table["target"])),
-        unselected=tuple(_unselected(table, has_choice=reported is not None)),
+        unselected=tuple(_unselected(scores, has_choice=reported is not None)),
         null=next((name for name in table["null"] if isinstance(name, str) and name), ""),
         has_p=bool(table["metric"].isin(["p_value", "p_best"]).any()),
         has_compression=bool(table["metric"].eq("compression").any()),
-        edges=(*_edges_of_choices(picks, grid), *_edges_of_baselines(compared, task)),
-        unconverged=_unconverged(table),
-        false_positives=None if reported is None else _false_positives(table, reported),
+        edges=(*_edges_of_choices(scores.choices, grid), *_edges_of_baselines(compared, task)),
+        unconverged=_unconverged(scores),
+        false_positives=None if reported is None else _false_positives(scores, reported),
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
         sources=None if sources is None else _over_sources(sources),
@@ -168,19 +156,20 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
     )
 
 
-def _curve(sited: pd.DataFrame, best: pd.Series) -> list[float]:
+def _curve(scores: Scores, best: pd.Series) -> list[float]:
     """Return the test scores of the task by depth, on the line of the chosen site."""
     line = {column: best[column] for column in SERIES if column != "seed"}
-    rows = only(of_all_folds(sited), target="task", split="test", metric=best["metric"], **line)
+    rows = scores.of_all_folds.sited
+    rows = only(rows, target="task", split="test", metric=best["metric"], **line)
     return rows["value"].tolist()
 
 
-def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
+def compared_rows(row: pd.Series, scores: Scores) -> dict[str, pd.Series]:
     """Return the test rows that a row is compared with, by target, for the same metric.
 
     The target `task` is the test row of `row` itself. The row of a nested choice is compared with
-    other nested choices and with the baselines. A placed row is compared with other targets at the
-    same site, with the baselines, and with:
+    other nested choices and with the baselines. The row of a site is compared with other targets
+    at the same site, with the baselines, and with:
 
         embedding       the task at the embedding of the same line, unless `row` is there
         concatenated    the best row of concatenated sites
@@ -188,14 +177,15 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
                         site of `row` if they have chosen none
     """
     of_run = {"run": row["run"], "dataset": row["dataset"]}
-    measured = only(table, metric=row["metric"], split="test", **of_run)
     # Baselines do not depend on sites, but may depend on positions, which select the words.
-    measured = measured[measured["position"].isin(["", row["position"]])]
+    at_position = scores.rows["position"].isin(["", row["position"]])
+    tested = scores.where(at_position, metric=row["metric"], split="test", **of_run)
+    measured = tested.rows
     if TARGETS[row["target"]].choice_of:
         parts = [only(measured, site="", position=row["position"])]
     else:
-        rows = placed(measured)
-        joined = only(concatenated(measured), target="task", probe=row["probe"])
+        rows = tested.sited
+        joined = only(tested.concatenated, target="task", probe=row["probe"])
         # There is no comparison with the embedding if `row` itself is there.
         embedding = rows[(rows["depth"] == EMBED_DEPTH) & (row["depth"] != EMBED_DEPTH)]
         embedding = only(embedding, target="task", line=row["line"], probe=row["probe"])
@@ -216,16 +206,16 @@ def compared_rows(row: pd.Series, table: pd.DataFrame) -> dict[str, pd.Series]:
     return compared
 
 
-def _score(
-    task: pd.Series, table: pd.DataFrame, reported: pd.Series, picks: Sequence[pd.Series]
-) -> HeadlineScore:
+def _score(task: pd.Series, scores: Scores, reported: pd.Series) -> HeadlineScore:
     """Return the reported score; `task` is its test row, `reported` the row of the choice."""
     if reported["target"] == HEADLINE:
-        p_values = only(table, target=HEADLINE, metric="p_value")["value"]
+        p_values = only(scores.rows, target=HEADLINE, metric="p_value")["value"]
     else:
-        at_site = same_features(placed(only(table, target="task")), reported)
-        p_values = only(at_site, metric="p_best")["value"]
-    sites = Counter(site_with_head(row["site"], row["head"]) for row in picks).most_common()
+        at_site = same_features(scores.sited, reported)
+        p_values = only(at_site, target="task", metric="p_best")["value"]
+    sites = Counter(
+        site_with_head(row["site"], row["head"]) for row in scores.choices
+    ).most_common()
     return HeadlineScore(
         site=sites[0][0],
         p=None if p_values.empty else float(p_values.iloc[0]),
@@ -238,18 +228,16 @@ def _score(
 
 
 def _differences(
-    table: pd.DataFrame,
-    differences: pd.DataFrame,
-    best: pd.Series | None,
-    score: HeadlineScore | None,
+    scores: Scores, differences: pd.DataFrame, score: HeadlineScore | None
 ) -> tuple[Named, dict[str, Rival]]:
     """Return the differences from rivals named in advance, and those from all other probes."""
+    best = scores.chosen
     if best is None:
         return {}, {}
-    rows = _differences_of(differences, HEADLINE if is_nested(table) else answers_name(best))
+    rows = _differences_of(differences, HEADLINE if scores.is_nested else answers_name(best))
     named = {
         name: (target, _difference(rows[name], title, is_named=bool(target)))
-        for name, (target, title) in named_rivals(table, best).items()
+        for name, (target, title) in named_rivals(scores, best).items()
         if name in rows
     }
     # Rivals with the numbers of the majority class guess the same label for all rows. In a run with
@@ -258,7 +246,7 @@ def _differences(
     if "majority" in named:
         _, majority = named["majority"]
         facts: dict[str, Any] = {"is_constant": True}
-        if table["metric"].isin(P_VALUES).any():
+        if scores.rows["metric"].isin(P_VALUES).any():
             is_below = score is not None and score.is_below_chance
             # With too few groups, p is NaN, and `is_opposite` is False.
             facts |= {"is_association": True, "is_opposite": is_below and majority.p >= LEVEL}
@@ -338,10 +326,11 @@ def _selectivity(table: pd.DataFrame, task: pd.Series) -> pd.Series | None:
 class _Places:
     """The chosen sites in words, in which only what differs among sites is named."""
 
-    def __init__(self, sited: pd.DataFrame, ranked: pd.DataFrame) -> None:
-        self._ranked, self._blocks = ranked, n_blocks(sited)
-        self._has_lines, self._has_kinds = differs(ranked["line"]), differs(ranked["probe"])
-        self._has_positions = differs(sited["position"])
+    def __init__(self, scores: Scores) -> None:
+        self._ranked, self._blocks = scores.ranked, scores.blocks
+        self._has_lines = differs(scores.ranked["line"])
+        self._has_kinds = differs(scores.ranked["probe"])
+        self._has_positions = differs(scores.sited["position"])
 
     def choice(self, row: pd.Series) -> Choice:
         """Return the choice of a validation row."""
@@ -385,17 +374,17 @@ def _differing(rows: pd.DataFrame, names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name, column in names.items() if differs(rows[column]))
 
 
-def _unselected(table: pd.DataFrame, *, has_choice: bool) -> Iterator[UnselectedScores]:
+def _unselected(scores: Scores, *, has_choice: bool) -> Iterator[UnselectedScores]:
     """Yield the scores of each probe that is compared with random networks at every site.
 
     These are probes without validation scores, such as structural probes; for others, the selected
     site is compared. Without a choice, the scores of all probes are yielded, compared or not; a
     probe without any defined score is left out.
     """
-    rows = placed(only(table, split="test"))
-    rows = rows[rows["metric"].isin(main_metrics(table))]
+    rows = only(scores.sited, split="test")
+    rows = rows[rows["metric"].isin(scores.main_metrics)]
     task = only(rows, target="task")
-    selected = only(table, target="task", split="validation")["probe"]
+    selected = only(scores.rows, target="task", split="validation")["probe"]
     pairs = task[~task["probe"].isin(selected)].merge(
         only(rows, target="random_weights"), on=[*SAME_FEATURES, "metric"], suffixes=("", "_random")
     )
@@ -493,9 +482,9 @@ def _ends(value: float, grid: Sequence[float]) -> list[str]:
     return [end for end, limit in ends.items() if math.isclose(value, limit)]
 
 
-def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
+def _unconverged(scores: Scores) -> UnconvergedFits | None:
     """Return the counts of fits that did not converge; None if all did."""
-    fits = table[table["metric"].isin([*main_metrics(table), "compression"])]
+    fits = scores.rows[scores.rows["metric"].isin([*scores.main_metrics, "compression"])]
     # Scores without a site combine fits that have rows of their own.
     fits = fits[fits["converged"].notna() & (fits["site"] != "")]
     stopped = fits[~fits["converged"].astype(bool)]
@@ -513,18 +502,19 @@ def _unconverged(table: pd.DataFrame) -> UnconvergedFits | None:
     )
 
 
-def _false_positives(table: pd.DataFrame, reported: pd.Series) -> tuple[float, ...] | None:
+def _false_positives(scores: Scores, reported: pd.Series) -> tuple[float, ...] | None:
     """Return the false positive rate on the test rows with its interval.
 
     None if it is not above the rate that the threshold allows, or the metric has no threshold.
     """
     # A metric without a threshold gets the name "", which no row has.
     metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
-    rows = only(table, metric=metric, split="test")
     if reported["target"] == HEADLINE:
-        rows = only(rows, target=HEADLINE)
-    elif len(rows):
-        rows = same_features(placed(only(rows, target="task")), reported)
+        rows = only(scores.rows, metric=metric, split="test", target=HEADLINE)
+    else:
+        rows = only(
+            same_features(scores.sited, reported), metric=metric, split="test", target="task"
+        )
     above = rows[rows["value"] > allowed]
     return None if above.empty else tuple(above.iloc[0][INTERVAL])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,32 @@ class AttributedLogit:
     probability: float
     rank: int
     rows: pd.DataFrame
+
+
+class HeadScoreText(NamedTuple):
+    """Title, definition and unit of a head score."""
+
+    title: str
+    meaning: str
+    unit: str = ""
+
+
+HEAD_TEXTS = {
+    "previous_token": HeadScoreText("Previous token", "mean weight on the previous token"),
+    "duplicate_token": HeadScoreText(
+        "Duplicate token", "mean weight on earlier occurrences of the same token"
+    ),
+    "induction": HeadScoreText(
+        "Induction", "mean weight on the tokens after earlier occurrences of the same token"
+    ),
+    "first_token": HeadScoreText("First token", "mean weight on the first token"),
+    "entropy": HeadScoreText(
+        "Entropy", "mean entropy of the attention weights, in nats", " (nats)"
+    ),
+    "distance": HeadScoreText(
+        "Distance", "mean distance back to the attended tokens, in tokens", " (tokens)"
+    ),
+}
 
 
 @dataclass(frozen=True, eq=False)

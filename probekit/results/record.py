@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 
 from probekit.activations.records import ROWS, SPEC
+from probekit.chosen.registry import TABLES
 from probekit.data.examples import Finding
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
 from probekit.files import inside, why_unreadable
@@ -29,7 +30,6 @@ from probekit.results.verdict import Verdict
 if TYPE_CHECKING:
     from probekit.probes.saved_probe import SavedProbe
 
-MONITOR = "probes/monitor"  # the chosen probe with the thresholds of a monitor
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
 CELLS = "cells"  # in the folder of a study, with the runs of its cells
@@ -41,20 +41,9 @@ RESULT_FILES = (
     "differences.csv",
     "reliability.csv",
     "test_rows.csv",
-    "sources.csv",
     "training.csv",
-    "features.csv",
     "attention.safetensors",
-    "confusion.csv",
-    "scatter.csv",
-    "cosines.csv",
-    "monitor.csv",
-    "stack.csv",
-    "aggregation.csv",
-    "flagged.csv",
-    "leakage.csv",
-    "cascade.csv",
-    "wrong.json",
+    *TABLES,
     "causes/causes.json",
     *(f"causes/{name}.csv" for name in ("effects", "verdicts", "doses", "downstream")),
 )

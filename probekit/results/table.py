@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.registry import TABLES
 from probekit.errors import DataError
 from probekit.files import read_csv
 from probekit.model.config import MAX_LAYERS
@@ -133,59 +133,16 @@ SOURCES = (
 OF_RULES = {"auroc": "AUROC", "equal": "AUROC at equal length", "rho": "correlation with length"}
 
 
-def _types(**names_of_type: str) -> dict[str, ColumnType]:
-    """Return the type of each column, given the names of the columns of each type."""
-    of_types: Any = names_of_type  # the keys are types of columns
-    return {name: of for of, names in of_types.items() for name in names.split()}
-
-
-_TEST_RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
-_OF_DIFFERENCE = "difference difference_low difference_high p"
-
-# Columns that the page reads of tables that only some runs have.
-PAGE_TABLES: Mapping[str, Mapping[str, ColumnType]] = {
-    "confusion.csv": _types(text="truth guess", count="n"),
-    "scatter.csv": _types(text="method axis_x axis_y label", finite="x y"),
-    "cosines.csv": _types(
-        text="site_a site_b",
-        finite="cosine",
-        count="n_directions n_features n_halvings",
-        number="null_high half_cosine certainty",
-    ),
-    "reliability.csv": _types(
-        text="probe site position",
-        number="head low high n_rows confidence accuracy ci_low ci_high",
-    ),
-    "sources.csv": {column.name: column.type for column in SOURCES},
-    "features.csv": _types(text="site feature label", count="rank k", number="share"),
-    "aggregation.csv": {
-        **{"rule": "text", "is_selected": "boolean", "metric": "text", "n_texts": "count"},
-        **dict.fromkeys(("C", "value", "n_equal"), "number"),
-        **{name + end: "number" for name in OF_RULES for end in ("", "_low", "_high")},
-    },
-    "flagged.csv": _types(text="label", count="tokens n_texts", finite="score share"),
-    "monitor.csv": _types(
-        finite="fpr threshold fpr_bound",
-        count="false_positives n_negatives n_groups n_positive n_test_negative",
-        number=_TEST_RATES,
-    ),
-    "leakage.csv": _types(
-        text="metric",
-        number=f"value without_cues without_others {_OF_DIFFERENCE}",
-        count="n_draws n_changed n_test n_left_out",
-    ),
-    "stack.csv": _types(
-        text="metric",
-        number=f"value ci_low ci_high single {_OF_DIFFERENCE} C",
-        count="n_sites n_test",
-    ),
-    "cascade.csv": _types(
-        text="setting",
-        finite="fpr passed_1 passed_2 cost",
-        number=_TEST_RATES,
-        count="n_positive n_negative",
-    ),
+_RELIABILITY = {
+    "text": "probe site position",
+    "number": "head low high n_rows confidence accuracy ci_low ci_high",
 }
+# Columns that the page reads of tables that only some runs have, with their types.
+PAGE_TABLES: Mapping[str, Mapping[str, Any]] = {
+    file: {name: of for of, names in types.items() for name in names.split()}
+    for file, types in {**TABLES, "reliability.csv": _RELIABILITY}.items()
+    if types
+} | {"sources.csv": {column.name: column.type for column in SOURCES}}
 
 
 def make_table(rows: Iterable[Mapping[str, Any]], columns: Sequence[TableColumn]) -> pd.DataFrame:
@@ -214,6 +171,7 @@ def metric_name(metric: str) -> str:
 # These sites are states of the same tensor, to which every block adds, so they form one line.
 RESIDUAL_STREAM = ("embed", "resid_pre", "resid_post", "ln_final.normalized")
 EMBED_DEPTH = -1
+CONCATENATED = "concatenated"  # part and line of concatenated sites
 
 # A neuron is part of the site, as in blocks.5.mlp.hook_post[neuron=3]; heads have their own column.
 SITE = r"^(?:blocks\.(?P<layer>\d+)\.)?(?P<component>[^\[]*)(?:\[neuron=(?P<neuron>\d+)\])?"
@@ -338,67 +296,73 @@ def raise_if(invalid: pd.Series[bool], cells: pd.Series[Any], path: Path, allowe
         )
 
 
-def placed(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of single sites by depth, with new columns `part`, `line` and `depth`.
+def with_depth(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with new columns `part`, `line` and `depth`, in the same order.
 
     `depth` is the position on the layer axis: l for block l, -1 for the embedding, the number of
     blocks for the final norm. The residual stream before block l has depth l - 1, because it equals
     the one after block l - 1. `part` is the component, or "residual stream" for all of its sites.
     `line` names the line of a figure: the part, with the head or neuron, if there is one.
-    Concatenated sites have no depth and are excluded; see `concatenated`.
+    Concatenated sites have the part and line `CONCATENATED`; they and rows without a site have NaN
+    as their depth.
 
     Sites of given activations have the column `order`, which is their depth, and `component`, which
-    is their line. Rows that were placed before keep their depth.
+    is their line.
+    """
+    sites, names = table["site"].fillna(""), table["component" if "component" in table else "site"]
+    orders = table["order"].fillna(-1) if "order" in table else [-1] * len(table)
+    cells = list(zip(sites, orders, names, table["head"].fillna(-1), strict=True))
+    blocks = _deepest(site for site in sites.unique() if JOINT not in site) + 1
+    of_cell = {cell: _axis_place(*cell, blocks) for cell in dict.fromkeys(cells)}
+    columns = ["part", "line", "depth"]
+    added = pd.DataFrame([of_cell[cell] for cell in cells], table.index, columns, dtype=object)
+    return table.assign(**added.astype({"depth": float}))
+
+
+def by_depth(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of single sites by depth, with the columns of `with_depth`.
+
+    Rows that have a depth keep it.
 
     >>> rows = pd.DataFrame({
     ...     "site": ["ln_final.hook_normalized", "blocks.1.hook_resid_pre", "blocks.1.attn.hook_z"],
     ...     "head": [None, None, 2],
     ... })
-    >>> placed(rows)[["line", "depth"]].values.tolist()
+    >>> by_depth(rows)[["line", "depth"]].values.tolist()
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
-    if "depth" in table:
-        return table.sort_values("depth", kind="stable")
-    is_single = {site: site != "" and JOINT not in site for site in table["site"].dropna().unique()}
-    rows = table[table["site"].map(is_single).eq(True)]
-    blocks, names = n_blocks(rows), rows["component" if "component" in rows else "site"]
-    orders = rows["order"] if "order" in rows else [math.nan] * len(rows)
-    places = [
-        _place(site, None if pd.isna(order) else int(order), name, head, blocks)
-        for site, order, name, head in zip(
-            rows["site"], orders, names, rows["head"].fillna(-1), strict=True
-        )
-    ]
-    columns = ["depth", "part", "line"]
-    added = pd.DataFrame(places, rows.index, columns, dtype=object).astype({"depth": int})
-    return rows.assign(**added).sort_values("depth", kind="stable")
+    rows = table if "depth" in table else with_depth(table)
+    rows = rows.dropna(subset="depth").astype({"depth": int})
+    return rows.sort_values("depth", kind="stable")
 
 
-@lru_cache(maxsize=10_000)  # pages place the same few sites again and again, each in many rows
-def _place(
-    site: str, order: int | None, name: str, head: float, blocks: int
-) -> tuple[int, str, str]:
-    """Return `depth`, `part` and `line` of a site; see `placed`.
+def _axis_place(
+    site: str, order: float, name: str, head: float, blocks: int
+) -> tuple[str, str, float]:
+    """Return `part`, `line` and `depth` of a site; see `with_depth`.
 
     Args:
-        site: name of the site.
-        order: depth of a given site; None for a site of a network.
+        site: name of the site; "" for none.
+        order: depth of a given site; -1 for a site of a network.
         name: component of a given site.
         head: index of the head; -1 for none.
         blocks: number of blocks.
     """
+    if not site or JOINT in site:
+        name = CONCATENATED if site else ""
+        return name, name, math.nan
     depth, part, neuron = order, name, None
-    if depth is None:
+    if order < 0:
         _, part, neuron = _parts(site)
         depth = depth_of(site, blocks)
         part = "residual stream" if part in RESIDUAL_STREAM else part
     of_head = "" if head < 0 else f" head {head:.0f}"
     of_neuron = "" if neuron is None else f" neuron {neuron}"
-    return depth, part, f"{part}{of_head}{of_neuron}"
+    return part, f"{part}{of_head}{of_neuron}", depth
 
 
 def depth_of(site: str, blocks: int) -> int:
-    """Return the position of a site of a network on the layer axis; see `placed`.
+    """Return the position of a site of a network on the layer axis; see `with_depth`.
 
     >>> depth_of("hook_embed", 4), depth_of("blocks.2.hook_resid_pre", 4)
     (-1, 1)
@@ -423,16 +387,14 @@ def _parts(site: str) -> tuple[int | None, str, int | None]:
     return layer, found["component"].replace("hook_", ""), neuron
 
 
-def concatenated(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of concatenated sites, with the columns `part` and `line` added."""
-    rows = table[table["site"].fillna("").str.contains(JOINT, regex=False)]
-    return rows.assign(part="concatenated", line="concatenated")
-
-
 def n_blocks(rows: pd.DataFrame) -> int:
     """Return the number of blocks, taken from the deepest block that occurs in the rows, or 0."""
-    layers = [layer for layer, *_ in map(_parts, rows["site"].unique()) if layer is not None]
-    return max(layers, default=-1) + 1
+    return _deepest(rows["site"].unique()) + 1
+
+
+def _deepest(sites: Iterable[str]) -> int:
+    """Return the number of the deepest block of the sites; -1 without any."""
+    return max((layer for layer, *_ in map(_parts, sites) if layer is not None), default=-1)
 
 
 def tick(depth: int, blocks: int) -> str:
@@ -460,7 +422,7 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
     names = {part: part for of_site in parts.values() for part in of_site}
     known = [part for part in names if "hook_" in part]
     split = pd.Series(known, dtype=str).str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
-    rows = placed(split.astype({"head": float}))
+    rows = by_depth(split.astype({"head": float}))
     for number, row in zip(rows.index, rows.to_dict("records"), strict=True):
         layer = tick(row["depth"], n_blocks(rows))
         is_stream = row["part"] == "residual stream"
@@ -500,13 +462,8 @@ def row_tick(row: Mapping[str, Any] | pd.Series, blocks: int) -> str:
     'embed'
     """
     if "order" not in row or pd.isna(row["order"]):
-        return tick(row["depth"], blocks)
+        return tick(int(row["depth"]), blocks)
     return str(row["site"]) if pd.isna(row["layer"]) else f"{row['layer']:.0f}"
-
-
-def figure_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows drawn in figures: scores on test rows, and scores of online coding."""
-    return table[table["split"].isin(["test", "online"])]
 
 
 def only(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
@@ -520,16 +477,6 @@ def only(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
 def same_features(rows: pd.DataFrame, row: pd.Series) -> pd.DataFrame:
     """Return the rows that were measured on the same features as `row`, whatever the target."""
     return only(rows, **{column: row[column] for column in SAME_FEATURES})
-
-
-def of_all_folds(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table without the scores of single outer folds.
-
-    >>> rows = pd.DataFrame({"fold": [np.nan, 0, 1], "value": [0.5, 0.4, 0.6]})
-    >>> of_all_folds(rows)["value"].tolist()
-    [0.5]
-    """
-    return table[table["fold"].isna()]
 
 
 def differs(column: pd.Series[Any]) -> bool:

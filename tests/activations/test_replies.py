@@ -2,7 +2,6 @@
 
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -91,10 +90,9 @@ class Passes:
 
 def capture(model, folder, replies, plan, **options):
     """Return the store of some rows of the finished texts, copied from the replies."""
-    options = {"root": folder, "dtype": "float32", "origin": f"replies {replies.key}"} | options
-    texts = finished(replies)
-    work = Work.begin(model, TOKENIZER.digest, texts, plan, SITES, **options)
-    return fill(work, folder, engine=partial(replies.fill, texts)).store
+    options = {"root": folder, "dtype": "float32", "reader": replies} | options
+    work = Work.begin(model, TOKENIZER.digest, finished(replies), plan, SITES, **options)
+    return fill(work, folder).store
 
 
 def plan_of(replies):
@@ -301,7 +299,7 @@ def test_a_part_is_a_store_of_all_tokens(made):
 def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
     root = tmp_path / "caches"
     shutil.copytree(made[0], root)
-    [place] = upkeep.replies_in(root)
+    [place] = upkeep.all_in(root)
     summary = upkeep.summarize(place)
     assert summary.key == place.name == f"replies-{made[1].key}"
     assert summary.rows == sum(map(len, finished(made[1])))

@@ -186,7 +186,7 @@ def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
 
     def digest(name, files):
         (tmp_path / name).mkdir()
-        return read_requests(write(tmp_path / name, files), WIDTH).choose(TEXTS, plan).digest
+        return read_requests(write(tmp_path / name, files), WIDTH).choose(TEXTS, plan).origin
 
     files = [request(ids) for ids in TEXTS[:3]]
     first = digest("a", files)

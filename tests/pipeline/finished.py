@@ -14,6 +14,7 @@ from probekit.probes.score.scored import Measurement, Predictor, SiteResult
 from probekit.provenance import digest
 from probekit.results.judging import judge
 from probekit.results.record import pack_record
+from probekit.results.scores import Scores
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 from tests.pipeline.texts import text_of
@@ -89,7 +90,7 @@ def write_record(folder, labels=LABELS, dataset="same"):
     data["groups"] = {"train": 3, "test": 3}
     table = load_table(folder / "results.csv")
     record = {
-        "verdict": judge(table, make_table([], DIFFERENCES)).model_dump(),
+        "verdict": judge(Scores.of(table), make_table([], DIFFERENCES)).model_dump(),
         "run": "made",
         "key": folder.name,
         "question": None,

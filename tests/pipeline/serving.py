@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from probekit.model.families.table import load_model
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 
 LAYERS = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.3.hook_resid_post")
 
@@ -20,17 +20,17 @@ def hidden_states(experiment, cache, sites=LAYERS):
 
     At the probed tokens they are the rows of a capture, since batches change the last bits.
     """
-    rows, model = prepare(experiment), load_model(experiment.model.source)
+    texts, model = prepare(experiment).texts, load_model(experiment.model.source)
     store = capture_only(experiment, cache_root=cache)["task"].store
     of_text = {}
-    for ids in rows.ids:
+    for ids in texts.ids:
         _, values = model.run_with_cache(torch.as_tensor(ids)[None], list(sites))
         of_text[ids.tobytes()] = (ids, torch.stack([values[site][0] for site in sites], 1))
-    is_single = np.diff(rows.plan.offsets) == 1
-    at = rows.plan.positions[rows.plan.offsets[:-1]]
+    is_single = np.diff(texts.plan.offsets) == 1
+    at = texts.plan.positions[texts.plan.offsets[:-1]]
     for column, site in enumerate(sites):
         for row in np.flatnonzero(is_single):
-            ids = rows.ids[rows.plan.example[row]]
+            ids = texts.ids[texts.plan.example[row]]
             of_text[ids.tobytes()][1][at[row], column] = torch.from_numpy(store.read(site, [row]))[
                 0
             ]

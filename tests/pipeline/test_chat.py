@@ -13,8 +13,7 @@ from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
 from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import model_source
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.look.apply import apply_probe
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
@@ -69,10 +68,10 @@ def test_the_last_token_of_a_turn_is_read(model, tmp_path, at):
     for n in range(N_ROWS):
         turns = [QUESTIONS[n], ANSWERS[n]][: 1 + has_reply]
         whole = reference.apply_chat_template(messages(turns), add_generation_prompt=not has_reply)
-        assert prepared.ids[n].tolist() == whole["input_ids"]
-        assert prepared.plan.positions[n] == expected_position(reference, at, n)
+        assert prepared.texts.ids[n].tolist() == whole["input_ids"]
+        assert prepared.texts.plan.positions[n] == expected_position(reference, at, n)
     last = {"user_last": "here", "assistant_last": None}[at]
-    assert last is None or set(prepared.positions[0].types) == {last}
+    assert last is None or set(prepared.design.positions[0].types) == {last}
 
 
 def test_a_run_has_the_activations_of_transformers_and_its_interventions(model, tmp_path):
@@ -93,7 +92,7 @@ def test_a_run_has_the_activations_of_transformers_and_its_interventions(model, 
         )["input_ids"]
         with torch.inference_mode():
             hidden = network(ids, output_hidden_states=True).hidden_states[1][0]
-        expected = hidden[prepared.plan.positions[n]].numpy()
+        expected = hidden[prepared.texts.plan.positions[n]].numpy()
         np.testing.assert_allclose(states[n], expected, atol=1e-5)
 
 
@@ -161,9 +160,9 @@ def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_s
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     for n in range(N_ROWS):
         whole = reference.apply_chat_template(chats[n], add_generation_prompt=is_user)
-        assert prepared.ids[n].tolist() == whole["input_ids"]
-        start, end, *_ = prepared.dataset.examples[n].turns[-1]
-        assert prepared.dataset.examples[n].text[start:end] == chats[n][-1]["content"]
+        assert prepared.texts.ids[n].tolist() == whole["input_ids"]
+        start, end, *_ = prepared.design.dataset.examples[n].turns[-1]
+        assert prepared.design.dataset.examples[n].text[start:end] == chats[n][-1]["content"]
 
 
 def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused):
@@ -210,7 +209,8 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
     )
     path, chats = write_conversations(tmp_path, model, "reply_last")
     path.write_text(re.sub("\ncapture: .*", generate, path.read_text()))
-    source = model_source(load_experiment(path), "cpu", cache_root=tmp_path / "cache")
+    how = How(replies="generated", cache_root=tmp_path / "cache")
+    source = prepare(load_experiment(path), how)
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     prompts = {
         chat[0]["content"]: reference.apply_chat_template(chat, add_generation_prompt=True)[
@@ -218,8 +218,8 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
         ]
         for chat in chats
     }
-    assert len(source.rows.dataset) >= N_ROWS - 2
-    for example, ids in zip(source.rows.dataset.examples, source.rows.ids, strict=True):
+    assert len(source.design.dataset) >= N_ROWS - 2
+    for example, ids in zip(source.design.dataset.examples, source.texts.ids, strict=True):
         prompt = prompts[example.text[slice(*example.turns[0][:2])]]
         assert ids.tolist() == [*prompt, *example.reply_ids]
         assert [turn.role for turn in example.turns] == [

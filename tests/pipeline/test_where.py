@@ -7,13 +7,13 @@ import pytest
 from probekit.activations.store import ActivationStore
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import compare
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.selection import chosen_row, fold_choices, headline_row, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import NOUNS
 from tests.pipeline.texts import text_of
@@ -93,9 +93,9 @@ def test_head_has_the_same_numbers_alone_and_among_all_heads(experiment, go):
 def test_folds_choose_among_the_positions_of_a_sweep(experiment, go):
     result = go(experiment("tokens.sweep=[-1, 0]", "split.folds=2"), page=True)
     table = load_table(result.results)
-    chosen = {row["position"] for row in fold_choices(table)}
+    chosen = {row["position"] for row in Scores.of(table).choices}
     assert chosen == {"word:last-1"}  # the word with the colour
-    headline = headline_row(table)
+    headline = Scores.of(table).headline
     assert (headline["position"], headline["value"]) == ("", 1.0)
     assert result.record["verdict"]["best"]["position"] == "word:last-1"
     # Baselines are compared at the position that each fold chose.
@@ -127,10 +127,10 @@ def test_sweep_excludes_and_reports_examples_without_an_offset(
     experiment, tmp_path, snapshot, refused
 ):
     prepared = prepare(experiment("tokens.sweep=[0, 2]"))
-    assert [len(at.types) for at in prepared.positions] == [40, 40]
-    assert len(prepared.plan.example) == 80
-    assert prepared.dataset.notes == snapshot
-    assert len(prepare(experiment()).labels) == 41
+    assert [len(at.types) for at in prepared.design.positions] == [40, 40]
+    assert len(prepared.texts.plan.example) == 80
+    assert prepared.design.dataset.notes == snapshot
+    assert len(prepare(experiment()).design.labels) == 41
     rows = ["text,label,group,start,end", "The key,a,1,4,7", "key was,b,2,0,3"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     refused(lambda: prepare(experiment("tokens.sweep=[-1, 1]")))  # none is complete
@@ -139,9 +139,9 @@ def test_sweep_excludes_and_reports_examples_without_an_offset(
 def test_sweep_rows_are_at_their_offsets(experiment):
     prepared = prepare(experiment("tokens.sweep=[1, -1]", "tokens.bos=true"))
     for number, step in enumerate((1, -1)):
-        at, plan = prepared.positions[number], prepared.plan
+        at, plan = prepared.design.positions[number], prepared.texts.plan
         for row, word in zip(range(number, 80, 2), at.types, strict=True):
-            text = prepared.dataset.examples[plan.example[row]].text.split()
+            text = prepared.design.dataset.examples[plan.example[row]].text.split()
             assert plan.positions[plan.offsets[row]] == 3 + step
             assert word.strip() == text[2 + step]
         assert at.typical.all()
@@ -158,7 +158,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
         return Prober(data, settings, within)
 
     monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
-    refused(lambda: make_probers(swept, prepare(swept)))
+    refused(lambda: make_probers(swept, prepare(swept).design))
 
 
 def test_view_is_recorded_and_shares_the_cache(experiment, go, tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     page = result.report.read_text()
     assert "Rules that score a text" in page
     assert "Score by token, and texts flagged" in page
-    row = chosen_row(result.table)
+    row = Scores.of(result.table).chosen
     files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
     probe = SavedProbe.load(files[0])
     assert probe.facts.aggregation.rule == chosen

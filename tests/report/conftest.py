@@ -20,6 +20,7 @@ from probekit.provenance import digest
 from probekit.report.pages.run_page import write_report
 from probekit.results.judging import judge
 from probekit.results.record import RESULT_FILES, pack_record
+from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, read_columns
 from probekit.results.table import make_table as make_rows
 from probekit.results.verdict import Verdict
@@ -214,7 +215,7 @@ def judged(table: pd.DataFrame, differences=(), grid=(0.001, 0.01, 0.1)) -> Verd
         column.name for column in RESULTS if column.type == "number" and column.name in table
     ]
     typed = table.astype(dict.fromkeys(numbers, float))
-    return judge(typed, make_rows(differences, DIFFERENCES), grid)
+    return judge(Scores.of(typed), make_rows(differences, DIFFERENCES), grid)
 
 
 def difference(b: str, value=0.2, reach=0.05, p=0.002, p_adjusted=None, score=0.5, a=CHOSEN):
@@ -262,7 +263,7 @@ def seal_run(folder: Path, table: pd.DataFrame | None = None, record: dict | Non
     with suppress(DataError):  # files that tests have damaged keep the verdict of the whole ones
         table = load_table(folder / "results.csv")
         differences = read_columns(folder / "differences.csv", DIFFERENCES)
-        content["verdict"] = judge(table, differences, content["C_grid"]).model_dump()
+        content["verdict"] = judge(Scores.of(table), differences, content["C_grid"]).model_dump()
     files = {name: folder / name for name in RESULT_FILES if (folder / name).exists()}
     content["files"] = {name: digest([path.read_bytes()]) for name, path in files.items()}
     (folder / "run.json").write_bytes(pack_record(content))

@@ -1,22 +1,19 @@
 """Figures and worst errors of the selected probe, shown only if the run has saved them."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.chosen.directions.page import direction_map, scatter_plane
+from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
+from probekit.chosen.features.page import neuron_ranking, ranked_neurons
 from probekit.errors import DataError
-from probekit.report.figures.chosen_figures import (
-    confusion_matrix,
-    direction_map,
-    neuron_ranking,
-    ranked_neurons,
-    scatter_plane,
-)
-from probekit.report.pages.parts import chosen_parts
+from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.wrong_examples import WrongExamples, errors_section, load_wrong
+from probekit.results.scores import Scores
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
 from tests.report.pictures import AUDIT
 from tests.stored import drawn
@@ -56,6 +53,7 @@ NEURONS = pd.DataFrame(
         for split, value in (("validation", 0.5 + 0.05 * n), ("test", 0.9 - n / 50))
     ]
 )
+RANKED = ranked_neurons(Scores.of(NEURONS))
 FIGURES = {
     "true labels are rows, which sum to 1": lambda: confusion_matrix(CONFUSION),
     "a label without rows has no shares": lambda: confusion_matrix(NO_ROWS),
@@ -63,7 +61,7 @@ FIGURES = {
     "each label of a plane has a colour and a mark": lambda: scatter_plane(SCATTER, "PCA"),
     "directions are in the order of the layers": lambda: direction_map(COSINES),
     "cosines are compared with permuted labels": lambda: direction_map(WITH_NULL),
-    "neurons are ranked by validation and shown by test": lambda: neuron_ranking(NEURONS),
+    "neurons are ranked by validation and shown by test": lambda: neuron_ranking(RANKED),
     "long labels are cut and differ": lambda: confusion_matrix(LONG_CONFUSION),
     "so do those of planes": lambda: scatter_plane(LONG_SCATTER, "PCA"),
 }
@@ -79,16 +77,18 @@ def test_figures_are_those_that_are_stored(snapshot, name):
 def test_many_labels_share_a_look_and_no_neuron_is_ranked_in_other_runs(table):
     many = SCATTER.assign(label=[str(n % 25) for n in range(len(SCATTER))])
     assert len(scatter_plane(many, "LDA").data) == 10
-    assert ranked_neurons(table).empty
+    assert ranked_neurons(Scores.of(table)).empty
 
 
 def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, table, snapshot):
+    scores = Scores.of(table)
     is_first = IS_ITSELF & (WITH_NULL["site_a"] == SITES[0])
     some = WITH_NULL.assign(certainty=WITH_NULL["certainty"].mask(is_first))
     none = WITH_NULL.assign(certainty=np.nan)
     for one in (WITH_NULL, some, none, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
-        assert [part.caption for part in chosen_parts(tmp_path, table, judged(table))] == snapshot
+        shown = Shown(tmp_path, scores, SimpleNamespace(verdict=judged(table)))
+        assert [part.caption for part in of_analyses("figures", shown)] == snapshot
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_tokens_without_characters_are_not_marked(wrong):
 def test_a_damaged_file_is_named(tmp_path, wrong):
     (tmp_path / "wrong.json").write_text(json.dumps(wrong | {"classes": 3}))
     with pytest.raises(DataError, match=r"(?s)wrong\.json"):
-        load_wrong(tmp_path)
+        list(of_analyses("examples", Shown(tmp_path, None, None)))
 
 
 def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from probekit.report.pages.run_page import write_report
-from probekit.results.selection import answers_name
+from probekit.results.scores import answers_name
 from probekit.terminal import visible
 from tests.report.conftest import HOSTILE, SITES, row, seal_run
 

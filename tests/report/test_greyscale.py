@@ -9,8 +9,8 @@ import pytest
 
 import probekit
 from probekit.report.attention.page import attention_colours
-from probekit.report.figures.style import MAGNITUDES
-from probekit.report.maps.maps import luminance
+from probekit.report.elements.style import MAGNITUDES
+from probekit.report.figures.maps import luminance
 
 PACKAGE = Path(probekit.__file__).parent
 SCALES = {

@@ -3,27 +3,23 @@
 import math
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.curves import (
-    learning_curve,
-    share_curve,
-    share_lines,
-    spaced,
-    sparse_curve,
-)
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import result_parts
-from probekit.report.sentences.captions import (
-    caption,
-    learning_curve_caption,
-    share_caption,
-    sparse_description,
+from probekit.report.pages.size_curves import (
+    learning_part,
+    share_lines,
+    share_part,
+    spaced,
+    sparse_part,
 )
+from probekit.report.sentences.captions import caption
 from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import filled_columns, site_rows
-from probekit.results.selection import hidden_kinds
+from probekit.results.scores import Scores
 from tests.report.conftest import judged, make_sweep, make_table, row
 from tests.report.sentences.cases import with_kinds, with_p
 from tests.stored import changed, drawn
@@ -81,17 +77,31 @@ _SHARES = {"word:last-1": "share:0", "word:last": "share:0.5", "word:last+2": "s
 SHARES = SWEPT.replace({"position": _SHARES, "target": {"word_identity": "length"}})
 CALIBRATED = TABLE.replace({"metric": {"macro_f1": "brier", "auroc": "ece"}})
 
+
+def part(yielded, table):
+    """Return the first part of the page that a function yields for the scores in a table."""
+    return next(yielded(Scores.of(table), judged(table)))
+
+
+def figure(yielded, table):
+    return go.Figure(part(yielded, table).figure)
+
+
 FIGURES = {
-    "a panel for every kind": lambda: curve_figure(curve_rows(KINDS)),
-    "a band of the chosen one alone": lambda: layer_curve(curve_rows(KINDS)),
-    "score against k": lambda: sparse_curve(SPARSE),
-    "learning: chosen site and embedding": lambda: learning_curve(learning(KINDS)),
-    "learning: baselines of its position": lambda: learning_curve(learning(MOVED)),
-    "by share of the reply": lambda: share_curve(share_lines(SHARES)),
-    "compression": lambda: layer_curve(described(TABLE), "compression"),
-    "a linear chain for trees": lambda: layer_curve(OF_TREES, "uuas"),
-    "the Brier score is better if lower": lambda: layer_curve(CALIBRATED, "brier"),
-    "so is the calibration error": lambda: layer_curve(CALIBRATED, "ece"),
+    "a panel for every kind": lambda: curve_figure(curve_rows(Scores.of(KINDS))),
+    "a band of the chosen one alone": lambda: layer_curve(curve_rows(Scores.of(KINDS))),
+    "score against k": lambda: figure(sparse_part, SPARSE),
+    "learning: chosen site and embedding": lambda: go.Figure(
+        part(learning_part, learning(KINDS)).figure
+    ),
+    "learning: baselines of its position": lambda: go.Figure(
+        part(learning_part, learning(MOVED)).figure
+    ),
+    "by share of the reply": lambda: figure(share_part, SHARES),
+    "compression": lambda: layer_curve(Scores.of(described(TABLE)), "compression"),
+    "a linear chain for trees": lambda: layer_curve(Scores.of(OF_TREES), "uuas"),
+    "the Brier score is better if lower": lambda: layer_curve(Scores.of(CALIBRATED), "brier"),
+    "so is the calibration error": lambda: layer_curve(Scores.of(CALIBRATED), "ece"),
 }
 
 
@@ -118,10 +128,10 @@ TABLES = {
 def words_of(table):
     """Figures with captions, columns of the table with its first cells, and the method."""
     v = judged(table)
-    rows = site_rows(table, v)
+    rows = site_rows(Scores.of(table), v)
     parts = [
         f"{'' if part.is_open else '+ '}{part.title}\n{part.caption}"
-        for part in result_parts(table, v)
+        for part in result_parts(Scores.of(table), v)
     ]
     cells = [f"{column}: {rows[0].cells.get(column)}" for column in filled_columns(rows)]
     return "\n".join([*parts, *cells, *method(v)]).replace(". ", ".\n")
@@ -139,9 +149,9 @@ def test_parts_columns_and_methods_change_with_the_results(usual, snapshot, name
 
 
 def test_of_many_sizes_a_curve_shows_the_best():
-    assert hidden_kinds(SPARSE) == ["k_sparse:1", "k_sparse:4", "k_sparse:16"]
-    assert set(curve_rows(SPARSE)["probe"]) == {"logistic", "k_sparse:64"}
-    assert hidden_kinds(TWO_SIZES) == []
+    assert Scores.of(SPARSE).hidden_kinds == ["k_sparse:1", "k_sparse:4", "k_sparse:16"]
+    assert set(curve_rows(Scores.of(SPARSE)).rows["probe"]) == {"logistic", "k_sparse:64"}
+    assert Scores.of(TWO_SIZES).hidden_kinds == []
 
 
 @pytest.mark.parametrize(
@@ -156,31 +166,32 @@ def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words)
     tested = SHARES[SHARES["split"].eq("test") & SHARES["target"].eq("task")]
     tested = tested[tested["metric"].eq(tested["main_metric"])]
     tested = tested.assign(metric="p_holm", value=tested["position"].map(p).fillna(0.5))
-    lines = share_lines(pd.concat([SHARES, tested], ignore_index=True))
-    assert share_caption(lines).startswith(words)
-    assert not share_caption(share_lines(SHARES)).startswith(words[:4])
+    shares = pd.concat([SHARES, tested], ignore_index=True)
+    assert part(share_part, shares).caption.startswith(words)
+    assert not part(share_part, SHARES).caption.startswith(words[:4])
 
 
 def test_the_curve_by_share_has_the_selected_site_and_baselines():
-    lines = dict(share_lines(SHARES))
+    lines = dict(share_lines(Scores.of(SHARES)))
     assert {"task", "length"} <= lines.keys()
     assert len(set(lines["task"]["site"])) == 1
     assert all(rows["share"].tolist() == [0.0, 0.5, 1.0] for rows in lines.values())
     assert lines["task"]["p"].isna().all()
-    assert not share_lines(SWEPT)
-    assert not share_lines(TABLE)
+    assert not share_lines(Scores.of(SWEPT))
+    assert not share_lines(Scores.of(TABLE))
 
 
 def test_captions_of_curves_over_sizes_and_rows_have_their_numbers(snapshot):
-    assert sparse_description(SPARSE, judged(SPARSE)) == snapshot
-    assert learning_curve_caption(learning(KINDS), judged(KINDS)) == snapshot
-    assert caption(curve_rows(KINDS), judged(KINDS)) == snapshot
+    assert part(sparse_part, SPARSE).description == snapshot
+    assert part(learning_part, learning(KINDS)).caption == snapshot
+    assert caption(curve_rows(Scores.of(KINDS)), judged(KINDS)) == snapshot
 
 
 def test_ticks_of_a_learning_curve_are_its_sizes_and_do_not_overlap():
-    axis = learning_curve(learning(KINDS)).layout.xaxis
-    assert set(axis.tickvals) <= {30, 300, 3000}
-    assert [text.replace(",", "") for text in axis.ticktext] == [f"{n:.0f}" for n in axis.tickvals]
+    axis = part(learning_part, learning(KINDS)).figure["layout"]["xaxis"]
+    assert set(axis["tickvals"]) <= {30, 300, 3000}
+    texts = [text.replace(",", "") for text in axis["ticktext"]]
+    assert texts == [f"{n:.0f}" for n in axis["tickvals"]]
     assert spaced([10, 12, 14, 1000]) == [14, 1000]
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.report.maps.maps import luminance
-from probekit.report.texts import (
+from probekit.report.elements.texts import (
     DENSEST,
     HIGH,
     HUES,
@@ -16,6 +15,7 @@ from probekit.report.texts import (
     model_title,
     token_label,
 )
+from probekit.report.figures.maps import luminance
 from probekit.results.network import RowPrediction, TextReading
 
 TOKENS = ["  a", "\r\n", "\u00a0", "\u202e", "\ud800", "<0xE2>", "👩\u200d👧"]

@@ -5,7 +5,7 @@ import pytest
 
 from probekit.probes.score.metric_table import METRICS, association, metric_functions
 from probekit.probes.targets import BASELINES, NESTED, TARGETS
-from probekit.report.figures.style import LEVELS, LINES
+from probekit.report.elements.style import LEVELS, LINES
 from probekit.results.table import (
     DIFFERENCES,
     MAIN_METRICS,

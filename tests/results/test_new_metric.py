@@ -34,8 +34,8 @@ from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings
 from probekit.results.table import DIFFERENCES, RESULTS, make_table
 from probekit.results.judging import judge
-from probekit.results.table import load_table
 from probekit.report.pages.parts import result_parts
+from probekit.results.scores import Scores
 
 y = np.array(["no", "yes"] * 40)
 row = np.arange(80).astype(str)
@@ -47,8 +47,8 @@ place |= {"main_metric": "accuracy"}
 path = Path(sys.argv[1])
 rows = [place | asdict(m) for m in result.measurements]
 make_table(rows, RESULTS).to_csv(path, index=False)
-table = load_table(path)
-parts = result_parts(table, judge(table, make_table([], DIFFERENCES)))
+scores = Scores.load(path)
+parts = result_parts(scores, judge(scores, make_table([], DIFFERENCES)))
 (part,) = [p for p in parts if p.title.startswith("Error rate")]
 assert "The share of wrong guesses." in part.caption, part.caption
 assert "lower is better" in str(part.figure), part.figure

@@ -4,13 +4,13 @@ import pandas as pd
 import pytest
 
 from probekit.errors import DataError
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from probekit.results.table import (
     DIFFERENCES,
     PAGE_TABLES,
+    by_depth,
     load_table,
     page_table,
-    placed,
     read_columns,
     same_features,
     ticks,
@@ -19,7 +19,7 @@ from tests.report.conftest import difference, make_table
 
 
 def at(*sites: str, head: float | None = None) -> pd.DataFrame:
-    return placed(pd.DataFrame({"site": sites, "head": [head] * len(sites)}))
+    return by_depth(pd.DataFrame({"site": sites, "head": [head] * len(sites)}))
 
 
 TABLE = make_table()
@@ -145,7 +145,7 @@ def test_sites_of_one_component_head_or_neuron_are_a_line_over_depth(snapshot):
 
 def test_a_neuron_shares_features_only_with_itself():
     sites = ("blocks.1.mlp.hook_post", "blocks.1.mlp.hook_post[neuron=3]")
-    rows = placed(
+    rows = by_depth(
         pd.concat([TABLE[TABLE["site"] == TABLE["site"][0]].assign(site=s) for s in sites])
     )
     for site in sites:
@@ -160,12 +160,12 @@ def test_ticks_are_only_at_depths_with_rows():
 
 def test_the_layer_is_selected_by_validation_not_by_test_rows(table):
     test = (table["split"] == "test") & (table["target"] == "task")
-    before = chosen_row(table)["site"]
+    before = Scores.of(table).chosen["site"]
     table.loc[test, "value"] = table.loc[test, "value"].to_numpy()[::-1]
-    assert chosen_row(table)["site"] == before == "blocks.2.hook_resid_post"
-    assert chosen_row(table[table["split"] == "test"]) is None
+    assert Scores.of(table).chosen["site"] == before == "blocks.2.hook_resid_post"
+    assert Scores.of(table[table["split"] == "test"]).chosen is None
 
 
 def test_among_equals_the_shallowest_is_chosen(table):
     table.loc[table["split"] == "validation", "value"] = 0.9
-    assert chosen_row(table.iloc[::-1])["site"] == "blocks.0.hook_resid_pre"
+    assert Scores.of(table.iloc[::-1]).chosen["site"] == "blocks.0.hook_resid_pre"

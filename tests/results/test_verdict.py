@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from probekit.results.judging import reported_differences
-from probekit.results.selection import chosen_row, fold_choices, headline_row, is_nested
+from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, make_table, read_columns
 from probekit.results.verdict import NOT_BETTER, TOO_FEW_GROUPS, Rival
 from tests.report import conftest
@@ -149,15 +149,17 @@ def test_verdicts_are_those_that_are_stored(snapshot, name):
 
 
 def test_selection_by_one_split_and_by_outer_folds():
-    assert [row["site"] for row in fold_choices(NESTED)] == list(BEST.values())
-    assert headline_row(NESTED)["value"] == 0.9
+    assert [row["site"] for row in Scores.of(NESTED).choices] == list(BEST.values())
+    assert Scores.of(NESTED).headline["value"] == 0.9
     # Rows of folds do not enter the choice over all folds.
-    assert chosen_row(NESTED)["value"] == chosen_row(TABLE)["value"]
+    assert Scores.of(NESTED).chosen["value"] == Scores.of(TABLE).chosen["value"]
     assert judged(NESTED).best.score == judged(NESTED[NESTED["fold"].isna()]).best.score
-    assert (fold_choices(TABLE), headline_row(TABLE), is_nested(TABLE)) == ([], None, False)
+    single = Scores.of(TABLE)
+    assert (single.headline, single.is_nested) == (None, False)
+    assert [row["site"] for row in single.choices] == [single.chosen["site"]]
     lost = NESTED[NESTED["fold"] != 1].copy()
     lost.loc[lost["target"] == "control", "fold"] = 1.0
-    assert fold_choices(lost) == []
+    assert Scores.of(lost).choices == []
 
 
 def test_equal_networks_are_rarely_called_better():

@@ -24,6 +24,15 @@ from probekit.pipeline.look.lenses import ModelAndTokenizer
 from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.provenance import versions
+from probekit.report.elements.table import Column, ResultTable
+from probekit.report.elements.texts import (
+    NUMBER,
+    Paint,
+    Palette,
+    line_label,
+    model_title,
+    token_label,
+)
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,
@@ -31,7 +40,6 @@ from probekit.report.pages.attribution_page import (
 )
 from probekit.report.pages.heads_page import (
     COUNTED,
-    SCORES,
     UNITS,
     heads_answer,
     heads_text,
@@ -39,9 +47,8 @@ from probekit.report.pages.heads_page import (
 )
 from probekit.report.pages.lens_page import LEGEND, lens_accuracy, lens_answer, site_labels
 from probekit.report.pages.pair_page import CAVEAT, pair_answer, pair_notes, strongest_patches
-from probekit.report.pages.table import Column, ResultTable
-from probekit.report.texts import NUMBER, Paint, Palette, line_label, model_title, token_label
 from probekit.results.network import (
+    HEAD_TEXTS,
     AttributedLogit,
     PatchedPair,
     Per,
@@ -120,7 +127,7 @@ def show_heads(result: ScoredHeads) -> None:
     echo(f"On {result.read}:")
     highest = [
         (score.title.lower(), heads_text(result, name, MOST_HEADS) or "not defined for any token")
-        for name, score in SCORES.items()
+        for name, score in HEAD_TEXTS.items()
     ]
     show_table(ResultTable("", words("score", "highest"), highest))
     echo(UNITS)

@@ -12,8 +12,10 @@ import pandas as pd
 from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
 from probekit.report.causes import findings
+from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.elements.texts import line_label
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.table import Cell, ResultTable
+from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.comparisons import (
     comparison_answer,
@@ -27,15 +29,14 @@ from probekit.report.sentences.tables import (
     comparison_table,
     filled_columns,
     in_words,
-    own_sections,
     site_rows,
 )
-from probekit.report.texts import line_label
 from probekit.results.causes import CauseTables, has_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
+from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import load_table, metric_name, only, site_names
+from probekit.results.table import metric_name, only, site_names
 
 if TYPE_CHECKING:  # it imports torch, which a finished run does not need
     from probekit.pipeline.selftest import CheckResult
@@ -60,7 +61,8 @@ def show_results(result: RunResult) -> None:
     """
     record = load_record(result.folder / "run.json")
     v = record.verdict
-    rows = site_rows(load_table(result.results), v)
+    scores = Scores.load(result.results)
+    rows = site_rows(scores, v)
     columns = [name for name in filled_columns(rows) if name not in _LEFT_OUT]
     by_probe: dict[tuple[str, str], list[SiteRow]] = {}
     for row in rows:
@@ -100,9 +102,9 @@ def show_results(result: RunResult) -> None:
         echo()
         show_table(in_words(compared))
         echo(RULE)
-    for title, table, _ in own_sections(result.folder):
-        echo(f"\n{title}")
-        show_table(table)
+    for section in of_analyses("sections", Shown(result.folder, scores, record)):
+        echo(f"\n{section.title}")
+        show_table(section.items[0])
 
 
 def show_warnings(result: RunResult) -> None:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from probekit.progress import Console
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.elements.table import Cell, Column, ResultTable
 
 
 def show_table(table: ResultTable) -> None:
@@ -20,7 +20,7 @@ def show_table(table: ResultTable) -> None:
     Words wrap at spaces; numbers, and names that are copied, stay whole. If there is no room for
     that, each row is a paragraph: its name, then the heading and text of each other cell.
     """
-    from probekit.report.texts import line_label  # imports pandas
+    from probekit.report.elements.texts import line_label  # imports pandas
 
     # A pipe or file has no width: 400 characters are enough for most tables.
     console = Console(width=None if sys.stdout.isatty() else 400)

@@ -1,6 +1,5 @@
-"""The work of a capture, and captures shared by many workers of this machine.
+"""Captures that many workers share, on this machine or others.
 
-begin_work    the capture of an experiment from one of its models, or from files of another engine
 Job           what a worker computes, in a file next to the cache
 work_at       the work of one worker
 by_processes  several workers on this machine, which share one cache
@@ -16,51 +15,36 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import torch
 from joblib import cpu_count
 from pydantic import ValidationError
 
 from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work, compute_shards
 from probekit.activations.local import Files
 from probekit.activations.records import SPEC, Location, Spec
-from probekit.activations.requests import Requests
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import (
     HOW_TO_CREATE,
     JOB,
     caches_at,
     remove_dead_locks,
-    removed_after_failure,
     shard_locks,
 )
-from probekit.amounts import joined_names
-from probekit.analysis.identify import identify
-from probekit.errors import (
-    ConfigError,
-    DamagedError,
-    DataError,
-    MissingError,
-    StoreError,
-    nearest,
-)
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
 from probekit.memory import SHARE, available_memory
-from probekit.model.network import Network
-from probekit.model.sites.catalogue import VERIFIED
-from probekit.pipeline.experiment.prepare import TextRows, prepare
-from probekit.pipeline.experiment.source import TASK, target_network
+from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.table import How, prepare
 from probekit.probes.targets import NETWORKS
 from probekit.products import check_device, threads
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
-IDENTIFIED_ROWS = 32  # rows of requests that are computed again
 _SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
@@ -123,102 +107,10 @@ class Job:
         spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
         device = device or spec.identity.device
         check_device(device, several=True)
-        model = target_network(self.experiment, device, self.target)
-        return begin_work(self.experiment, prepare(self.experiment), model, self.target, files)
+        return prepare(self.experiment, How(device)).work(self.target, files)
 
 
 Workers = Callable[[Job, Work, MissingSites, OnRows], None]
-
-
-def begin_work(
-    experiment: Experiment,
-    prepared: TextRows,
-    model: Network,
-    target: str,
-    root: Location | Files,
-    device: str | None = None,
-) -> Work:
-    """Return the capture of an experiment from one of its models, with its store.
-
-    Args:
-        experiment: gives the data type on disk.
-        prepared: rows of the experiment.
-        model: model whose activations are captured.
-        target: what the model is, `task` or one of `NETWORKS`.
-        root: folder or URL of all caches, or the files of the cache to use.
-        device: type of the devices that will compute; None for that of the model.
-
-    Raises:
-        StoreMismatchError: the files belong to another capture.
-        StoreError: the store cannot be written.
-        DataError: hidden states of requests are not those of the sites.
-    """
-    exact = partial(target_network, to_compute=False, dtype=torch.float32)
-    requests = prepared.requests if target == TASK else None
-    work = Work.begin(
-        model,
-        tokenizer=prepared.tokenizer.digest,
-        tokens=prepared.ids,
-        plan=prepared.plan,
-        sites=prepared.sites,
-        root=root,
-        dtype=experiment.capture.dtype,
-        device=device,
-        exact=partial(exact, experiment, str(model.device), target),
-        origin=prepared.origin if target == TASK else "",  # untrained networks read the texts
-        requests=requests,
-    )
-    stated = experiment.capture.requests.layers if experiment.capture.requests else {}
-    if requests is not None and (stated or work.missing_sites()):
-        with experiment.at("capture", "requests"), removed_after_failure(work.store):
-            work = replace(work, requests=_verified(experiment, prepared, requests, model))
-    return work
-
-
-def _verified(
-    experiment: Experiment, prepared: TextRows, requests: Requests, model: Network
-) -> Requests:
-    """Return the requests with the layer of each site, after some rows are computed again.
-
-    Raises:
-        DataError: a layer is not the site that the experiment states, or no layer is a site that it
-            probes.
-    """
-    settings = experiment.capture.requests
-    assert settings is not None
-    of_layer, ids, positions = requests.sample(prepared.ids, prepared.plan, IDENTIFIED_ROWS)
-    # Files number their layers, or name the site of each.
-    names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()} | settings.layers
-    for layer, site in names.items():
-        if layer not in of_layer:
-            near = nearest(layer, of_layer)
-            raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
-        if site not in model.sites:
-            near = nearest(site, model.sites)
-            raise DataError(
-                f"layer {layer} has the name {site}, which is no site. {near} `layers` gives the "
-                "site of each name."
-            )
-    if len(set(names.values())) < len(names):
-        raise DataError(f"several layers have the same site: {names}. Give each its own.")
-    named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
-    arrays = {name: of_layer[layer] for name, layer in named.items()}
-    found = identify(arrays, ids, model, positions=positions)
-    lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
-    layers = dict[str, str]()
-    for name, layer in named.items():
-        if found[name].label.startswith(VERIFIED):
-            layers |= dict.fromkeys(found[name].names, layer)
-        elif layer in names:
-            raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
-    absent = [site for site in prepared.sites if site not in layers]
-    if absent:
-        listed = "\n  ".join(lines)
-        raise DataError(
-            f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
-            "layers that the files have (`capture.sites`), or let the engine write the others."
-        )
-    return replace(requests, layers=layers)
 
 
 def jobs_in(files: Files) -> dict[str, Job]:

@@ -35,9 +35,9 @@ from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import check_finished, open_record, reading_run_file
-from probekit.results.selection import site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import concatenated, load_table, only, placed
+from probekit.results.table import only
 from probekit.results.verdict import Choice
 
 # Predictions of two runs that are compared, with the columns that identify the pair.
@@ -78,13 +78,13 @@ class FinishedRun:
         with reading_run_file(path):
             self.test_rows = read_csv(path, dtype=str, keep_default_na=False)
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
-        self.table = load_table(self.folder / "results.csv")
+        self.scores = Scores.load(self.folder / "results.csv")
         self.reads_numbers = self.experiment.reads_numbers
         labels = self.record.data.training_labels
         self.classes = () if self.reads_numbers else tuple(labels)
-        task = only(self.table, target="task", split="test")
-        rows = pd.concat([placed(task), concatenated(task)])
-        headline = only(self.table, target=HEADLINE, split="test")
+        task = self.scores.where(target="task", split="test")
+        rows = pd.concat([task.sited, task.concatenated])
+        headline = only(self.scores.rows, target=HEADLINE, split="test")
 
         def place(row: pd.Series) -> ProbeAddress:
             # The row of a nested choice has no site.

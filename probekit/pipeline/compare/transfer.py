@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,30 +16,27 @@ import pandas as pd
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
+from probekit.chosen.registry import asked, doors
 from probekit.data.labels import appearance, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import Features, LazyRows
-from probekit.model.network import Network
+from probekit.lazy_rows import LazyRows
 from probekit.pipeline.capture.captures import capture_further
-from probekit.pipeline.capture.jobs import begin_work
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import TASK, ModelSource, checks_of_files, target_network
+from probekit.pipeline.engines.engine import TASK, Activations
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.score.metrics import ClassPredictions, class_scores
-from probekit.probes.score.monitor import monitor_rows
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import FittedLayers, cosine, direction, pooled_spread
+from probekit.probes.solve.layers import cosine, direction, pooled_spread
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
@@ -73,14 +71,14 @@ class TransferSet:
         experiment: settings for reading, splitting and probing.
         source: its rows and their activations.
         prober: fits and scores probes on the rows.
-        negatives: the negatives of its monitor and their activations; None without a monitor.
+        further: the activations of further texts, by the name of the texts.
     """
 
     name: str
     experiment: Experiment
-    source: ModelSource
+    source: NetworkEngine
     prober: Prober
-    negatives: ModelSource | None = None
+    further: Mapping[str, Activations] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,14 +138,14 @@ def transfer(
             if others:
                 leaks[side.name, sets[number].name] = _shared_rows(others, sets[number])
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
-    first, selections = sets[0], sets[0].source.rows.selections
+    first, selections = sets[0], sets[0].source.selections
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
-    monitors: list[dict[str, Any]] = []
+    tables = defaultdict[str, list[dict[str, Any]]](list)
     validation: dict[tuple[str, str], float] = {}
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
-        X = [one.source.block(selection) for one in sets]
+        X = [one.source.activations.block(selection) for one in sets]
         # Training rows that scale the features: those that are not typical do not, if others are.
         scaling = []
         for one, x in zip(sets, X, strict=True):
@@ -175,7 +173,9 @@ def transfer(
             validation[place["site"], place["probe"]] = sign * mean
             for row in _scores(sets, sides, results, spec):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
-            monitors += [place | row for row in _monitors(sets, X, results, spec, selection)]
+            for analysis, transferred in doors("measure", "transferred"):
+                for row in transferred(sets, X, results, spec, selection):
+                    tables[analysis.file].append(place | row)
             directions = list(_directions(sets, X, results, spec, null_draws))
             cosines += [place | row for row in _cosines(directions, spread)]
     watcher.progress("transfer", len(selections), len(selections))
@@ -194,18 +194,18 @@ def transfer(
             for what, n in counts.items()
             if n and train in n_tested
         ),
-        monitors=pd.DataFrame(monitors),
+        tables={file: pd.DataFrame(rows) for file, rows in tables.items()},
     )
     folder = Path(out)
     sweep_drafts(folder.glob(".*"))
     write_atomic(folder / "transfer.csv", csv_text(result.scores))
     write_atomic(folder / "cosines.csv", csv_text(result.cosines))
-    if monitors:
-        write_atomic(folder / "monitor.csv", csv_text(result.monitors))
+    for file, content in result.tables.items():
+        write_atomic(folder / file, csv_text(content))
     record = {
         "experiments": {one.name: dump_settings(one.experiment) for one in sets},
-        "digests": {one.name: one.source.rows.dataset.digest for one in sets},
-        "weights": first.source.captured[TASK].store.identity.weights,
+        "digests": {one.name: one.source.design.dataset.digest for one in sets},
+        "weights": first.source.activations.stores[TASK].identity.weights,
         "compared_with": checks_of_files(first.experiment),
         "notes": list(result.notes),
         "versions": versions(),
@@ -233,8 +233,8 @@ def make_sets(
         one.on_device(device).model_copy(update={"probe": one.probe.model_copy(update=unused)})
         for one in experiments
     ]
-    prepared = [prepare(experiment) for experiment in plain]
-    sites = [{selection.text for selection in rows.selections} for rows in prepared]
+    prepared = [prepare(experiment, How(device)) for experiment in plain]
+    sites = [{selection.text for selection in one.selections} for one in prepared]
     for experiment, own in zip(plain, sites, strict=True):
         if own != sites[0]:
             raise ConfigError(
@@ -243,7 +243,7 @@ def make_sets(
                 "--site."
             )
     # Each has a single position.
-    probers = [make_probers(e, rows, device)[0] for e, rows in zip(plain, prepared, strict=True)]
+    probers = [make_probers(one.experiment, one.design, device)[0] for one in prepared]
     labels = [set(map(str, prober.data.classes)) for prober in probers]
     if not probers[0].settings.reads_numbers and any(own != labels[0] for own in labels):
         lists = "\n  ".join(
@@ -254,24 +254,20 @@ def make_sets(
             "A probe can only predict the labels it was trained on, but the labels differ:\n  "
             f"{lists}\nRename the labels in the data, or remove a data set."
         )
-    model = target_network(plain[0], device, TASK)
+    models = prepared[0].models  # one network for all
     root = default_root() if cache_root is None else cache_root
-
-    def models(target: str) -> Network:
-        assert target == TASK
-        return model
-
     sets = []
-    for one, rows, prober in zip(plain, prepared, probers, strict=True):
-        work = begin_work(one, rows, model, TASK, root)
-        captured = {TASK: fill(work, root, step=f"capture {one.name}", watcher=watcher)}
-        source, negatives = ModelSource(experiment=one, rows=rows, models=models), None
-        if rows.negatives is not None:
-            negatives = capture_further(
-                source, rows.negatives, rows.selections, cache_root=root, watcher=watcher
-            )
-        source = replace(source, captured=captured)
-        sets.append(TransferSet(one.name, one, source, prober, negatives))
+    for one, prober in zip(prepared, probers, strict=True):
+        source, further = replace(one, models=models), {}
+        step = f"capture {one.experiment.name}"
+        store = fill(source.work(TASK, root), root, step=step, watcher=watcher).store
+        for analysis, _ in asked(one.experiment):
+            if analysis.door("measure", "transferred") is not None:
+                further[analysis.texts] = capture_further(
+                    source, analysis.texts, source.selections, cache_root=root, watcher=watcher
+                )
+        source = replace(source, activations=CapturedRows(one.experiment, {TASK: store}))
+        sets.append(TransferSet(one.experiment.name, one.experiment, source, prober, further))
     return sets
 
 
@@ -374,7 +370,7 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     texts, names, is_comparable = set[str](), set[str](), True
     for one in trains:
         known = one.prober.data
-        texts |= set(map(appearance, one.source.rows.texts[known.train]))
+        texts |= set(map(appearance, one.source.design.texts[known.train]))
         names |= set(map(folded, names_of(known.groups[known.train], known.group_names)))
         a, b = one.experiment.data, test.experiment.data
         sources = ("root", "file", "train", "test", "hub", "memory")
@@ -385,7 +381,7 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
         is_comparable &= is_same or are_columns
     groups = names_of(data.groups[tested], data.group_names)
     return {
-        "known_texts": sum(appearance(text) in texts for text in test.source.rows.texts[tested]),
+        "known_texts": sum(appearance(text) in texts for text in test.source.design.texts[tested]),
         "known_groups": sum(folded(name) in names for name in groups) if is_comparable else None,
     }
 
@@ -460,48 +456,6 @@ def _scores(
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
-
-
-def _monitors(
-    sets: Sequence[TransferSet],
-    X: Sequence[LazyRows],
-    results: Sequence[SiteResult],
-    spec: ProbeSpec,
-    site: Probed,
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.monitors` for each training set with a monitor, test set and rate.
-
-    X are the rows of all sets at the site.
-    """
-    for train, result in zip(sets, results, strict=False):
-        prober, negatives, fit = train.prober, train.negatives, result.fits[spec.text]
-        if negatives is None:
-            continue
-        monitor, positive = negatives.experiment.monitor, sets[0].prober.positive
-        assert monitor is not None
-        assert positive is not None  # of two labels it is the rarer one
-        code = list(prober.data.classes).index(positive)
-
-        def detected(
-            X: Features, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
-        ) -> Floats:
-            """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.class_scores(X.astype(np.float64), len(prober.data.classes))
-            unknown = np.zeros(len(scores), dtype=np.int64)
-            return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
-
-        of_negatives = [detected(block) for _, block in negatives.block(site).blocks()]
-        for test, x in zip(sets, X, strict=True):
-            tested = test.prober
-            rows = monitor_rows(
-                monitor.fpr,
-                np.concatenate(of_negatives),
-                negatives.rows.groups,
-                detected(x[tested.test_rows]),
-                tested.data.y[tested.test_rows] == positive,
-                tested.resamples_of(spec.text),
-            )
-            yield from ({"train": train.name, "test": test.name} | row for row in rows)
 
 
 def _cosines(

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from probekit.chosen.registry import asked
 from probekit.errors import DataError, MissingError, StoreError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.schema import Experiment
 from probekit.files import inside
 from probekit.model.weights.sources import local_folder
+from probekit.pipeline.engines.table import engine_of
 from probekit.provenance import PART_VERSIONS, digest_file, digest_json, digest_sources, versions
 from probekit.results.record import check_finished, open_record
 from probekit.terminal import Watcher
@@ -35,11 +38,9 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         ConfigError: the name of the model is invalid.
         MissingError: there is no such model.
     """
-    if isinstance(experiment, ActivationExperiment) or not (
-        experiment.model.memory is None
-        and experiment.model.checkpoints is None
-        and experiment.capture.requests is None
-    ):
+    has_files = not engine_of(experiment).folder
+    experiment = cast(Experiment, experiment)  # on texts, if it has no such folder
+    if not (has_files and experiment.model.memory is None and experiment.model.checkpoints is None):
         return None
     torch = sys.modules.get("torch")  # unless it is imported, nobody has changed its settings
     for backend in () if torch is None else (torch.backends.cuda, torch.backends.mkldnn):
@@ -49,10 +50,7 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         model = local_folder(experiment.model.source)
     data = experiment.data
     names = [name for name in (data.file, data.train, data.test, data.card) if name is not None]
-    if experiment.monitor is not None:
-        names.append(experiment.monitor.negatives)
-    if experiment.leakage is not None and experiment.leakage.drop != "spans":
-        names.append(experiment.leakage.drop)
+    names += [file for _, settings in asked(experiment) for file in getattr(settings, "files", ())]
     if model is None or data.hub is not None or not names or data.format == "memory":
         return None
     files = {name: Path(data.root) / name for name in names}

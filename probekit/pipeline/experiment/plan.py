@@ -1,4 +1,4 @@
-"""The cost of a run on given machines, before it starts: sizes, memory, time, and what limits it.
+"""The cost of an experiment before it starts, and what limits it on given machines.
 
 Sizes follow from shapes and rows. Times are those of short measurements on this machine, scaled by
 counts: one batch of the capture, and whole sites, with random features if none are given.
@@ -10,35 +10,62 @@ import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 
-from probekit.activations.records import CODES
+from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
+from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
-from probekit.memory import available_memory
+from probekit.memory import available_memory, fits_in_memory
+from probekit.model.config import count_parameters
+from probekit.model.families.table import zero_network
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
-from probekit.pipeline.experiment.prepare import prepare, width_of
-from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.validate import capture_memory, capture_seconds
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
 from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads
 
-_LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
-_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 18, 1024, 1 << 24
+_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
+_LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
 _READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
+
+
+class Cost(NamedTuple):
+    """What an experiment takes; of a study's cell, without what other cells have done.
+
+    Attributes:
+        sizes: sizes of the capture, see `plan_capture`, unless activations are given; `memory`,
+            bytes of a process that probes; and `capture_memory` of one that captures on a CPU.
+        widths: number of features of each site.
+        tasks: seconds of each task of probing on one core or device; None if this machine does not
+            have the device.
+        capture: seconds to capture all rows of all networks with all cores of this machine; None if
+            nothing is captured, not on the CPU, or with a known throughput.
+        note: how weights are read that are larger than memory; "" otherwise.
+    """
+
+    sizes: dict[str, Any]
+    widths: Sequence[int]
+    tasks: tuple[float, ...] | None
+    capture: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +171,8 @@ def probing_times(
 def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     """Return the time in which workers do tasks, each the next one when it is free, in seconds.
 
-    Each worker but the first starts for a few seconds. If workers are more than the cores or
-    devices, they share these equally.
+    Each worker but the first starts for a few seconds, unless all tasks are done about as fast. If
+    workers are more than the cores or devices, they share these equally.
 
     Args:
         tasks: the time of each task on one core or device.
@@ -155,6 +182,8 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     >>> scheduled([2.0, 2.0, 6.0], 1, units=1), scheduled([10.0] * 4, 2, units=2)
     (10.0, 24.0)
     """
+    if sum(tasks) < 2 * START_UP:  # see `parallel_map`
+        workers = 1
     waiting = deque(tasks)
     # Seconds that the start or the task of each worker still needs.
     left, now = [0.0, *[START_UP] * (min(workers, len(tasks)) - 1)], 0.0
@@ -167,10 +196,71 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
     return now
 
 
+def cost_of(
+    source: Engine,
+    probers: Sequence[Prober],
+    machines: Machines,
+    *,
+    limit: float,
+    known: dict[Any, tuple[float, ...]],
+) -> Cost:
+    """Return the cost of an experiment.
+
+    Args:
+        source: the experiment with its rows, and with their activations if these are given.
+        probers: the rows and settings at each position.
+        machines: the device, and the throughput if it need not be measured.
+        limit: expected seconds of a sample from which it is not measured.
+        known: measured times of tasks of other cells of a study; those of this one are added. A
+            cell with the settings of another, and about as many rows, is not measured again.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    experiment, widths, n_networks = source.experiment, source.widths, len(source.networks)
+    sizes, of_capture, given = dict[str, Any](), dict[str, Any](), dict[int, LazyRows]()
+    if source.texts is None:
+        sites = zip(widths, source.selections, strict=True)
+        given = {width: source.activations.block(site) for width, site in sites}
+    else:
+        texts, source = source.texts, cast(NetworkEngine, source)
+        sizes = plan_capture(source, machines.device)
+        if machines.device == "cpu":
+            dtype = getattr(torch, source.experiment.on_device("cpu").model.dtype)
+            sizes["capture_memory"], of_capture["note"] = _capture_memory(source, dtype)
+            if machines.throughput is None:
+                network = zero_network(texts.config, dtype)
+                seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
+                of_capture["capture"] = n_networks * seconds
+    size = round(2 * math.log2(len(probers[0].data.y)))
+    key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
+    with suppress(ConfigError):  # another machine has the device
+        check_device(machines.device)
+        if key not in known:
+            known[key] = task_seconds(probers, widths, n_networks, limit, given)
+    sizes["memory"] = probing_bytes(probers, widths)
+    return Cost(sizes, widths, known.get(key), **of_capture)
+
+
+def _capture_memory(source: NetworkEngine, dtype: torch.dtype) -> tuple[int, str]:
+    """Return the predicted peak memory of a capture on the CPU, in bytes.
+
+    Also how the weights are read if they are larger than memory; "" otherwise.
+    """
+    texts, config = source.texts, source.texts.config
+    in_memory = source.experiment.model.in_memory is not None or fits_in_memory(
+        count_parameters(config) * dtype.itemsize
+    )
+    shards = make_shards(make_batches(texts.ids, texts.plan, batch_tokens("cpu")), SHARD_ROWS)
+    note = "" if in_memory else described_reading(config, dtype, "cpu", shards)
+    return capture_bytes(config, dtype, texts.sites, shards, in_memory=in_memory), note
+
+
 def task_seconds(
     probers: Sequence[Prober],
     widths: Sequence[int],
     n_networks: int,
+    limit: float,
     given: Mapping[int, LazyRows] = MappingProxyType({}),
 ) -> tuple[float, ...]:
     """Return the estimated time of each task of probing on one core or device, in seconds.
@@ -183,22 +273,26 @@ def task_seconds(
         widths: number of features of each site.
         n_networks: number of probed networks, the one of the experiment and those with random
             weights.
+        limit: expected seconds of a sample from which it is not measured.
         given: the rows of a site of each width; random features are used for a width without.
     """
     of_width = {
-        width: _of_width(probers[0], width, n_networks, given.get(width)) for width in set(widths)
+        width: _of_width(probers[0], width, n_networks, limit, given.get(width))
+        for width in set(widths)
     }
     baselines = of_width[widths[0]][0]
     return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
 
 
-def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | None) -> Floats:
+def _of_width(
+    prober: Prober, width: int, n_networks: int, limit: float, given: LazyRows | None
+) -> Floats:
     """Return the estimated seconds of the baselines, and of a site."""
     n_rows = len(prober.data.y)
     if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
         # The time grows with a power of the width, which is that from half the features to all.
         half, whole = (
-            _of_width(prober, part, n_networks, given)
+            _of_width(prober, part, n_networks, limit, given)
             for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
         )
         power = np.log2(width / _MOST_FEATURES)
@@ -208,7 +302,7 @@ def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | Non
         sizes.insert(0, sizes[0] // 4)
     measured = list[tuple[int, Floats]]()
     for size in sizes:
-        if len(measured) > 1 and _extrapolated(measured, size).sum() > _LIMIT:
+        if measured and _extrapolated(measured, size).sum() > limit:
             break
         sample = prober.sample(size)
         if sample is not None:
@@ -219,7 +313,7 @@ def _of_width(prober: Prober, width: int, n_networks: int, given: LazyRows | Non
 
 
 def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
-    """Return the seconds for some number of rows, which grow as from the last size but one on."""
+    """Return the seconds for some number of rows, which grow as before the last measured size."""
     (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
     return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
 
@@ -287,50 +381,21 @@ def plan_run(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     check_device_name(machines.device)
-    numbers, times, n_networks = dict[str, Any](), dict[str, dict[str, float]](), 1
-    rows: Rows
-    given, bytes_of_number = dict[int, LazyRows](), 4
-    if isinstance(experiment, ActivationExperiment):
-        from probekit.pipeline.given.source import read_given  # imports pandas
-
-        source = read_given(experiment)
-        rows, widths = source.rows, source.widths
-        given = {
-            width: source.block(site) for width, site in zip(widths, rows.selections, strict=True)
-        }
-    else:
-        began = time.perf_counter()
-        rows = of_texts = prepare(experiment)
-        start = START_UP + time.perf_counter() - began
-        widths = [width_of(one, of_texts.config) for one in rows.selections]
-        numbers = plan_capture(experiment, of_texts, machines.device)
-        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]]
-        if machines.device == "cpu":
-            numbers["capture_memory"], _ = capture_memory(experiment, of_texts)
-        n_networks, seconds = numbers["caches"], None
-        if machines.throughput is None and machines.device == "cpu":
-            seconds = n_networks * capture_seconds(experiment, of_texts)
-        times["capture"] = capture_times(numbers, machines, seconds, start)
-    probers = make_probers(experiment, rows, machines.device)
-    try:
-        check_device(machines.device)
-        size = round(2 * math.log2(len(rows.example)))
-        key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
-        known = {} if known is None else known
-        if key not in known:
-            known[key] = task_seconds(probers, widths, n_networks, given)
-        tasks = known[key]
-    except ConfigError:  # another machine has the device
-        tasks = None
-    memory = probing_bytes(probers, widths)
-    n_read = (
-        bytes_of_number
-        * len(probers)
-        * n_networks
-        * sum(_numbers_read(probers[0], width) for width in widths)
+    times, began = dict[str, dict[str, float]](), time.perf_counter()
+    source = prepare(experiment, How(machines.device))
+    start = START_UP + time.perf_counter() - began
+    probers = make_probers(experiment, source.design, machines.device)
+    known = {} if known is None else known
+    cost = cost_of(source, probers, machines, limit=_LIMIT, known=known)
+    numbers, bytes_of_number = cost.sizes, 4
+    if "caches" in numbers:
+        bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
+        times["capture"] = capture_times(numbers, machines, cost.capture, start)
+    n_read = bytes_of_number * sum(
+        _numbers_read(prober, width) for prober in probers for width in cost.widths
     )
-    times["probing"] = probing_times(tasks, memory, n_read, machines)
-    numbers |= {"memory": memory, "tasks": len(probers) * (1 + len(widths))}
+    times["probing"] = probing_times(cost.tasks, numbers["memory"], n_read, machines)
+    numbers["tasks"] = len(probers) * (1 + len(cost.widths))
     return numbers | slowest_steps(**times)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from probekit.errors import path_of
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.study import Study
 from probekit.memory import device_text
@@ -23,7 +23,6 @@ from probekit.terminal import Watcher
 if TYPE_CHECKING:
     from probekit.activations.records import Location
     from probekit.model.network import Network
-    from probekit.pipeline.experiment.source import Source
     from probekit.report.notebooks.run_result import RunResult
     from probekit.results.study import StudyResult
 
@@ -120,7 +119,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     if cache_root is not None:
         path_of("cache_root", cache_root)
     if isinstance(given, Study) and data is None and model is None:
-        from probekit.pipeline.study.run import run_study
+        from probekit.pipeline.experiment.run_study import run_study
         from probekit.products import check_device
         from probekit.workers import check_workers
 
@@ -145,19 +144,14 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.products import check_device, naming_lost_device
+        from probekit.products import naming_lost_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)
-        if isinstance(made, ActivationExperiment):
-            from probekit.pipeline.given.source import read_given
+        from probekit.pipeline.engines.table import How, prepare
 
-            check_device(device)
-            source: Source = read_given(made)
-        else:
-            from probekit.pipeline.experiment.source import model_source
-
-            source = model_source(made, device, cache_root=cache_root, watcher=shown)
+        how = How(device, replies="generated", cache_root=cache_root, watcher=shown)
+        source = prepare(made, how).ready(device)
         if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 
@@ -166,7 +160,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
         crew = by_workers if workers == 0 else None
         if engine == "ray":
-            from probekit.pipeline.capture.ray_workers import tasks_by_ray
+            from probekit.pipeline.experiment.ray_workers import tasks_by_ray
 
             crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         with naming_lost_device(device):

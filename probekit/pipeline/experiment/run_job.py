@@ -18,14 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from probekit.activations.capture import Captured
-from probekit.activations.local import as_place, join
+from probekit.activations.local import join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
@@ -37,12 +36,12 @@ from probekit.errors import (
     StoreError,
     StoreMismatchError,
 )
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import ModelSource, Networks, Source
-from probekit.pipeline.given.source import GivenSource, read_given
+from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probers import make_probers
@@ -55,6 +54,7 @@ from probekit.results.table import load_table
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
+_SETTINGS: TypeAdapter[AnyExperiment] = TypeAdapter(AnyExperiment)
 
 
 class TaskDone(NamedTuple):
@@ -100,28 +100,21 @@ class RunJob:
     identity: Mapping[str, Any]
 
     @classmethod
-    def of(cls, source: Source, created: str, bytes: int) -> RunJob | None:
+    def of(cls, source: Engine, created: str, bytes: int) -> RunJob | None:
         """Return the job of a source with activations; None if rows or network are in memory.
 
         None also for replies, which only the process of the run has read.
 
         `created` is the start time of the run, `bytes` the predicted memory of a worker.
         """
-        caches = {}
-        if isinstance(source, ModelSource):
-            experiment = source.experiment
-            is_in_memory = experiment.data.in_memory or experiment.model.in_memory
-            is_in_memory = is_in_memory or experiment.capture.generate
-            places = {name: one.store.folder for name, one in source.captured.items()}
-            # A worker may be started in another folder.
-            caches = {
-                name: str(place.absolute() if isinstance(place, Path) else place)
-                for name, place in places.items()
-            }
-        else:
-            is_in_memory = source.experiment.data.file is None
+        places = {name: store.folder for name, store in source.activations.stores.items()}
+        # A worker may be started in another folder.
+        caches = {
+            name: str(place.absolute() if isinstance(place, Path) else place)
+            for name, place in places.items()
+        }
         # Nor can a record hold the name of a cache that is not UTF-8.
-        if is_in_memory or re.search("[\ud800-\udfff]", "".join(caches.values())):
+        if not source.is_shared or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
         return cls(
             experiment=source.experiment,
@@ -153,10 +146,8 @@ class RunJob:
         try:
             with as_store_error("read", path):
                 content = unseal(regular(path).read_bytes(), str(path), FORMAT)
-            is_given = "activations" in content["experiment"]
-            settings = ActivationExperiment if is_given else Experiment
-            text = json.dumps(content.pop("experiment"))
-            return cls(settings.model_validate_json(text), **content)
+            experiment = _SETTINGS.validate_json(json.dumps(content.pop("experiment")))
+            return cls(experiment, **content)
         except StoreError:
             if path.exists():
                 raise
@@ -164,24 +155,14 @@ class RunJob:
         except (KeyError, TypeError, ValidationError) as error:
             raise DamagedError(f"{path} is not the job of a run: {error}.") from error
 
-    def open(self, device: str) -> Source:
+    def open(self, device: str) -> Engine:
         """Return the activations, read by this process.
 
         Raises:
             StoreMismatchError: code or data differ from those of the run.
             ProbekitError: the data or activations cannot be read on this machine.
         """
-        source: Source
-        if isinstance(self.experiment, ActivationExperiment):
-            source = read_given(self.experiment)
-        else:
-            stores = {name: ActivationStore.open(as_place(p)) for name, p in self.caches.items()}
-            source = ModelSource(
-                experiment=self.experiment,
-                rows=prepare(self.experiment),
-                models=Networks(self.experiment, device),
-                captured={name: Captured(store, 0, 0, "") for name, store in stores.items()},
-            )
+        source = prepare(self.experiment, How(device)).reopened(self.caches)
         own = _identity(source)
         differing = [name for name, value in self.identity.items() if own.get(name) != value]
         if differing:
@@ -192,11 +173,10 @@ class RunJob:
         return source
 
 
-def _identity(source: Source) -> dict[str, Any]:
+def _identity(source: Engine) -> dict[str, Any]:
     """Return the digests and versions that a worker must share; a cache is known by its place."""
     code = {"source code": digest_sources(), "parts": dict(PART_VERSIONS)} | versions()
-    activations = {"activations": source.given.digest} if isinstance(source, GivenSource) else {}
-    return code | {"data": source.rows.dataset.digest} | activations
+    return code | {"data": source.design.dataset.digest} | source.shared_digests
 
 
 @contextmanager
@@ -309,25 +289,25 @@ def _work_on_run(
         while (job := RunJob.read(folder)) is None:
             yield None
         source = job.open(device)
-        copy, copied = _copy_in(cache_root, source)
+        near, copied = _copy_in(cache_root, source)
         sites = []
-        for position, prober in enumerate(make_probers(job.experiment, source.rows, device)):
+        for position, prober in enumerate(make_probers(job.experiment, source.design, device)):
             far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
-            near = replace(far, source=copy)
             for task in tasks_of(source, position, folder.name):
                 selection, _, origin = task
                 is_far = selection is None or not copied.issuperset(
                     one.site for one in selection.parts
                 )
-                site, name = far if is_far else near, f"{origin['site']} at {origin['position']}"
+                site = far if is_far else replace(far, activations=near)
+                name = f"{origin['site']} at {origin['position']}"
                 of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
                 sites.append((is_far, random.random(), of_site))
         yield from _done(folder, [task for *_, task in sorted(sites)], job.n_threads)
-        if isinstance(source, ModelSource) and source.experiment.interventions:
+        if source.experiment.interventions:
             # The run process writes it when all sites are measured.
             while not (path := folder / "results.csv").exists():
                 yield None
-            parts = Edits.of(source, load_table(path)).parts
+            parts = Edits.of(cast(NetworkEngine, source), load_table(path)).parts
             edits = [
                 _Task(
                     one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
@@ -361,23 +341,19 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
         tasks = left
 
 
-def _copy_in(cache_root: Location | None, source: Source) -> tuple[Source, set[str]]:
-    """Return the source that reads copies of its caches in a folder, and the sites in all of them.
+def _copy_in(cache_root: Location | None, source: Engine) -> tuple[Activations, set[str]]:
+    """Return the rows in copies of the caches in a folder, and the sites in all copies.
 
     A site is in a copy if it is finished and has the same digests.
     """
-    if cache_root is None or not isinstance(source, ModelSource):
-        return source, set()
-    copies, copied = dict[str, Captured](), set(source.rows.sites)
-    for target, captured in source.captured.items():
-        place = join(cache_root, captured.store.identity.key)
+    if cache_root is None or source.texts is None:
+        return source.activations, set()
+    copied, copies = set(source.texts.sites), dict[str, ActivationStore]()
+    for target, own in source.activations.stores.items():
+        place = join(cache_root, own.identity.key)
         if not is_cache(files_at(place)):
-            return source, set()
-        copy = ActivationStore.open(place)
-        copies[target] = replace(captured, store=copy)
-        copied = {
-            site
-            for site in copied
-            if not copy.missing(site) and copy.digest_of([site]) == captured.store.digest_of([site])
-        }
-    return replace(source, captured=copies), copied
+            return source.activations, set()
+        copy = copies[target] = ActivationStore.open(place)
+        finished = [site for site in copied if not copy.missing(site)]
+        copied = {one for one in finished if copy.digest_of([one]) == own.digest_of([one])}
+    return CapturedRows(cast(Experiment, source.experiment), copies), copied

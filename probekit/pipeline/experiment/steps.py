@@ -16,6 +16,7 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
+from probekit.chosen.registry import without_analyses
 from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
@@ -23,12 +24,10 @@ from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
+from probekit.pipeline.engines.engine import Engine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import described_run, run_key
-from probekit.pipeline.experiment.replies import REPLIES
 from probekit.pipeline.experiment.run_job import RunJob
-from probekit.pipeline.experiment.source import Source, model_source
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.probers import (
@@ -38,20 +37,16 @@ from probekit.pipeline.measure.probers import (
     seconds_of_processes,
 )
 from probekit.pipeline.measure.probing import probe_sites
+from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import (
-    write_leakage,
-    write_monitor,
-    write_selected_probe,
-)
+from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,
     reliability_rows,
     scored,
-    source_rows,
 )
-from probekit.pipeline.measure.stack import stack_tables
+from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
@@ -60,13 +55,11 @@ from probekit.report.notebooks.run_result import RunResult
 from probekit.results.judging import judge
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
-from probekit.results.selection import chosen_row, headline_row
+from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import (
     DIFFERENCES,
     RESULTS,
-    SOURCES,
-    load_table,
     make_table,
     only,
     page_table,
@@ -84,7 +77,6 @@ _LEFT_OUT: Mapping[str, Any] = {
     "control_draws": 0,
     "baselines": (),
     "description": False,
-    "layers": None,
     "learning_steps": 0,
     "permutations": 0,
 }
@@ -99,7 +91,7 @@ def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
 
 
 def run_source(
-    source: Source,
+    source: Engine,
     *,
     inputs: str | None = None,
     out: Path | str,
@@ -121,7 +113,7 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.rows, device.split(",")[0])
+        probers = make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_bytes = probing_bytes(probers, source.widths)
     # By default, or with 0 (none of this process), as many as memory allows.
@@ -160,7 +152,7 @@ def run_source(
             def run_one(earlier: Experiment) -> pd.DataFrame:
                 """Return the results of an experiment at an earlier checkpoint."""
                 return run_source(
-                    model_source(earlier, device),
+                    prepare(earlier, How(device)).ready(device),
                     out=folder.path / "checkpoints",
                     cache_root=cache_root,
                     device=device,
@@ -172,24 +164,23 @@ def run_source(
 
             _over_training(experiment, table, run_one, folder)
         with step("look"):
-            write_selected_probe(
-                folder, source, probers, results, table, watched, n_workers, expected
-            )
-            write_monitor(folder, source, probers, table, cache_root, watched)
-            write_leakage(folder, source, probers, table, cache_root, watched)
-            if experiment.probe.layers == "stack":
-                for name, rows in stack_tables(source, probers, results, table).items():
-                    folder.write(name, csv_text(pd.DataFrame(rows)))
+            scores = Scores.of(table)
+            if scores.chosen is not None:
+                chosen = SelectedProbe(
+                    scores.chosen, scores, results, source, probers, folder, cache_root, watched,
+                    n_workers, expected,
+                )  # fmt: skip
+                write_selected_probe(chosen)
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
             write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
         verdict = judge(
-            load_table(folder.path / "results.csv"),
+            Scores.load(folder.path / "results.csv"),
             read_columns(folder.path / "differences.csv", DIFFERENCES),
             experiment.probe.C,
-            *(page_table(folder.path, name) for name in ("sources.csv", "aggregation.csv")),
+            partial(page_table, folder.path),
         )
         record = RunRecord(
             **described_run(source, probers, prompts, card),
@@ -209,7 +200,7 @@ def run_source(
 
 
 def _measured_sites(
-    source: Source,
+    source: Engine,
     probers: Sequence[Prober],
     folder: RunFolder,
     watcher: Watcher,
@@ -218,7 +209,7 @@ def _measured_sites(
     wait: Callable[[], None] | None,
 ) -> list[SiteResult]:
     """Return the results of all sites at all positions, and of the nested choice among them."""
-    names, results = [one.text for one in source.rows.positions], list[SiteResult]()
+    names, results = [one.text for one in source.design.positions], list[SiteResult]()
     for position, (name, prober) in enumerate(zip(names, probers, strict=True)):
         if len(probers) > 1:
             watcher.tell(f"position {name}")
@@ -236,13 +227,13 @@ def _measured_sites(
 
 
 def _write_scores(
-    source: Source, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
+    source: Engine, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
     """Write settings, scores, differences, calibration and test rows; return results.csv."""
     rows = [row for site in results for row in site.rows]
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
-    chosen = headline_row(table) if prober.is_nested else chosen_row(table)
+    chosen = Scores.of(table).reported
     predictions = scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):
@@ -253,16 +244,11 @@ def _write_scores(
         has_p_values = draws > 0
         differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
     # In the row order of the predictions.
-    tested = source.rows.dataset.select(source.rows.example[prober.test_rows])
+    tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
-    if source.rows.lines:
-        folder.write(REPLIES, source.rows.lines)
-    column = source.experiment.split.leave_out
-    if column is not None:
-        of_sources = source_rows(results, table, source.rows, prober, column)
-        if of_sources:
-            folder.write("sources.csv", csv_text(make_table(of_sources, SOURCES)))
+    for name, text in source.files.items():
+        folder.write(name, text)
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
@@ -273,7 +259,7 @@ def _write_scores(
     return table
 
 
-def _write_attention(source: Source, folder: RunFolder) -> list[AttentionPrompt]:
+def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]:
     """Write the attention patterns of the experiment's texts, if any, and return them."""
     prompts = source.attention_prompts()
     # The patterns of text n have the name "n", its head scores "n.SCORE".
@@ -320,13 +306,11 @@ def _over_training(
             "name": f"step-{step}",
             "model": model.model_copy(update={**weights, "random_weights": 0}),
             "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "monitor": None,
-            "leakage": None,
             "attention": AttentionSection(),
             "interventions": (),
             "measure": (),
         }
-        table = run_one(experiment.model_copy(update=changes))
+        table = run_one(without_analyses(experiment.model_copy(update=changes)))
         tables.append(only(table, target="task").assign(step=step))
     tables.append(only(last, target="task").assign(step=latest))
     folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

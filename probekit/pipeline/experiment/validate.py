@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import torch
 
-from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
-from probekit.activations.forward import make_batches, make_shards
-from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
-from probekit.activations.replies import NotGeneratedError, Replies
+from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, size_in_words
 from probekit.data.examples import Finding, by_level
-from probekit.data.positions import IntArray
 from probekit.errors import DataError, ProbekitError
-from probekit.experiment.activations import ActivationExperiment, AnyExperiment
+from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
-from probekit.memory import fits_in_memory
-from probekit.model.config import count_parameters
-from probekit.model.families.table import zero_network
 from probekit.model.network import Network
-from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.experiment.prepare import TextRows, n_features, prepare, read_card, width_of
-from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.replies import experiment_replies
-from probekit.pipeline.experiment.rows import Rows
-from probekit.pipeline.experiment.source import TASK, target_network
-from probekit.pipeline.measure.probers import (
-    make_probers,
-    probing_bytes,
-    probing_seconds,
-    seconds_of_processes,
-    usable_cores,
-)
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
+from probekit.pipeline.measure.probers import make_probers, usable_cores
+from probekit.pipeline.measure.record import findings
+from probekit.pipeline.setup.design import ExperimentDesign
+from probekit.pipeline.setup.texts import read_card
 from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
 from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
@@ -49,6 +33,7 @@ from probekit.terminal import SILENT, Watcher
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
+_LIMIT = 4.0  # expected seconds of a sample from which its time is not measured
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 
 
@@ -66,10 +51,9 @@ class ValidationReport:
         n_examples: examples that have rows.
         n_rows: rows per captured or given site.
         n_sites: captured or given sites.
-        bytes: size of all captured activations, of all networks together, or of given activations.
+        bytes: size of all files of the captures, of all networks together, or of given activations.
         seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`
-            and `interventions`, from one timed batch and some timed fits. A step that the run does
-            not have, or whose duration is unknown, is missing.
+            and `interventions`; see `Cost`. A step that the run does not have is missing.
         memory: predicted peak memory of a process that probes, in bytes.
         capture_memory: predicted peak memory of a process that captures, in bytes; 0 if none does.
         n_cells: number of cells of a study; 1 for a single experiment.
@@ -97,8 +81,6 @@ class ValidationReport:
         lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
         if self.n_rows:
             steps = [f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()]
-            if "probe" not in self.seconds:
-                steps.append("probe for an unknown time")
             cost = f"on this machine: {', '.join(steps)}"
             if self.memory:
                 memory = f"{size_in_words(self.memory)} of memory in each process that probes"
@@ -140,61 +122,55 @@ def validate(
     made = make_any(experiment, over)
     if isinstance(made, Study) and model is None and data is None:
         return _of_study(made, watcher)
-    experiment = make_experiment(made, model=model)
+    return _of_experiment(make_experiment(made, model=model), data, {})
+
+
+def _of_experiment(
+    experiment: AnyExperiment, data: Any, known: dict[Any, tuple[float, ...]]
+) -> ValidationReport:
+    """Return the report on an experiment; `known` has times of other cells, see `cost_of`."""
     read_card(experiment.data)
+    n_edits = 0
     try:
         experiment = make_experiment(experiment, data)
-        if isinstance(experiment, ActivationExperiment):
-            from probekit.pipeline.given.source import read_given
-
-            source = read_given(experiment).open(None)
-            return _report(experiment, source.rows, source.widths, bytes=source.given.n_bytes)
-        rows = prepare(experiment, partial(_stored_replies, experiment.on_device("cpu")))
-        widths = [width_of(selection, rows.config) for selection in rows.selections]
-        report = _report(experiment, rows, widths, 1 + experiment.model.random_weights)
-        words = _separating_words(rows) if experiment.probe.reads == "classes" else []
-        more, n_edits = (*report.findings, *words), 0
-        if experiment.interventions:
+        source = prepare(experiment, How(to_compute=False, replies="stored"))
+        if source.texts is None:
+            source = source.open(lambda _: {})
+        design, texts = source.design, source.texts
+        probers = make_probers(experiment, design)
+        found = [*findings(design, probers)]
+        if texts is not None and experiment.probe.reads == "classes":
+            found += _separating_words(design)
+        if isinstance(experiment, Experiment) and experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 
-            of_causes, n_edits = cause_findings(experiment, rows)
-            more = (*more, *of_causes)
+            of_causes, n_edits = cause_findings(cast(NetworkEngine, source))
+            found += of_causes
     except NotGeneratedError as error:
         return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
-    # The plan has the rows of all positions.
-    n_models, n_rows = 1 + experiment.model.random_weights, len(rows.plan.example)
-    bytes_of_number = ITEM_SIZES[CODES[experiment.capture.dtype]]
-    features = sum(n_features(site, rows.config) for site in rows.sites)
-    memory, note = capture_memory(experiment, rows)
-    if note:
-        more = (*more, Finding("info", "weights-larger-than-memory", note))
-    seconds = capture_seconds(experiment, rows)
-    durations = {"capture": n_models * seconds, **report.seconds}
+    here = Machines(workers=usable_cores())
+    cost = cost_of(source, probers, here, limit=_LIMIT, known=known)
+    sizes, seconds = cost.sizes, dict[str, float]()
+    if cost.note:
+        found.append(Finding("info", "weights-larger-than-memory", cost.note))
+    if cost.capture is not None:
+        seconds["capture"] = cost.capture
+    (seconds["probe"],) = probing_times(cost.tasks, sizes["memory"], 0, here).values()
     if n_edits:  # most of them compute one position of the blocks after the site
-        durations["interventions"] = n_edits * seconds / sum(map(len, rows.ids)) / 2
-    return replace(
-        report,
-        findings=by_level(more),
-        n_rows=n_rows,
-        n_sites=len(rows.sites),
-        bytes=n_models * n_rows * features * bytes_of_number,
-        seconds=durations,
-        capture_memory=memory,
+        n_tokens = sizes["caches"] * sizes["tokens"]
+        seconds["interventions"] = n_edits * seconds["capture"] / n_tokens / 2
+    return ValidationReport(
+        by_level(found),
+        n_examples=len(design.dataset),
+        n_rows=len(design.example if texts is None else texts.plan.example),  # at all positions
+        n_sites=len(source.widths if texts is None else texts.sites),
+        bytes=sizes.get("bytes", source.n_bytes),
+        seconds=seconds,
+        memory=sizes["memory"],
+        capture_memory=sizes.get("capture_memory", 0),
     )
-
-
-def _stored_replies(
-    experiment: Experiment, tokenizer: Tokenizer, prompts: Sequence[IntArray], sites: Sequence[str]
-) -> Replies:
-    """Return the replies that an earlier run on the CPU has generated.
-
-    Raises:
-        NotGeneratedError: there are none; the message has the number of prompts.
-    """
-    model = target_network(experiment, "cpu", TASK, to_compute=False)
-    return experiment_replies(experiment, model, tokenizer, prompts, sites, only_stored=True)
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
@@ -203,9 +179,10 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     cells_of, first_message = defaultdict[str, list[str]](list), dict[str, str]()
     reports, seen = list[ValidationReport](), set[str]()
     n_bytes, seconds = 0, defaultdict[str, float](float)
+    known = dict[Any, tuple[float, ...]]()
     for number, cell in enumerate(study.cells, start=1):
         try:
-            report = validate(cell.experiment)
+            report = _of_experiment(cell.experiment, None, known)
         except ProbekitError as error:
             report = ValidationReport((Finding("error", "cell", str(error)),))
         reports.append(report)
@@ -256,68 +233,19 @@ def capture_key(experiment: AnyExperiment) -> str:
     return digest_json({name: settings.get(name) for name in names})
 
 
-def capture_memory(experiment: Experiment, rows: TextRows) -> tuple[int, str]:
-    """Return the predicted peak memory of a capture on the CPU, in bytes.
-
-    Also how the weights are read if they are larger than memory; "" otherwise.
-    """
-    dtype = _dtype_of(experiment)
-    in_memory = experiment.model.in_memory is not None or fits_in_memory(
-        count_parameters(rows.config) * dtype.itemsize
-    )
-    shards = make_shards(make_batches(rows.ids, rows.plan, batch_tokens("cpu")), SHARD_ROWS)
-    note = "" if in_memory else described_reading(rows.config, dtype, "cpu", shards)
-    return capture_bytes(rows.config, dtype, rows.sites, shards, in_memory=in_memory), note
-
-
-def capture_seconds(experiment: Experiment, rows: TextRows) -> float:
-    """Return the estimated time to compute the rows of one network in this process, in seconds."""
-    network = zero_network(rows.config, _dtype_of(experiment))
-    return estimate_seconds(network, rows.ids, rows.plan, rows.sites)
-
-
-def _dtype_of(experiment: Experiment) -> torch.dtype:
-    """Return the dtype of the network on the CPU."""
-    dtype: torch.dtype = getattr(torch, experiment.on_device("cpu").model.dtype)
-    return dtype
-
-
-def _report(
-    experiment: AnyExperiment,
-    rows: Rows,
-    widths: Sequence[int],
-    n_networks: int = 1,
-    bytes: int = 0,
-) -> ValidationReport:
-    """Return a report on rows, without the cost of a capture and of interventions.
-
-    `widths` are the numbers of features of the sites.
-
-    Raises:
-        DataError: the rows cannot be probed.
-    """
-    probers = make_probers(experiment, rows)
-    n_examples, n_rows, n_sites = len(rows.dataset), len(rows.example), len(rows.selections)
-    found, serial = findings(rows, probers), probing_seconds(probers, widths, n_networks)
-    seconds = seconds_of_processes(serial, len(widths), None)
-    durations = {} if seconds is None else {"probe": seconds}
-    memory = probing_bytes(probers, widths)
-    return ValidationReport(found, n_examples, n_rows, n_sites, bytes, durations, memory)
-
-
-def _separating_words(rows: TextRows) -> list[Finding]:
+def _separating_words(design: ExperimentDesign) -> list[Finding]:
     """Return a warning if words alone give the labels of held-out groups, in a sample of rows.
 
     Of several splits the first is used, of several positions the last, which reads most of a reply.
     There is no warning if the training rows of the sample have a single label.
     """
-    last = len(rows.positions) - 1
-    read, _ = rows.texts_at(last)
+    last = len(design.positions) - 1
+    read, _ = design.texts_at(last)
     assert read is not None
     texts = np.array([text[-_MOST_CHARACTERS:] for text in read], dtype=object)
-    types = rows.positions[last].types
-    classes, codes = np.unique(rows.labels, return_inverse=True)
-    split = rows.splits[0]
+    types = design.positions[last].types
+    classes, codes = np.unique(design.labels, return_inverse=True)
+    split = design.splits[0]
     train = np.random.default_rng(0).permutation(split.train)[:_MOST_ROWS]
     test = np.random.default_rng(0).permutation(split.test)[:_MOST_ROWS]
     if len(np.unique(codes[train])) < 2:

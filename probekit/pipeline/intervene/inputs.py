@@ -25,7 +25,8 @@ from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import TextRows, text_encoder
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.setup.texts import text_encoder
 from probekit.results.causes import LeftOut
 
 # Reasons for leaving out a row, and what the user can do about each.
@@ -149,7 +150,7 @@ class CauseInputs:
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
 
 
-def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
+def cause_inputs(source: NetworkEngine) -> CauseInputs:
     """Return the inputs of the interventions of an experiment.
 
     Rows in no split are dropped. Rows that cannot be compared are left out: texts without their
@@ -160,21 +161,21 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         ConfigError: the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
-    plan, tokenizer = prepared.plan, prepared.tokenizer
-    examples = [prepared.dataset.examples[row] for row in prepared.example]
+    experiment, texts, design = source.experiment, source.texts, source.design
+    plan, encoder = texts.plan, source.reader.encoder
+    tokenizer, examples = encoder.tokenizer, [design.dataset.examples[n] for n in design.example]
     # Each row must read one token, and each example must have one row.
     has_several = (np.diff(plan.offsets) != 1).any()
-    if has_several or len(set(prepared.example.tolist())) < len(examples):
+    if has_several or len(set(design.example.tolist())) < len(examples):
         with experiment.at("tokens", "position"):
             raise ConfigError(
                 "interventions edit one token of each text, but the probed position is "
-                f"{prepared.positions[0].text}. Probe a single token, such as "
+                f"{design.positions[0].text}. Probe a single token, such as "
                 "{at: last}."
             )
     # Interventions exclude a sweep, and each row reads one token: row r reads `plan.positions[r]`.
     position = plan.positions
-    used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in prepared.splits]))
-    encoder = text_encoder(experiment, tokenizer)
+    used = np.unique(np.concatenate([np.r_[one.train, one.test] for one in design.splits]))
 
     @cache
     def ids(text: str, turns: Turns) -> IntArray:
@@ -223,7 +224,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
         indices = [new_index[row] for row in side.tolist() if row in new_index]
         return np.array(indices, dtype=np.int64)
 
-    splits = tuple(Split(among_kept(one.train), among_kept(one.test)) for one in prepared.splits)
+    splits = tuple(Split(among_kept(one.train), among_kept(one.test)) for one in design.splits)
     if any(not len(split.train) or not len(split.test) for split in splits):
         reasons = "; ".join(one.reason for one in left_out)
         raise DataError(f"The interventions have no training or no test rows left: {reasons}")
@@ -232,7 +233,7 @@ def cause_inputs(experiment: Experiment, prepared: TextRows) -> CauseInputs:
     return CauseInputs(experiment, tokenizer, kept_examples, kept_position, splits, tuple(left_out))
 
 
-def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[tuple[Finding, ...], int]:
+def cause_findings(source: NetworkEngine) -> tuple[tuple[Finding, ...], int]:
     """Return warnings about rows and answers, with a finding on the cost, and the number of edits.
 
     The number is that of edits of all texts together.
@@ -241,12 +242,11 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[tuple[Fi
         ConfigError: a site does not exist, or the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
-    inputs = cause_inputs(experiment, prepared)
-    n_passes = 0
+    experiment, inputs, n_passes = source.experiment, cause_inputs(source), 0
     for number, step in enumerate(experiment.interventions):
         named = [pattern for pattern in step.sites if pattern != CHOSEN]
         with experiment.at("interventions", number, "sites"):
-            selected = prepared.config.sites.select(named) if named else ()
+            selected = source.texts.config.sites.select(named) if named else ()
         n_sites = len(selected) + (1 if CHOSEN in step.sites else 0)
         # An edit at each position needs a pass for each; directions need other numbers, below.
         passes_of_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
@@ -257,7 +257,7 @@ def cause_findings(experiment: Experiment, prepared: TextRows) -> tuple[tuple[Fi
         n_passes += passes_of_site * n_sites
     n_texts, n_positions = inputs.batch.ids.shape
     at_once = min(TEXTS_AT_ONCE, n_texts)
-    n_bytes = BasePass.bytes_kept(prepared.config.axis_sizes, at_once, n_positions, n_sites=1)
+    n_bytes = BasePass.bytes_kept(source.texts.config.axis_sizes, at_once, n_positions, n_sites=1)
     memory = BATCH_BYTES + 2 * n_bytes  # activations of texts and counterfactuals
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "

@@ -26,9 +26,9 @@ from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.experiment.prepare import read_card
-from probekit.pipeline.experiment.record import run_key
-from probekit.pipeline.experiment.source import TASK, ModelSource, Source, model_source
+from probekit.pipeline.engines.engine import TASK, Engine
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
@@ -38,12 +38,14 @@ from probekit.pipeline.intervene.steps import (
     compute_part,
     read_part,
 )
+from probekit.pipeline.measure.record import run_key
 from probekit.pipeline.measure.run_folder import RunFolder, pause, until_done
+from probekit.pipeline.setup.texts import read_card
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
-from probekit.results.selection import fold_ranks, ranked_rows, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
@@ -67,12 +69,12 @@ class Edits:
     unedited: Part | None
 
     @classmethod
-    def of(cls, source: ModelSource, table: pd.DataFrame | None) -> Edits:
+    def of(cls, source: NetworkEngine, table: pd.DataFrame | None) -> Edits:
         """Return the interventions of a source.
 
         `table` has the rows of results.csv, for `sites: chosen`; None if no step needs them.
         """
-        inputs, model = cause_inputs(source.experiment, source.rows), source.models(TASK)
+        inputs, model = cause_inputs(source), source.models(TASK)
         steps = steps_of(source.experiment, inputs, model, table)
         with_parts = [(step, list(step.parts(model))) for step in steps]
         return cls(inputs, with_parts, _unedited(inputs, model))
@@ -85,7 +87,7 @@ class Edits:
 
 
 def write_causes(
-    source: Source,
+    source: Engine,
     table: pd.DataFrame | None,
     folder: RunFolder,
     watcher: Watcher,
@@ -109,8 +111,9 @@ def write_causes(
             labels that an edit along a direction needs.
         StoreError: a file of the run cannot be read or written.
     """
-    if not isinstance(source, ModelSource) or not source.experiment.interventions:
+    if not source.experiment.interventions:
         return
+    source = cast(NetworkEngine, source)
     edits = Edits.of(source, table)
     experiment, inputs, parts = source.experiment, edits.inputs, edits.parts
 
@@ -233,7 +236,7 @@ def intervene(
         )
     with shown_progress(watcher, progress=progress) as shown:
         card = read_card(experiment.data)
-        source = model_source(experiment, device)
+        source = prepare(experiment, How(device)).ready(device)
         path = Path(out) / experiment.name / run_key(source, card)
         with exclusive(path, "experiment"), recorded_stage(path, shown) as watched:
             folder = RunFolder(path, datetime.now(UTC).isoformat(timespec="seconds"))
@@ -304,8 +307,7 @@ def _chosen(model: Network, table: pd.DataFrame | None) -> dict[SiteSelection, t
     """
     assert table is not None, "`intervene` refuses a chosen site"
     chosen: dict[SiteSelection, tuple[int, ...]] = {}
-    # A single split has no ranks of folds; it is fold 0.
-    for fold, rows in enumerate(fold_ranks(table) or [ranked_rows(table)]):
+    for fold, rows in enumerate(Scores.of(table).fold_ranks()):
         texts = (site_with_head(row["site"], row["head"]) for _, row in rows.iterrows())
         single = (model.sites.select([text])[0] for text in texts if JOINT not in text)
         best = next((one for one in single if stream_entry(model, one) is not None), None)

@@ -38,8 +38,8 @@ from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
-from probekit.pipeline.experiment.prepare import TextEncoder, n_features
-from probekit.pipeline.experiment.rows import normalized, part_of
+from probekit.pipeline.setup.design import normalized, part_of
+from probekit.pipeline.setup.texts import TextEncoder, n_features
 from probekit.probes.arrays import Floats
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device

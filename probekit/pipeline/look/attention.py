@@ -14,7 +14,7 @@ from probekit.errors import ConfigError, DataError, check_has
 from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.experiment.prepare import TextEncoder
+from probekit.pipeline.setup.texts import TextEncoder
 from probekit.report.attention.figure import draw_heads
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
 from probekit.results.network import AttentionPrompt

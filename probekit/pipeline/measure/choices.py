@@ -23,7 +23,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, take
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, control_draw
 from probekit.probes.targets import BASELINES, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
-from probekit.results.selection import fold_choices, fold_ranks, ranked_rows, site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import EMBED_DEPTH, RESULTS, make_table, only
 
 Place = tuple[str | None, str]  # the site, with its head or neuron, and the position
@@ -92,7 +92,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         results: the results of all sites and of the baselines, at every position.
         probers: the prober of each position.
     """
-    table = make_table([row for result in results for row in result.rows], RESULTS)
+    scores = Scores.of(make_table([row for result in results for row in result.rows], RESULTS))
 
     def place_of(row: Mapping[str, Any] | pd.Series) -> Place:
         site = row["site"]
@@ -134,7 +134,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         chosen.predictions[Predictor(probe, target)] = pooled.predictions[0]
 
     # The validation row of the task that each outer fold chose.
-    of_task = fold_choices(table)
+    of_task = scores.choices if scores.is_nested else []
     task = [pick(row, "task") for row in of_task]
     if task:
         draws: list[Scored | None] = []
@@ -153,7 +153,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         same = ("line", "probe", "position")
         sites = [
             only(ranked, depth=EMBED_DEPTH, **{name: row[name] for name in same})["site"]
-            for row, ranked in zip(of_task, fold_ranks(table), strict=True)
+            for row, ranked in zip(of_task, scores.fold_ranks(), strict=True)
         ]
         chose_embedding = all(row["depth"] == EMBED_DEPTH for row in of_task)
         if not chose_embedding and not any(of_fold.empty for of_fold in sites):
@@ -164,8 +164,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         no_fit = {"site": None, "head": None, "probe": "none", "C": None}
         for target in BASELINES if len(probers) > 1 else ():
             add(target, [pick(dict(row) | no_fit, target) for row in of_task], None, probe="none")
-    add(NESTED[WITHIN], [pick(row, WITHIN) for row in fold_choices(table, WITHIN)], None)
-    choices = _network_choices(table, next(iter(probers.values())))
+    add(NESTED[WITHIN], [pick(row, WITHIN) for row in scores.fold_choices(WITHIN)], None)
+    choices = _network_choices(scores, next(iter(probers.values())))
     networks = {name: _pooled([pick(row, name) for row in rows]) for name, rows in choices.items()}
     # Networks whose predictions are not saved row by row are left out of the mean.
     known_networks = {name: pooled for name, pooled in networks.items() if pooled is not None}
@@ -181,7 +181,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     return chosen if chosen.measurements else None
 
 
-def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.Series]]:
+def _network_choices(scores: Scores, prober: Prober) -> dict[str, list[pd.Series]]:
     """Return the validation rows that each network with random weights chose, by its target.
 
     A network chooses by its own validation scores: in each outer fold, or once for a single split.
@@ -190,16 +190,15 @@ def _network_choices(table: pd.DataFrame, prober: Prober) -> dict[str, list[pd.S
     """
     probes = {
         probe
-        for probe in table["probe"].unique()
+        for probe in scores.rows["probe"].unique()
         if np.array_equal(prober.rows_of(probe), prober.test_rows)
     }
-    table, chosen = table[table["probe"].isin(probes)], {}
+    scores, chosen = scores.where(scores.rows["probe"].isin(probes)), {}
     for target in NETWORKS:
-        if (table["target"] == target).any():
-            ranked = fold_ranks(table, target) if prober.is_nested else [ranked_rows(table, target)]
-            if not ranked or any(rows.empty for rows in ranked):
+        if (scores.rows["target"] == target).any():
+            chosen[target] = scores.fold_choices(target)
+            if not chosen[target]:
                 return {}
-            chosen[target] = [rows.iloc[0] for rows in ranked]
     return chosen
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from probekit.errors import ConfigError, ProbekitError, TooFewGroupsError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, rows_of_block
-from probekit.pipeline.experiment.rows import Rows
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.registry import OWN_WEIGHTS
 from probekit.probes.prober import Prober
@@ -34,7 +34,9 @@ _MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by 
 _OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 
 
-def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> tuple[Prober, ...]:
+def make_probers(
+    experiment: AnyExperiment, design: ExperimentDesign, device: str = "cpu"
+) -> tuple[Prober, ...]:
     """Return one prober per position; a prober uses the same folds and controls at all sites.
 
     Probers of two positions differ in control labels and scaling, which depend on the tokens.
@@ -45,16 +47,16 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
     """
     with experiment.at("probe", "kinds"):
         settings = experiment.probe.settings(device)
-    if not rows.has_types:  # no lookup of words, and no control labels by word
+    if not design.has_types:  # no lookup of words, and no control labels by word
         baselines = tuple(name for name in settings.baselines if name != "word_identity")
         draws = 0 if settings.control_by == "word" else settings.control_draws
         settings = replace(settings, baselines=baselines, control_draws=draws)
     probers = []
-    for position, at_position in enumerate(rows.positions):
+    for position, at_position in enumerate(design.positions):
         try:
             positive = experiment.data.positive
-            data = rows.data(position, positive, rows.splits)
-            within = rows.data(position, positive, rows.within)
+            data = design.data(position, positive, design.splits)
+            within = design.data(position, positive, design.within)
             if settings.reads == "classes":
                 with experiment.at("data", "positive"):
                     # The property raises if no training row has the label.
@@ -68,7 +70,7 @@ def make_probers(experiment: AnyExperiment, rows: Rows, device: str = "cpu") -> 
                 with experiment.at("probe", "control_draws"):
                     raise
         except ProbekitError as error:
-            is_sweep = len(rows.positions) > 1
+            is_sweep = len(design.positions) > 1
             error.args = (f"At {at_position.text}: {error}" if is_sweep else str(error),)
             raise
     return tuple(probers)

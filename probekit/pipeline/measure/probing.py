@@ -20,10 +20,10 @@ from probekit.lazy_rows import LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.experiment.rows import Probed
-from probekit.pipeline.experiment.source import Source
+from probekit.pipeline.engines.engine import Activations, Engine
 from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
+from probekit.pipeline.setup.design import Probed
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
@@ -41,27 +41,27 @@ _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 SiteTask: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
 
 
-def tasks_of(source: Source, position: int, key: str) -> list[SiteTask]:
+def tasks_of(source: Engine, position: int, key: str) -> list[SiteTask]:
     """Return the tasks of a position of a run: the baselines, then each site in forward order."""
-    of_rows, tasks = source.rows.positions[position], list[SiteTask]()
-    for selection in (None, *source.rows.selections):
+    of_rows, tasks = source.design.positions[position], list[SiteTask]()
+    for selection in (None, *source.selections):
         name = "baselines" if selection is None else selection.text
         origin = {"run": key, "position": of_rows.text, "site": name}
         tasks.append((selection, site_stem(name, of_rows.offset), origin))
     return tasks
 
 
-def threads_of_site(source: Source) -> int:
+def threads_of_site(source: Engine) -> int:
     """Return the number of threads that measure a site of a run.
 
     It does not depend on the number of processes or of missing sites, because it may change the
     last bits of results.
     """
-    return int(max(1, cpu_count() // len(source.rows.selections)))
+    return int(max(1, cpu_count() // len(source.selections)))
 
 
 def probe_sites(
-    source: Source,
+    source: Engine,
     position: int,
     prober: Prober,
     folder: RunFolder,
@@ -86,7 +86,7 @@ def probe_sites(
     Raises:
         StoreError: a file cannot be written, or the folder was deleted during the run.
     """
-    selections, of_rows = source.rows.selections, source.rows.positions[position]
+    selections, of_rows = source.selections, source.design.positions[position]
     n_threads = threads_of_site(source)
     job = SiteJob.of(source, position, prober, folder.path, folder.created, watcher)
     tasks = tasks_of(source, position, folder.path.name)
@@ -117,7 +117,7 @@ def probe_sites(
         job.progress.done += selection is not None
         job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
-    facts = source.probe_facts(position)
+    facts = source.activations.probe_facts(position)
     of_position = {
         "run": source.experiment.name,
         "model": facts["model"],
@@ -182,7 +182,8 @@ class SiteJob:
     """Callable that measures one site and saves the results; picklable for worker processes.
 
     Attributes:
-        source: the activation rows.
+        activations: the activation rows.
+        untrained: names of the untrained networks.
         position: index of the position.
         prober: measures each site.
         saved: reads and writes the results.
@@ -192,7 +193,8 @@ class SiteJob:
         needed: predicted memory of a process, in bytes.
     """
 
-    source: Source
+    activations: Activations
+    untrained: Sequence[str]
     position: int
     prober: Prober
     saved: SavedSiteResults
@@ -204,7 +206,7 @@ class SiteJob:
     @classmethod
     def of(
         cls,
-        source: Source,
+        source: Engine,
         position: int,
         prober: Prober,
         run_dir: Path,
@@ -213,9 +215,10 @@ class SiteJob:
     ) -> SiteJob:
         """Return the job of the sites at a position."""
         saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
-        progress = _Progress(watcher, 0, len(source.rows.selections))
-        needed = probing_bytes([prober], source.widths)  # here: sources in workers have no rows
-        return cls(source, position, prober, saved, run_dir, created, progress, needed)
+        progress = _Progress(watcher, 0, len(source.selections))
+        needed, untrained = probing_bytes([prober], source.widths), source.networks[1:]
+        how = position, prober, saved, run_dir, created, progress, needed
+        return cls(source.activations, untrained, *how)
 
     def __call__(self, task: SiteTask) -> SiteResult | None:
         """Return the results of a site, measured now or before; None if another process does it."""
@@ -268,9 +271,9 @@ class SiteJob:
 
         They are saved in `folder`, which is relative to the folder of the run.
         """
-        prober, untrained = self.prober, self.source.networks[1:]  # the first is the trained one
+        prober, untrained = self.prober, self.untrained
         on_fit, n_parts = self.progress.on_fit, 2 if untrained else 1
-        settings, X = prober.settings, self.source.block(selection, self.position)
+        settings, X = prober.settings, self.activations.block(selection, self.position)
         site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))
         for kind, fit in site.fits.items():
             stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
@@ -298,7 +301,7 @@ class SiteJob:
                 aggregation=getattr(fit, "aggregation", None),
                 projection_sd=projection_sds(fit.layers, X, rows),
                 seed=settings.seed,
-                **self.source.probe_facts(self.position),
+                **self.activations.probe_facts(self.position),
                 metrics=metrics,
                 is_tested=not prober.is_nested,
                 created=self.created,
@@ -310,7 +313,7 @@ class SiteJob:
                 site.probes[weights.as_posix()] = digest([(self.run_dir / weights).read_bytes()])
         if untrained:
             # One network at a time, so that the features of all are never in memory together.
-            blocks = (self.source.block(selection, self.position, name) for name in untrained)
+            blocks = (self.activations.block(selection, self.position, name) for name in untrained)
             random = prober.random_site(blocks, len(untrained), partial(on_fit, 1, n_parts))
             site.measurements.extend(random.measurements)
             site.predictions.update(random.predictions)

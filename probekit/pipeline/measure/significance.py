@@ -8,31 +8,24 @@ reliability.csv   calibration of each kind of probe with probabilities, at its b
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from probekit.amounts import FEWEST_UNITS, LEVEL, counted
-from probekit.pipeline.experiment.rows import Rows
-from probekit.probes.fitters import RowPredictions
+from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
-from probekit.probes.score.intervals import Interval, jackknife_interval
+from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
     ClassPredictions,
     NumberPredictions,
-    Resamples,
-    take,
 )
 from probekit.probes.score.scored import (
     Predictions,
@@ -42,13 +35,11 @@ from probekit.probes.score.scored import (
     parts_of,
     with_interval,
 )
-from probekit.probes.targets import HEADLINE, NESTED, NESTED_PROBE, NETWORKS, TARGETS, WITHIN
-from probekit.results.selection import (
+from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
+from probekit.results.scores import (
+    Scores,
     answers_name,
-    fold_choices,
     named_rivals,
-    ranked_rows,
-    site_with_head,
 )
 from probekit.results.table import P_VALUES, only
 
@@ -222,7 +213,7 @@ def difference_rows(
 
     # Adjusted for all comparisons; those of rivals named in advance are replaced below.
     found = compared(values)
-    rivals = named_rivals(table, chosen)
+    rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
     has_p_values = has_p_values and bool(METRICS[metric].associations)
     if has_p_values and "majority" in found:
@@ -272,7 +263,7 @@ def reliability_rows(
     The best site has the best cross-validated score; test rows are not used for the selection.
     """
     bins = []
-    for _, row in ranked_rows(table).drop_duplicates("probe").iterrows():
+    for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
         probe, place = row["probe"], {name: row[name] for name in _PLACE}
         for site in results:
             found = site.predictions.get(Predictor(probe, "task"))
@@ -284,74 +275,3 @@ def reliability_rows(
                 of_probe = reliability_bins(found, prober.resamples_of(probe))
                 bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))
-
-
-def source_rows(
-    results: Sequence[SiteResult], table: pd.DataFrame, rows: Rows, prober: Prober, column: str
-) -> list[dict[str, Any]]:
-    """Return the rows of sources.csv; empty if no site was chosen.
-
-    A source counts in the mean if its score is defined and at least two labels have 6 rows each;
-    numbers need 12 rows.
-
-    Args:
-        results: the results of all sites; those of the nested choice are among them.
-        table: the rows of results.csv.
-        rows: the rows of the run.
-        prober: the prober of any position.
-        column: the column of the sources.
-    """
-    metric, name = prober.main_metric, Predictor(NESTED_PROBE, HEADLINE)
-    chosen = next((one.predictions for one in results if name in one.predictions), {})
-    inside = chosen.get(Predictor(NESTED_PROBE, NESTED[WITHIN]))
-    found = []
-    for fold, (split, pick) in enumerate(zip(rows.examples, fold_choices(table), strict=False)):
-        of_all = chosen[name]
-        assert isinstance(of_all, RowPredictions)
-        assert of_all.folds is not None
-        own = np.flatnonzero(of_all.folds == fold)
-        predictions, groups = take(of_all, own), prober.data.groups[prober.test_rows[own]]
-        guess = metrics_of(chance := prober.chance(predictions, fold))[metric]
-        score = with_interval(metric, [predictions], Resamples.leave_one_out(groups))
-        scored = Interval(*[np.nan] * 3)
-        # No probe inside the sources was fitted on a source that is a single group.
-        if isinstance(inside, RowPredictions) and len(np.unique(groups)) > 1:
-            wider = Resamples.leave_one_out(groups, widening=WIDER_OVER_FOLDS)
-            scored = with_interval(metric, [take(inside, own)], wider)
-        row = {
-            "source": dict(rows.dataset.examples[split.test[0]].values)[column],
-            "column": column,
-            "metric": metric,
-            "value": score.value,
-            "ci_low": score.low,
-            "ci_high": score.high,
-            "chance": guess(chance, Resamples.whole(len(own)))[0],
-            "within": scored.value,
-            "within_low": scored.low,
-            "within_high": scored.high,
-            "difference": score.value - scored.value,
-            "n_test": len(own),
-            "n_groups": len(np.unique(groups)),
-            "site": site_with_head(pick["site"], pick["head"]),
-            "probe": pick["probe"],
-            "C": pick["C"],
-            "left_out": _why_not_averaged(rows.labels[prober.test_rows[own]], prober),
-        }
-        if not row["left_out"] and np.isnan(score.value):
-            row["left_out"] = "undefined"
-        found.append(row)
-    sign = METRICS[metric].sign
-    return sorted(
-        found, key=lambda row: (row["left_out"] != "", sign * row["value"], row["source"])
-    )
-
-
-def _why_not_averaged(labels: NDArray[np.str_], prober: Prober) -> str:
-    """Return why a source with these labels does not count in the mean; "" if it does."""
-    if prober.settings.reads_numbers:
-        return "" if len(labels) >= 2 * FEWEST_UNITS else counted(len(labels), "row")
-    counts = Counter(labels.tolist()).most_common(2)
-    if len(counts) < 2:
-        return f"only {counts[0][0]}"
-    (_, (label, n)) = counts
-    return "" if n >= FEWEST_UNITS else f"{counted(n, 'row')} of {label}"

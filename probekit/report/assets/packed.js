@@ -1,4 +1,4 @@
-// Texts that are stored in the page compressed, written by `packed` in report/pages/page.py.
+// Texts that are stored in the page compressed, written by `packed` in report/elements/page.py.
 const DIGITS = "{{ digits }}";
 
 /** Returns the text that an element contains in base 85, compressed by zlib. */

@@ -12,6 +12,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.errors import DataError
+from probekit.report.elements.style import INK, MAGNITUDES, plotly_text
+from probekit.report.elements.texts import short_label
 from probekit.report.figures.figure_files import (
     CSS_PIXELS,
     HEIGHTS,
@@ -19,8 +21,6 @@ from probekit.report.figures.figure_files import (
     SavedFigure,
     write_drawings,
 )
-from probekit.report.figures.style import INK, MAGNITUDES, plotly_text
-from probekit.report.texts import short_label
 from probekit.results.network import AttentionPrompt
 
 # In CSS pixels, so that `write_image` writes a PDF or SVG file in the printed size.

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError, path_of
 from probekit.files import write_atomic
-from probekit.report.figures.style import MAGNITUDES, SIGNED
-from probekit.report.pages.heads_page import SCORES
-from probekit.report.pages.page import Page, View
-from probekit.report.texts import quote, token_label
-from probekit.results.network import AttentionPrompt
+from probekit.report.elements.page import Page, View
+from probekit.report.elements.style import MAGNITUDES, SIGNED
+from probekit.report.elements.texts import quote, token_label
+from probekit.results.network import HEAD_TEXTS, AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
-SCORE_NAMES = {name: f"{score.title.lower()}{score.unit}" for name, score in SCORES.items()}
+SCORE_NAMES = {name: f"{score.title.lower()}{score.unit}" for name, score in HEAD_TEXTS.items()}
 EXPLORER_STYLES = ("attention/explorer.css",)
 _PARTS = "data colours sheet box matrix lines text grid words picture state explorer"
 EXPLORER_SCRIPTS = tuple(f"attention/{name}.js" for name in _PARTS.split())  # in order, one module

@@ -12,9 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.report.causes import findings
-from probekit.report.figures import layer_curve
-from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
-from probekit.report.figures.style import (
+from probekit.report.elements.style import (
     GREY,
     SERIES_COLOURS,
     TEMPLATE,
@@ -27,11 +25,12 @@ from probekit.report.figures.style import (
     plotly_text,
     with_margin,
 )
+from probekit.report.elements.texts import short_label
+from probekit.report.figures import layer_curve, maps
+from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.report.maps import maps
-from probekit.report.texts import short_label
 from probekit.results.causes import CausesRecord, CauseTables
-from probekit.results.table import n_blocks, placed, tick, ticks
+from probekit.results.table import by_depth, n_blocks, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
@@ -117,7 +116,7 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pan
     """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
     blocks = findings.blocks_of(tables)
-    for (along, at), of_method in placed(defined).groupby(["along", "at"], sort=False):
+    for (along, at), of_method in by_depth(defined).groupby(["along", "at"], sort=False):
         panels = [
             (findings.place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
             for _, rows in of_method.groupby("site", sort=False)
@@ -130,12 +129,12 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
 
     There is one panel for each erased site and kind of site at which probes were fitted again.
     """
-    rows = placed(tables.downstream.assign(head=np.nan))
+    rows = by_depth(tables.downstream.assign(head=np.nan))
     blocks = findings.blocks_of(tables)
     for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
         panels = []
         sites = pd.DataFrame({"site": of_method["erased"].unique(), "head": np.nan})
-        for _, erased in placed(sites).iterrows():
+        for _, erased in by_depth(sites).iterrows():
             of_site = of_method[of_method["erased"] == erased["site"]]
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:

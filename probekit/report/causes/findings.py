@@ -14,15 +14,15 @@ import pandas as pd
 
 from probekit.amounts import LEVEL, counted, fixed, format_number, format_p, percent
 from probekit.interventions.names import REPLACEMENTS
-from probekit.report.figures.style import plotly_text
+from probekit.report.elements.page import Pairs
+from probekit.report.elements.style import plotly_text
+from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import capitalised, line_label, token_label
 from probekit.report.figures.views import position_words
-from probekit.report.pages.page import Pairs
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import answer, p_words, sources_sentence
-from probekit.report.texts import capitalised, line_label, token_label
 from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes
 from probekit.results.record import RunRecord
-from probekit.results.table import n_blocks, placed, row_tick
+from probekit.results.table import by_depth, n_blocks, row_tick
 
 STREAM = "residual stream"
 SMALL_EFFECT = 0.1  # below it, numbers have three decimals
@@ -102,7 +102,7 @@ def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
         shown = RECOVERY if np.isfinite(edits[RECOVERY]).any() else EFFECT
         low, high = f"{shown}_low", f"{shown}_high"
         valued = edits.assign(value=edits[shown], ci_low=edits[low], ci_high=edits[high])
-        rows = placed(valued).replace([math.inf, -math.inf], math.nan)
+        rows = by_depth(valued).replace([math.inf, -math.inf], math.nan)
         rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
         for at, of_at in rows.groupby("at", sort=False):
             yield EditSet(
@@ -148,7 +148,7 @@ def place_in_words(row: pd.Series[Any], blocks: int, *, is_brief: bool = False) 
         is_brief: whether to use few words, as in the title of a panel.
 
     >>> rows = pd.DataFrame({"site": ["blocks.1.hook_resid_post", "blocks.2.attn.hook_z[head=5]"]})
-    >>> both = [row for _, row in placed(rows.assign(head=[math.nan, 5])).iterrows()]
+    >>> both = [row for _, row in by_depth(rows.assign(head=[math.nan, 5])).iterrows()]
     >>> [place_in_words(row, 3) for row in both]
     ['residual stream after block 1', 'head 5 of block 2']
     >>> [place_in_words(row, 3, is_brief=True) for row in both]
@@ -271,7 +271,7 @@ def directions_in(tables: CauseTables) -> list[Direction]:
     """Return the directions of verdicts.csv in the order of the forward pass."""
     if tables.verdicts.empty:
         return []
-    rows, blocks = placed(tables.verdicts), blocks_of(tables)
+    rows, blocks = by_depth(tables.verdicts), blocks_of(tables)
     return [
         Direction(
             place=place_in_words(questions.iloc[0], blocks),

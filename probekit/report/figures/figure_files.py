@@ -16,8 +16,8 @@ import plotly.graph_objects as go
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
 from probekit.files import write_atomic
 from probekit.provenance import install_command
+from probekit.report.elements.page import FigurePart
 from probekit.report.figures.line_labels import place_labels
-from probekit.report.pages.page import FigurePart
 
 FORMATS = ("png", "svg", "pdf")
 # Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.

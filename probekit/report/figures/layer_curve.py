@@ -16,9 +16,7 @@ from plotly.subplots import make_subplots
 from probekit.amounts import fixed, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
-from probekit.report.figures import line_labels
-from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
-from probekit.report.figures.style import (
+from probekit.report.elements.style import (
     GREY,
     LARGE,
     LINES,
@@ -29,6 +27,7 @@ from probekit.report.figures.style import (
     TEMPLATE,
     TITLE_MARGIN,
     LineStyle,
+    above_left,
     axis_title,
     label_colour,
     layer_axis,
@@ -36,9 +35,11 @@ from probekit.report.figures.style import (
     plain_line,
     plotly_text,
 )
+from probekit.report.figures import line_labels
+from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.views import position_words
-from probekit.results.selection import answers_name, chosen_row, is_nested, main_metric
-from probekit.results.table import SERIES, differs, figure_rows, only, placed, same_features, ticks
+from probekit.results.scores import Scores, answers_name
+from probekit.results.table import SERIES, differs, only, same_features, ticks
 
 WIDTH = 0.08  # of the band of a single layer, to both sides, in layers
 NULL_WIDTH = 0.4  # of the band of the null at a single layer
@@ -56,7 +57,7 @@ OTHERS, RING = "others", " ○"
 _MARKER = 5  # pixels
 
 
-def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
     """Return the figure of a test metric by layer, with control task and baselines.
 
     Selectivity is the score on the task minus the score on the control task (Hewitt & Liang 2019).
@@ -68,21 +69,21 @@ def layer_curve(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     horizontal lines. A ring marks the site selected by cross-validation, whichever metric is drawn.
     A nested cross-validation has no ring: its nested choice is a horizontal line.
     """
-    measured = measured_rows(table, metric)
-    rows = placed(measured)
+    measured = scores.measured(metric)
+    rows = measured.sited
     figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_traces(curve_lines(table, rows))
+    figure.add_traces(curve_lines(scores, rows))
     layers, has_runs = ticks(rows), differs(rows["run"])
-    of_runs = [of_run for _, of_run in measured.groupby("run", sort=False)]
-    lines = list(chain.from_iterable(levels(of_run, is_brief=has_runs) for of_run in of_runs))
+    of_runs = (levels(of_run, is_brief=has_runs) for of_run in measured.of_runs())
+    lines = list(chain.from_iterable(of_runs))
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
     colours = {run: series_colour(runs.index(run)) for run in runs} if has_runs else {}
     labels = draw_levels(figure, lines, layer_ends(layers), colours)
     # Draw a ring around the task's value at the selected site of each run; of one run, label it.
-    marked = chosen_points(table, rows)
+    marked = chosen_points(scores, rows)
     figure.add_traces([ring(row) for row in marked])
-    if not differs(table["run"]):
+    if not differs(scores.rows["run"]):
         heights = [level["value"] for _, level in lines]
         for row in marked:
             # The label is above or below the ring, where the next line is farther away.
@@ -122,16 +123,16 @@ def finish_curve(
     return figure
 
 
-def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
+def curve_lines(scores: Scores, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the lines of task, control task and random weights, with bands of task and null.
 
     Args:
-        table: All rows of the run, from which the selected site is determined.
-        rows: Rows to draw, with the columns that `placed` adds.
+        scores: All scores of the run, from which the selected site is determined.
+        rows: Rows of single sites to draw.
     """
     all_series = list(series_of(rows))
-    banded = banded_series(table, all_series)
-    lines = null_band(table, rows)
+    banded = banded_series(scores, all_series)
+    lines = null_band(scores, rows)
     for number, (series_name, series) in enumerate(all_series):
         for target, style in LINES.items():
             points = only(series, target=target)
@@ -152,7 +153,7 @@ def curve_lines(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     return lines
 
 
-def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
+def null_band(scores: Scores, rows: pd.DataFrame) -> list[go.Scatter]:
     """Return the band with 95 % of the scores under exchanged labels; empty if there is none.
 
     The band replaces the control task in figures of the main metric that have none. Of several
@@ -160,16 +161,15 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     runs it contains the bands of all.
 
     Args:
-        table: All rows of the run.
-        rows: Rows to draw, with the columns that `placed` adds.
+        scores: All scores of the run.
+        rows: Rows of single sites to draw.
     """
-    is_main = set(rows["metric"]) == {main_metric(table)}
-    if not is_main or "null_low" not in table or (rows["target"] == "control").any():
+    if set(rows["metric"]) != {scores.metric} or (rows["target"] == "control").any():
         return []
-    tested = placed(only(table, metric="p_value", target="task")).dropna(subset="null_low")
+    tested = only(scores.sited, metric="p_value", target="task").dropna(subset="null_low")
     all_series = [series for _, series in series_of(rows)]
     has_runs = differs(rows["run"])
-    chosen = chosen_row(table) if len(all_series) > 1 and not has_runs else None
+    chosen = scores.chosen if len(all_series) > 1 and not has_runs else None
     if chosen is not None:
         all_series = [series for series in all_series if not same_features(series, chosen).empty]
     if tested.empty or not all_series:
@@ -192,16 +192,8 @@ def null_band(table: pd.DataFrame, rows: pd.DataFrame) -> list[go.Scatter]:
     return [trace.update(settings) for trace in bands]
 
 
-def measured_rows(table: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the test rows of a metric, including those of the baselines.
-
-    For compression these are rows of the split `online`, measured on the training rows.
-    """
-    return only(figure_rows(table), metric=metric)
-
-
 def banded_series(
-    table: pd.DataFrame, all_series: Sequence[tuple[str, pd.DataFrame]]
+    scores: Scores, all_series: Sequence[tuple[str, pd.DataFrame]]
 ) -> tuple[str, ...]:
     """Return the names of the series with a band: all, or with many the selected one.
 
@@ -210,7 +202,7 @@ def banded_series(
     """
     if len(all_series) > MOST_BANDS and differs(pd.concat(rows["run"] for _, rows in all_series)):
         return ()
-    chosen = chosen_row(table) if len(all_series) > MOST_BANDS else None
+    chosen = scores.chosen if len(all_series) > MOST_BANDS else None
     if chosen is None:
         return tuple(name for name, _ in all_series[:MOST_BANDS])
     return tuple(name for name, rows in all_series if not same_features(rows, chosen).empty)
@@ -220,7 +212,7 @@ def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each series, named by its values in the columns that differ.
 
     Args:
-        rows: Rows with the columns that `placed` adds.
+        rows: Rows with the columns of `with_depth`.
     """
     task = only(rows, target="task")
     differing = [column for column in SERIES if len(task[column].unique()) > 1]
@@ -340,18 +332,17 @@ def point_hover(name: str, row: pd.Series) -> str:
     return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
 
 
-def chosen_points(table: pd.DataFrame, rows: pd.DataFrame) -> list[pd.Series]:
-    """Return the task rows among `rows` at the selected site of each run of the table.
+def chosen_points(scores: Scores, rows: pd.DataFrame) -> list[pd.Series]:
+    """Return the task rows among `rows` at the selected site of each run.
 
     A run without a score there has none.
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tasks = only(rows.dropna(subset="value"), target="task")
     points: list[pd.Series] = []
-    for _, of_run in table.groupby("run", sort=False):
-        chosen = None if is_nested(of_run) else chosen_row(of_run)
-        if chosen is not None:
-            points += [row for _, row in same_features(tasks, chosen).iterrows()]
+    for of_run in scores.of_runs():
+        if of_run.chosen is not None and not of_run.is_nested:
+            points += [row for _, row in same_features(tasks, of_run.chosen).iterrows()]
     return points
 
 
@@ -368,10 +359,10 @@ def ring(row: pd.Series) -> go.Scatter:
     )
 
 
-def curve_figure(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+def curve_figure(scores: Scores, metric: str = "accuracy") -> go.Figure:
     """Return the layer curve of a metric, as small multiples if there are several `panels`."""
-    is_single = len(panels(placed(measured_rows(table, metric)))) == 1
-    return layer_curve(table, metric) if is_single else curve_facets(table, metric)
+    is_single = len(panels(scores.measured(metric).sited)) == 1
+    return layer_curve(scores, metric) if is_single else curve_facets(scores, metric)
 
 
 def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -380,7 +371,7 @@ def panels(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     >>> sites = ["blocks.0.hook_attn_out", "blocks.0.hook_mlp_out"]
     >>> same = dict.fromkeys([name for name in SERIES if name != "line"], "")
     >>> rows = pd.DataFrame({"site": sites, "head": None, "target": "task"} | same, index=[0, 1])
-    >>> [name for name, _ in panels(placed(rows))]
+    >>> [name for name, _ in panels(Scores.of(rows).sited)]
     ['attn_out', 'mlp_out']
     """
     columns = panel_columns(rows)
@@ -438,7 +429,7 @@ def facets_height(figure: go.Figure) -> float | None:
     return panels_height(n_panels) if n_panels > 1 else None
 
 
-def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
+def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
     """Return the layer curve of a metric with one panel for each of `panels`, all on one scale.
 
     Each panel highlights one of its series, the selected one or else the first, with control task,
@@ -446,10 +437,10 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
     panel shows the majority and the best other one. A label is at the right of one panel, or in the
     legend. The panel of the selected site has a ring, also in its title.
     """
-    measured = measured_rows(table, metric).reset_index(drop=True)
-    rows = placed(measured)
+    measured = scores.measured(metric)
+    table, rows = measured.rows, measured.sited
     titles, of_panels = zip(*panels(rows), strict=True)
-    points = pd.DataFrame(chosen_points(table, rows))
+    points = pd.DataFrame(chosen_points(scores, rows))
     rings = [
         [row for _, row in points[points.index.isin(of_panel.index)].iterrows()]
         for of_panel in of_panels
@@ -458,7 +449,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         f"{title}{RING}" if marked else title for title, marked in zip(titles, rings, strict=True)
     ]
     figure = panel_grid(ringed, axis_title(metric))
-    ends, chosen = layer_ends(ticks(rows)), chosen_row(table)
+    ends, chosen = layer_ends(ticks(rows)), scores.chosen
     at_chosen = None if chosen is None else same_features(rows, chosen).index
     # The task line of each series, by its values in the columns of `SERIES`.
     tasks = {
@@ -472,7 +463,7 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         if at_chosen is not None:
             selected = [series for series in all_series if series.index.isin(at_chosen).any()]
             highlighted = selected[0] if selected else highlighted
-        lines = curve_lines(table, highlighted)
+        lines = curve_lines(scores, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
                 line.marker.size = _MARKER
@@ -489,11 +480,11 @@ def curve_facets(table: pd.DataFrame, metric: str = "accuracy") -> go.Figure:
         references = go.Figure()
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
         # probe. Baselines have no site; the nested choices of all runs are in every panel.
-        is_own = pd.Series(True, measured.index)
+        is_own = pd.Series(True, table.index)
         for column in ("run", "model", "dataset", "position"):
-            is_own &= measured[column].isin(["", first[column]]) | measured["target"].eq(HEADLINE)
-        is_own &= measured["site"].eq("") | measured["probe"].eq(first["probe"])
-        level_labels = draw_levels(references, levels(measured[is_own], is_brief=True), ends)
+            is_own &= table[column].isin(["", first[column]]) | table["target"].eq(HEADLINE)
+        is_own &= table["site"].eq("") | table["probe"].eq(first["probe"])
+        level_labels = draw_levels(references, levels(measured.where(is_own), is_brief=True), ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *level_labels]
@@ -534,18 +525,11 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
     figure.update_layout(template=TEMPLATE, **margins, showlegend=False, meta=STACKS)
     figure.update_annotations(font_size=LARGE)
     for number, title in enumerate(titles if n_panels > 1 else (), start=1):
-        axes = _axes(number)
         figure.add_annotation(
             name=TITLE,
             text="<br>".join(map(plotly_text, _title_lines(title))),
-            x=0,
-            xref=f"{axes['xaxis']} domain",
-            xanchor="left",
             align="left",
-            y=1,
-            yref=f"{axes['yaxis']} domain",
-            yanchor="bottom",
-            showarrow=False,
+            **above_left(_axes(number)["xaxis"]),
             # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
             arrowcolor=SERIES_COLOURS[0],
             font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},

@@ -14,10 +14,10 @@ from probekit.amounts import fixed, format_number
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
+from probekit.report.elements.style import LEVELS, finite_ends, plotly_text, with_margin
 from probekit.report.figures.line_labels import LineLabel
-from probekit.report.figures.style import LEVELS, finite_ends, plotly_text, with_margin
-from probekit.results.selection import best_first
-from probekit.results.table import concatenated, differs, only
+from probekit.results.scores import Scores, best_first
+from probekit.results.table import differs, only
 
 NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
 PART = " · "  # between the settings in the title of a run
@@ -25,7 +25,7 @@ PART = " · "  # between the settings in the title of a run
 LevelLine = tuple[str, pd.Series]  # name of a level, a key of `LEVELS`, and its row
 
 
-def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]:
+def levels(scores: Scores, *, is_brief: bool = False) -> list[LevelLine]:
     """Return name and row of each horizontal line: scores that belong to no single layer.
 
     These are the baselines, with one line per distinct value, the nested choice, and concatenated
@@ -33,8 +33,8 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
     several runs, or if `is_brief`, the baselines are only the majority and the best other one of
     each run.
     """
+    measured = scores.rows
     is_brief = is_brief or differs(measured["run"])
-    measured = measured.reset_index(drop=True)  # below, rows are removed by their labels
     defined = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"].unique())
     shown = defined
@@ -58,7 +58,7 @@ def levels(measured: pd.DataFrame, *, is_brief: bool = False) -> list[LevelLine]
         at_chance = measured.assign(value=chance, site="", ci_low=math.nan, ci_high=math.nan)
         at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
         rows += [(chance_name(at_chance), row) for _, row in at_chance.iterrows()]
-    joined = only(concatenated(defined), target="task")
+    joined = only(scores.concatenated, target="task").dropna(subset="value")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 

@@ -12,7 +12,13 @@ from itertools import accumulate
 import numpy as np
 import plotly.graph_objects as go
 
-from probekit.report.figures.style import SMALL, finite_ends, label_colour, plotly_text, with_margin
+from probekit.report.elements.style import (
+    SMALL,
+    finite_ends,
+    label_colour,
+    plotly_text,
+    with_margin,
+)
 
 LABEL = "line label"  # name of the annotations
 # Pixels. The plot of a page is at least this high: labels that do not overlap there do not overlap

@@ -10,8 +10,8 @@ import pandas as pd
 
 from probekit.amounts import counted
 from probekit.probes.targets import HEADLINE
-from probekit.results.selection import chosen_row, hidden_kinds
-from probekit.results.table import SERIES, concatenated, differs, only, placed
+from probekit.results.scores import Scores
+from probekit.results.table import SERIES, differs, only
 
 MOST_POSITIONS = 9  # of a sweep, each in a panel of the curve
 MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists all
@@ -81,7 +81,7 @@ def position_words(position: str) -> str:
     return f"{words[pieces]} of the {unit}" if pieces in words else position
 
 
-def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
+def curve_rows(scores: Scores) -> Scores:
     """Return the rows that a layer curve shows.
 
     Components with several heads, and more than `MOST_NEURONS` neurons, are left out. All positions
@@ -89,74 +89,72 @@ def curve_rows(table: pd.DataFrame) -> pd.DataFrame:
     else only that of `shown_position`. If a kind of probe has many sizes, such as k_sparse, only
     the size with the best cross-validated score is included. Baselines are included.
     """
-    rows = table[~table["probe"].isin(hidden_kinds(table))]
-    sited = placed(rows)
+    shown = scores.where(~scores.rows["probe"].isin(scores.hidden_kinds))
+    sited = shown.sited
     is_left_out = _of_heads(sited)
     is_neuron = sited["site"].str.contains("[neuron=", regex=False)
     if sited.loc[is_neuron & ~is_left_out, "line"].nunique() > MOST_NEURONS:
         is_left_out |= is_neuron
-    rows = rows.drop(index=sited.index[is_left_out])
+    shown = shown.where(~shown.rows.index.isin(sited.index[is_left_out]))
     sited = only(sited[~is_left_out], target="task")
     others = [column for column in SERIES if column != "position"]
     is_sweep_alone = len(sited[others].drop_duplicates()) == 1
     if is_sweep_alone and sited["position"].nunique() <= MOST_POSITIONS:
-        return rows
-    return at_shown_position(rows)
+        return shown
+    return at_shown_position(shown)
 
 
-def curve_position(table: pd.DataFrame) -> str | None:
+def curve_position(scores: Scores) -> str | None:
     """Return the position of a sweep to which `curve_rows` are restricted; None if they are not."""
-    return None if differs(placed(curve_rows(table))["position"]) else shown_position(table)
+    return None if differs(curve_rows(scores).sited["position"]) else shown_position(scores)
 
 
-def at_shown_position(table: pd.DataFrame) -> pd.DataFrame:
+def at_shown_position(scores: Scores) -> Scores:
     """Return the rows at the position that figures show of a sweep; all rows without a sweep.
 
     The nested choice is always included: its folds may have chosen different positions.
     """
-    position = shown_position(table)
+    position, rows = shown_position(scores), scores.rows
     if position is None:
-        return table
-    return table[table["position"].eq(position) | table["target"].eq(HEADLINE)]
+        return scores
+    return scores.where(rows["position"].eq(position) | rows["target"].eq(HEADLINE))
 
 
-def head_tables(table: pd.DataFrame) -> Iterator[tuple[str, bool, pd.DataFrame]]:
+def head_tables(scores: Scores) -> Iterator[tuple[str, bool, pd.DataFrame]]:
     """Yield each map of heads: its name, whether it is at `shown_position`, its rows.
 
-    All are at it if the table has no sweep of positions.
+    All are at it without a sweep of positions.
     """
-    sited = placed(table)
+    sited = scores.sited
     heads = sited[_of_heads(sited) & sited["head"].notna()]
     keys = ["part", *(column for column in SERIES if column != "line")]
-    position = shown_position(table)
+    position = shown_position(scores)
     for name, rows in _named_groups(heads, keys):
-        is_shown = position in (None, rows["position"].iloc[0])
-        yield name, is_shown, table.loc[rows.index]
+        yield name, position in (None, rows["position"].iloc[0]), rows
 
 
-def position_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def position_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each map of positions: one per line of the curve, none for heads."""
-    sited = placed(table)
+    sited = scores.sited
     sited = sited[~_of_heads(sited) & position_offset(sited["position"]).notna()]
     keys = [column for column in SERIES if column != "position"]
     for name, rows in _named_groups(sited, keys):
         if differs(rows["position"]):
-            yield name, table.loc[rows.index]
+            yield name, rows
 
 
-def step_tables(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def step_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield name and rows of each map over training: one per line of the curve, none for heads.
 
     resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
 
     Args:
-        table: rows of training.csv, which are all of the task.
+        scores: rows of training.csv, which are all of the task.
     """
-    sited = placed(table)
+    sited = scores.sited
     sited = sited[~_of_heads(sited)]
     sited = sited.drop_duplicates([*_CELL, "split", "metric", "fold"])
-    for name, rows in _named_groups(sited, list(_SAME_MAP)):
-        yield name, table.loc[rows.index]
+    yield from _named_groups(sited, list(_SAME_MAP))
 
 
 def _of_heads(sited: pd.DataFrame) -> pd.Series[bool]:
@@ -175,14 +173,14 @@ def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd
         yield " · ".join(str(first[key]) for key in differing), group
 
 
-def shown_position(table: pd.DataFrame) -> str | None:
+def shown_position(scores: Scores) -> str | None:
     """Return the position shown by figures that draw only one; None without a sweep.
 
     A sweep has several positions, each with an offset from a span, or each at a share of the
     reply. Shown is offset 0 if it was probed, else the position of the selected site, else that of
     the first row.
     """
-    sited = pd.concat([placed(table), concatenated(table)])
+    sited = pd.concat([scores.sited, scores.concatenated])
     offsets, shares = position_offset(sited["position"]), position_share(sited["position"])
     is_sweep = offsets.notna().all() or shares.notna().all()
     if not (is_sweep and differs(sited["position"])):
@@ -190,6 +188,5 @@ def shown_position(table: pd.DataFrame) -> str | None:
     at_span = sited[offsets.eq(0)]
     if not at_span.empty:
         return str(at_span["position"].iloc[0])
-    chosen = chosen_row(table)
-    shown = sited.iloc[0] if chosen is None else chosen
+    shown = sited.iloc[0] if scores.chosen is None else scores.chosen
     return str(shown["position"])

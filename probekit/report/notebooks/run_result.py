@@ -12,29 +12,28 @@ from typing import Any
 
 import pandas as pd
 
+from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.elements.page import FigurePart, figure_json, render
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
-from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_figures
-from probekit.report.pages.table import ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
-from probekit.report.texts import MachinePaths
 from probekit.results.causes import CauseTables
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
+from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import (
     SERIES,
-    figure_rows,
     load_table,
     metric_name,
-    n_blocks,
     only,
     page_table,
-    placed,
     row_tick,
 )
 from probekit.results.verdict import HeadlineScore, Verdict
@@ -222,7 +221,8 @@ class RunResult:
     @cached_property
     def _curve(self) -> FigurePart | None:
         """The first figure of the scores, mostly the layer curve, drawn without the others."""
-        return next(result_parts(self.table, self._record.verdict, self._record.control), None)
+        scores, record = Scores.of(self.table), self._record
+        return next(result_parts(scores, record.verdict, record.control), None)
 
     @cached_property
     def _parts(self) -> list[FigurePart]:
@@ -267,7 +267,7 @@ class RunResult:
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
         for sentence in self.answers:
             lines += _wrapped(sentence)
-        lines += _curve_lines(self.table, self._record.verdict)
+        lines += _curve_lines(Scores.of(self.table), self._record.verdict)
         rows = self._compared.rows if self._compared else ()
         rivals = ", ".join(f"{name} {score}" for name, score, *_ in rows if score != NO_SCORE)
         lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
@@ -277,7 +277,7 @@ class RunResult:
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
             lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
-        tables = ("sources", "monitor", "stack", "cascade", "leakage", "aggregation")
+        tables = [name for file in TABLES if (name := Path(file).stem) in vars(RunResult)]
         more = [f".{name}" for name in tables if getattr(self, name) is not None]
         lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)
@@ -309,13 +309,13 @@ def open_run(folder: Path | str) -> RunResult | StudyResult | CauseTables:
     return RunResult(path)
 
 
-def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
+def _curve_lines(scores: Scores, v: Verdict) -> list[str]:
     """Return the main score by layer as text, for the series of the chosen site.
 
     Without a choice, it is the series of the first test row. Of more than `MOST_POINTS` layers,
     only every n-th one is written; without test rows there is no text.
     """
-    test = only(placed(figure_rows(table)), target="task", metric=v.metric, split="test")
+    test = only(scores.sited, target="task", metric=v.metric, split="test")
     if v.best is not None:
         # The rows of the chosen site come first.
         names = {"site", "head", "position", "probe", "view"}
@@ -326,12 +326,12 @@ def _curve_lines(table: pd.DataFrame, v: Verdict) -> list[str]:
     first = test.iloc[0]
     series = only(test, **{column: first[column] for column in SERIES})
     series = series.drop_duplicates("depth").sort_values("depth")
-    step, blocks = math.ceil(len(series) / MOST_POINTS), n_blocks(placed(table))
+    step = math.ceil(len(series) / MOST_POINTS)
     name = metric_name(v.metric)
     lines, ticks, values = [f"{name[:1].upper()}{name[1:]} by layer:"], "", ""
     # Two lines of text at a time: ticks, and below each of them its value.
     for _, row in series[::step].iterrows():
-        tick, value = row_tick(row, blocks), f"{row['value']:.2f}"
+        tick, value = row_tick(row, scores.blocks), f"{row['value']:.2f}"
         width = 2 + max(len(tick), len(value))
         if ticks and len(ticks) + width > TEXT_WIDTH:
             lines, ticks, values = [*lines, ticks, values], "", ""

@@ -10,19 +10,19 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, percent, signed
-from probekit.report.figures.style import GREY, TEMPLATE
-from probekit.report.maps.maps import MOST_TEXTS, diverging, name_colours, text_map
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
-from probekit.report.texts import (
+from probekit.report.elements import page
+from probekit.report.elements.style import GREY, TEMPLATE
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import (
     HIGH,
     LOW,
     line_label,
-    model_title,
     quote,
     short_heading,
     token_label,
 )
+from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
+from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -133,7 +133,6 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         # Two bars for each layer, three for `NAMES`, and one for the logit.
         width=6 + 1.4 * (2 * n_layers + 4),
     )
-    first = page.Group("split", [by_head, largest_table(attribution)])
     # The question that an attribution answers, with the end of the text.
     text = line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
@@ -145,20 +144,17 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     ]
     title = f"{len(cells):,} components, largest contribution first"
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
-    return page.Page(
-        eyebrow=["probekit", "direct logit attribution", model_title(model)],
+    return NetworkPage(
+        subject="direct logit attribution",
         title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
-        details=[page.Paragraph(attribution_detail(attribution))],
-        sections=[
-            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
-            page.PageSection("Cumulative logit", [steps]),
-            page.PageSection("All components", [page.Fold(title, [every])]),
-        ],
+        detail=attribution_detail(attribution),
+        numbers=page.Group("split", [by_head, largest_table(attribution)]),
+        caveat=CAVEAT,
+        sections={"Cumulative logit": [steps]},
+        table=("All components", every),
         method=(*METHOD, f"{exact} {difference:.0e}."),
-        facts={"": facts},
-        styles=page.ANALYSIS,
-    ).html()
+    ).html(model, facts)
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
@@ -214,13 +210,13 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     # Each layer has one row for each of these columns, in this order, so that a reshape gives the
     # map.
     down = [str(layer) for layer in blocks["layer"].unique()]
-    values = blocks["value"].to_numpy().reshape(len(down), len(across))
+    values = blocks["value"]
     named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
     figure = text_map(
         values,
         [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
         diverging(values, 1e-9),  # above 0, so that the scale has a width if all values are 0
-        texts=[fixed(value, 2) for value in values.ravel()],
+        texts=[fixed(value, 2) for value in values],
         across=across,
         down=down,
         title="head",

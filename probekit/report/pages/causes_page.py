@@ -25,13 +25,13 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
+from probekit.report.elements import page
+from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.elements.texts import capitalised, class_label, model_title
 from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
-from probekit.report.maps.maps import MOST_TEXTS
-from probekit.report.pages import page
+from probekit.report.figures.maps import MOST_TEXTS
 from probekit.report.pages.parts import map_part
-from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import p_words
-from probekit.report.texts import capitalised, class_label, model_title
 from probekit.results.causes import FOLDER, TABLES, CauseTables
 from probekit.results.record import reading_run_file
 from probekit.results.table import n_blocks, only

@@ -10,16 +10,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number, format_p
+from probekit.report.elements import page
+from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
+from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import TEMPLATE, error_bars, plotly_text, series_marker
-from probekit.report.pages import page
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences import comparisons
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.report.texts import MachinePaths
 from probekit.results.comparison import RunComparison, both_places
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import metric_name, placed, ticks
+from probekit.results.table import by_depth, metric_name, ticks
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
@@ -168,7 +168,7 @@ def difference_lines(comparison: RunComparison) -> pd.DataFrame:
         same = same.assign(order=order, component="given", layer=math.nan)
     both = zip(same["probe_a"], same["probe_b"], strict=True)
     same["probe"] = [" | ".join(dict.fromkeys(pair)) for pair in both]
-    return placed(same)
+    return by_depth(same)
 
 
 def difference_figure(comparison: RunComparison) -> go.Figure:

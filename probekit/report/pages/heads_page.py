@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.report.figures.style import MAGNITUDES
-from probekit.report.maps.maps import (
+from probekit.report.elements import page
+from probekit.report.elements.style import MAGNITUDES
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import capitalised
+from probekit.report.figures.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
     Colours,
@@ -20,10 +22,8 @@ from probekit.report.maps.maps import (
     map_row,
     text_map,
 )
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
-from probekit.report.texts import capitalised, model_title
-from probekit.results.network import ScoredHeads
+from probekit.report.pages.network_page import NetworkPage
+from probekit.results.network import HEAD_TEXTS, ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"
 CAVEAT = "An attention pattern shows which tokens a head attends to, not what it does with them."
@@ -38,73 +38,44 @@ COUNTED = "A head counts if it gives at least half of its attention weight to th
 WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
 
-@dataclass(frozen=True)
-class HeadScoreText:
-    """Title, definition and unit of a head score."""
-
-    title: str
-    meaning: str
-    unit: str = ""
-
-
-SCORES = {
-    "previous_token": HeadScoreText("Previous token", "mean weight on the previous token"),
-    "duplicate_token": HeadScoreText(
-        "Duplicate token", "mean weight on earlier occurrences of the same token"
-    ),
-    "induction": HeadScoreText(
-        "Induction", "mean weight on the tokens after earlier occurrences of the same token"
-    ),
-    "first_token": HeadScoreText("First token", "mean weight on the first token"),
-    "entropy": HeadScoreText(
-        "Entropy", "mean entropy of the attention weights, in nats", " (nats)"
-    ),
-    "distance": HeadScoreText(
-        "Distance", "mean distance back to the attended tokens, in tokens", " (tokens)"
-    ),
-}
-
-
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     maps = page.Group("rows", list(head_figures(scored)))
     by_head = scored.rows.set_index(["layer", "head"])
-    wide = pd.DataFrame({name: by_head.loc[by_head["score"] == name, "value"] for name in SCORES})
-    title = f"{len(wide):,} heads"
+    wide = pd.DataFrame(
+        {name: by_head.loc[by_head["score"] == name, "value"] for name in HEAD_TEXTS}
+    )
     table = ResultTable(
-        title,
-        ("head", *(score.title.lower() for score in SCORES.values())),
+        f"{len(wide):,} heads",
+        ("head", *(score.title.lower() for score in HEAD_TEXTS.values())),
         [
             (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
             for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
         ],
         is_sortable=True,
     )
-    highest = page.Group("rows", [_highest(scored)])
-    sections = [
-        page.PageSection("", [highest, page.Paragraph(CAVEAT, "note")], "first"),
-        page.PageSection("Scores by layer and head", [maps, page.Paragraph(SCALES, "note")]),
-        page.PageSection("All heads", [page.Fold(title, [table])]),
-    ]
+    sections: dict[str, list[page.Item]] = {
+        "Scores by layer and head": [maps, page.Paragraph(SCALES, "note")]
+    }
     if scored.known:
-        known = page.Group("rows", [known_heads_table(scored)])
-        sections.insert(2, page.PageSection("Known heads", [known]))
-    return page.Page(
-        eyebrow=["probekit", "heads", model_title(model)],
+        sections["Known heads"] = [page.Group("rows", [known_heads_table(scored)])]
+    return NetworkPage(
+        subject="heads",
         title=QUESTION,
         answer=heads_answer(scored),
-        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        detail=f"{COUNTED} Measured on {scored.read}.",
+        numbers=page.Group("rows", [_highest(scored)]),
+        caveat=CAVEAT,
         sections=sections,
+        table=("All heads", table),
         method=METHOD,
-        facts={"": facts},
-        styles=page.ANALYSIS,
-    ).html()
+    ).html(model, facts)
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:
     """Return the table of the highest head of each score, and how far it is from the others."""
     rows = []
-    for score, text in SCORES.items():
+    for score, text in HEAD_TEXTS.items():
         name = text.title.lower() + text.unit
         ranked = scored.strongest(score, len(scored.rows))
         if ranked.empty:
@@ -134,7 +105,10 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
     rows = []
     for score, known in scored.known.items():
-        name, ranked = SCORES[score].title.lower(), scored.strongest(score, len(scored.rows))
+        name, ranked = (
+            HEAD_TEXTS[score].title.lower(),
+            scored.strongest(score, len(scored.rows)),
+        )
         heads = list(zip(ranked["layer"], ranked["head"], strict=True))
         for layer, head in known:
             value, place = "–", "undefined for all tokens"
@@ -175,16 +149,20 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
 
     Other scores have a colour scale of their own.
     """
-    meanings = "; ".join(f"{SCORES[score].title}: {SCORES[score].meaning}" for score in WEIGHTS)
+    meanings = "; ".join(
+        f"{HEAD_TEXTS[score].title}: {HEAD_TEXTS[score].meaning}" for score in WEIGHTS
+    )
     outlined = " Outlined: known heads." if scored.known else ""
     highest = [
-        f"{SCORES[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
+        f"{HEAD_TEXTS[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
         for score in WEIGHTS
     ]
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     end = max(scale_end(scored.rows, score) for score in WEIGHTS)
     maps = {
-        SCORES[score].title: head_score_map(scored.rows, score, scored.known.get(score, ()), end)
+        HEAD_TEXTS[score].title: head_score_map(
+            scored.rows, score, scored.known.get(score, ()), end
+        )
         for score in WEIGHTS
     }
     yield page.FigurePart(
@@ -195,7 +173,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
         height=8 + 1.9 * n_layers,
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
     )
-    for score, text in SCORES.items():
+    for score, text in HEAD_TEXTS.items():
         if score in WEIGHTS:
             continue
         known = scored.known.get(score, ())
@@ -216,7 +194,7 @@ def head_score_map(
 
     Args:
         rows: Rows of `probekit.analysis.heads.score_heads`: those of all heads of all layers.
-        score: A key of `SCORES`.
+        score: A key of `HEAD_TEXTS`.
         framed: Heads to frame, as (layer, head).
         end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
     """
@@ -224,7 +202,7 @@ def head_score_map(
     hovered = ["layer", "head", "value", "sd", "n"]
     layers, heads = scored["layer"].unique(), scored["head"].unique()
     figure = text_map(
-        scored["value"].to_numpy().reshape(len(layers), len(heads)),
+        scored["value"],
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
         Colours(0.0, end or scale_end(rows, score), MAGNITUDES, is_diverging=False),
         across=[str(head) for head in heads],
@@ -255,4 +233,4 @@ def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: 
     texts = f"{n} text" if n == 1 else f"{n:,} texts"
     spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
     result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
-    return f"<b>L{layer}H{head}</b><br>{SCORES[score].title.lower()}: {result}"
+    return f"<b>L{layer}H{head}</b><br>{HEAD_TEXTS[score].title.lower()}: {result}"

@@ -12,20 +12,20 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
-from probekit.report.maps.maps import Colours, text_map, thin_ticks
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
-from probekit.report.texts import (
+from probekit.report.elements import page
+from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import (
     capitalised,
     line_label,
-    model_title,
     quote,
     short_heading,
     short_label,
     token_label,
 )
+from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
+from probekit.report.figures.maps import Colours, text_map, thin_ticks
+from probekit.report.pages.network_page import NetworkPage
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -91,25 +91,22 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    numbers = page.Group("split", [curve, _table(summary)])
-    return page.Page(
-        eyebrow=["probekit", "logit lens", model_title(model)],
+    return NetworkPage(
+        subject="logit lens",
         title=QUESTION,
         answer=lens_answer(rows),
-        details=[page.Paragraph(lens_accuracy(rows))],
-        sections=[
-            page.PageSection("", [numbers, page.Paragraph(CAVEAT, "note")], "first"),
-            # The table of a single text would repeat the one of all texts.
-            *(_part(number, of_text, has_table=len(texts) > 1) for number, of_text in texts),
-        ],
+        detail=lens_accuracy(rows),
+        numbers=page.Group("split", [curve, _table(summary)]),
+        caveat=CAVEAT,
+        # The table of a single text would repeat the one of all texts.
+        sections=dict(_of_text(*text, has_table=len(texts) > 1) for text in texts),
+        table=None,
         method=METHOD,
-        facts={"": facts},
-        styles=page.ANALYSIS,
-    ).html()
+    ).html(model, facts)
 
 
-def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
-    """Return the section of one text, with its map and, if it `has_table`, its table by layer."""
+def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[str, list[page.Item]]:
+    """Return heading and items of one text: its map and, if it `has_table`, its table by layer."""
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -131,8 +128,8 @@ def _part(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSe
         views=views,
     )
     heading = short_heading(line_label("".join(tokens)))
-    tables = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return page.PageSection(f"{number} · {heading}", [picture, *tables])
+    table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
+    return f"{number} · {heading}", [picture, *table]
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
@@ -268,7 +265,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     # Scales end at 1 or above it, so that they have a width if all values are 0 or undefined.
     high = 1.0 if measure == "probability" else np.nanmax(values, initial=1.0)
     figure = text_map(
-        values.reshape(len(sites), len(tokens)),
+        values,
         [_hover(row) for row in rows.to_dict("records")],
         Colours(0.0, high, MAGNITUDES, is_diverging=False),
         texts=[_cell(row) for row in rows.to_dict("records")],

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
+from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import SERIES_COLOURS, TEMPLATE
 from probekit.results.record import reading_run_file
 from probekit.training.run_files import LOG, LogRow, read_log, read_progress
 

@@ -12,19 +12,19 @@ import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, joined_names, signed
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.report.figures.style import GREY, TEMPLATE, plotly_text
-from probekit.report.maps import maps
-from probekit.report.pages import page
-from probekit.report.pages.table import ResultTable
-from probekit.report.texts import (
+from probekit.report.elements import page
+from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import (
     HIGH,
     capitalised,
     line_label,
-    model_title,
     quote,
     short_heading,
     token_label,
 )
+from probekit.report.figures import maps
+from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair
 
 CAVEAT = (
@@ -176,10 +176,10 @@ def _columns(pair: PatchedPair) -> tuple[str, ...]:
 
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
+    groups: dict[str, page.Group] = {}
+    labels = pair_labels(pair.clean, pair.corrupt)
     families = pair.of_positions["site"].map(site_family)
-    sections: list[page.Item] = []
     for family, rows in pair.of_positions.groupby(families, sort=False):
-        labels = pair_labels(pair.clean, pair.corrupt)
         views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
         picture = page.FigurePart(
             f"{capitalised(family)} by token",
@@ -191,12 +191,11 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             width=8 + 3.0 * len(labels),
             views=views,
         )
-        items: list[page.Item] = [picture, strongest_patches(pair, rows)]
-        if sections:  # the first family is below the answer, without a heading
-            sections.append(page.PageSection(capitalised(family), [page.Group("rows", items)]))
-        else:
-            caveat = page.Paragraph(CAVEAT, "note")
-            sections.append(page.PageSection("", [page.Group("rows", items), caveat], "first"))
+        table = strongest_patches(pair, rows)
+        groups[capitalised(family)] = page.Group("rows", [picture, table])
+    # The first family is below the answer, without a heading.
+    numbers = groups.pop(next(iter(groups)))
+    sections: dict[str, list[page.Item]] = {name: [group] for name, group in groups.items()}
     if len(pair.of_heads):
         heads = pair.of_heads
         views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
@@ -209,8 +208,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             width=9 + 2.9 * (int(heads["head"].max()) + 1),
             views=views,
         )
-        items = [picture, strongest_patches(pair, heads)]
-        sections.append(page.PageSection("Heads", [page.Group("split", items)]))
+        sections["Heads"] = [page.Group("split", [picture, strongest_patches(pair, heads)])]
     if pair.is_estimated:
         title = "Estimated and verified effects"
         points = page.FigurePart(
@@ -221,24 +219,24 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             height=24,
             width=20,
         )
-        sections.append(page.PageSection(title, [points]))
+        sections[title] = [points]
     # Patches that are only estimated have no effect, so that all are ordered by their estimate.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     patches = [_row(pair, row) for row in ordered.to_dict("records")]
     title = f"{len(patches):,} patches, largest first"
-    table = ResultTable(title, _columns(pair), patches, is_sortable=True)
-    sections.append(page.PageSection("All patches", [page.Fold(title, [table])]))
-    return page.Page(
-        eyebrow=["probekit", "activation patching", model_title(model)],
+    every = ResultTable(title, _columns(pair), patches, is_sortable=True)
+    return NetworkPage(
+        subject="activation patching",
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
-        details=[page.Paragraph(pair_detail(pair))],
+        detail=pair_detail(pair),
+        numbers=numbers,
+        caveat=CAVEAT,
         sections=sections,
+        table=("All patches", every),
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
-        facts={"": facts},
-        styles=page.ANALYSIS,
-    ).html()
+    ).html(model, facts)
 
 
 def _views(pair: PatchedPair) -> list[tuple[str, str]]:
@@ -356,7 +354,7 @@ def _patch_map(
         across_title: title of the horizontal axis.
         shown: column that colours show; a key of `SHOWN`.
     """
-    values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
+    values = rows[shown].to_numpy(dtype=float, na_value=np.nan)
     figure = maps.text_map(
         values,
         [_patch_hover(row) for row in rows.to_dict("records")],
@@ -369,7 +367,7 @@ def _patch_map(
         most_texts=maps.MOST_TEXTS * 5,
     )
     if rows["estimate"].notna().any():
-        is_verified = rows["effect"].notna().to_numpy().reshape(values.shape)
+        is_verified = rows["effect"].notna().to_numpy().reshape(len(down), len(across))
         for row, column in np.argwhere(is_verified).tolist():
             maps.frame_cell(figure, column, row)
     return maps.name_colours(figure, SHOWN[shown])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from safetensors.numpy import load_file
 
 from probekit.amounts import percent
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
-from probekit.probes.score.metric_table import METRICS
 from probekit.report.attention.page import (
     EXPLORER_SCRIPTS,
     EXPLORER_STYLES,
@@ -22,55 +20,40 @@ from probekit.report.attention.page import (
     choose_reduction,
 )
 from probekit.report.causes.findings import open_causes, run_answers
-from probekit.report.pages import page, parts
+from probekit.report.elements import page
+from probekit.report.elements.table import Cell, ResultTable
+from probekit.report.elements.texts import MachinePaths, class_label, pieces
+from probekit.report.pages import parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
-from probekit.report.pages.table import Cell, ResultTable
-from probekit.report.pages.wrong_examples import errors_section, examples, load_wrong
+from probekit.report.pages.norms import massive_words, norms_part
+from probekit.report.pages.reliability import reliability_part
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words
 from probekit.report.sentences.tables import (
     CHOSEN_MINUS,
     RULE,
-    cascade_table,
     comparison_table,
-    features_tables,
-    own_sections,
     site_tables,
 )
-from probekit.report.texts import MachinePaths, class_label
 from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
-    MOST_CLASSES,
+    ExampleRecord,
     RunRecord,
     check_finished,
     has_causes_alone,
     open_record,
     reading_run_file,
 )
-from probekit.results.table import (
-    DIFFERENCES,
-    load_table,
-    metric_name,
-    page_table,
-    placed,
-    read_columns,
-    ticks,
-)
-from probekit.results.verdict import Verdict
+from probekit.results.scores import Scores
+from probekit.results.table import DIFFERENCES, metric_name, page_table, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
     "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
     "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
     "for all comparisons."
-)
-FEATURES = (
-    "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
-    "of k features{on_all} uses the first k of this ranking. Share explained: share of a feature's "
-    "variance over {rows} rows that is between labels. Highest mean for: the label with the "
-    "highest mean. The model does not necessarily use a feature that separates the labels."
 )
 
 
@@ -103,30 +86,24 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     if has_causes_alone(run_dir):
         return cause_figures(run_dir)
     record = open_record(run_dir)
-    table = load_table(run_dir / "results.csv")
-    figures = _result_figures(run_dir, table, record)
+    scores = Scores.load(run_dir / "results.csv")
+    figures = _result_figures(run_dir, scores, record)
     # After the first figure, which is the layer curve if there is one.
-    figures[1:1] = cause_figures(run_dir, _layers(table))
-    return figures + ([parts.norms_part(record.norms)] if record.norms else [])
+    figures[1:1] = cause_figures(run_dir, scores.layers)
+    return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _layers(table: pd.DataFrame) -> dict[int, str]:
-    """Return the labels of the layer axis by depth; {} without single sites."""
-    rows = placed(table)
-    return {} if rows.empty else ticks(rows)
-
-
-def _result_figures(run_dir: Path, table: pd.DataFrame, record: RunRecord) -> list[page.FigurePart]:
+def _result_figures(run_dir: Path, scores: Scores, record: RunRecord) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
-    bins = page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [parts.reliability_part(bins, table, record.verdict)]
-    figures = list(parts.result_parts(table, record.verdict, record.control))
-    # Sources and maps over training follow the first figure, the layer curve if there is one.
+    run, bins = parts.Shown(run_dir, scores, record), page_table(run_dir, "reliability.csv")
+    reliable = [] if bins is None else [reliability_part(bins, scores, record.verdict)]
+    figures = list(parts.result_parts(scores, record.verdict, record.control))
+    # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
-        *parts.source_parts(page_table(run_dir, "sources.csv"), record.verdict),
+        *parts.of_analyses("first_figures", run),
         *parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict),
     ]
-    return [*figures, *reliable, *parts.chosen_parts(run_dir, table, record.verdict)]
+    return [*figures, *reliable, *parts.of_analyses("figures", run)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -141,11 +118,10 @@ def report_page(run_dir: Path) -> str:
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
-    table = load_table(run_dir / "results.csv")
+    scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
     attention = _attention(run_dir, record) if record.attention else None
-    wrong = load_wrong(run_dir)
-    figures = parts.with_choices(_result_figures(run_dir, table, record))
+    figures = parts.with_choices(_result_figures(run_dir, scores, record))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -158,34 +134,22 @@ def report_page(run_dir: Path) -> str:
     if first or warnings:  # the page shows the warnings in this section
         sections.append(page.PageSection("", first, "screen"))
     if causes is not None:
-        sections.append(causes_section(run_dir, causes, _layers(table)))
+        sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    for title, shown_table, note in own_sections(run_dir):
-        sections.append(page.PageSection(title, [shown_table, page.Paragraph(note, "note")]))
-    sections += _cascade(run_dir)
-    sections += _sites(run_dir, record, table, paths)
+    run = parts.Shown(run_dir, scores, record)
+    sections += parts.of_analyses("sections", run)
+    sections += parts.of_analyses("curves", run)
+    sections += _sites(run_dir, record, scores, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    # A note replaces the figures that runs with many classes do not have. `fits` gets every kind of
-    # prediction that a metric of classes may need, so that only the kind of labels decides.
-    n_classes, has_matrix = len(record.data.training_labels), (run_dir / "confusion.csv").exists()
-    is_of_classes = METRICS[v.metric].fits("class", {"scores", "probabilities", "alarms"})
-    if is_of_classes and n_classes > MOST_CLASSES and not has_matrix:
-        not_drawn = (
-            f"The data have {n_classes:,} classes. Confusion matrix, scatter plots, cosines of "
-            f"directions and errors are computed for at most {MOST_CLASSES}."
-        )
-        sections.append(page.Paragraph(not_drawn, "note"))
-    sections += _features(run_dir, v)
-    if wrong:
-        sections.append(errors_section(wrong, is_nested=v.is_nested))
+    sections += parts.of_analyses("details", run)
+    sections += parts.of_analyses("examples", run)
     if attention:
-        view = page.View("attention/explorer.html", {"attention": attention})
+        view = page.View("attention/explorer.html", {"attention": attention}, EXPLORER_SCRIPTS)
         sections.append(page.PageSection("Attention", [view]))
     attention_styles = EXPLORER_STYLES if attention else ()
     causes_styles = ("causes.css",) if causes else ()
-    scripts: list[tuple[str, ...]] = [("errors.js",)] if wrong and wrong.probes else []
-    scripts += [EXPLORER_SCRIPTS] if attention else []
+    items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
     config_text = paths.hide(_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
     answer, *others = run_answers(causes, record)
@@ -198,17 +162,17 @@ def report_page(run_dir: Path) -> str:
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=("report.css", *attention_styles, *causes_styles),
-        scripts=scripts,
+        scripts=[one.scripts for one in items if isinstance(one, page.View) and one.scripts],
     ).html()
 
 
 def _sites(
-    run_dir: Path, record: RunRecord, table: pd.DataFrame, paths: MachinePaths
+    run_dir: Path, record: RunRecord, scores: Scores, paths: MachinePaths
 ) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
     v = record.verdict
     differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    tables = site_tables(table, v, reported_differences(differences, v))
+    tables = site_tables(scores, v, reported_differences(differences, v))
     if not tables:
         return
     best, *others = tables
@@ -228,33 +192,10 @@ def _sites(
     yield page.PageSection("All sites", items)
 
 
-def _cascade(run_dir: Path) -> Iterator[page.PageSection]:
-    """Yield the section with cost and true positive rate of a cascade, if there is one."""
-    rows = page_table(run_dir, "cascade.csv")
-    if rows is not None:
-        table = page.Fold("Settings of the cascade", [cascade_table(rows)])
-        yield page.PageSection(
-            "Cascade of words, one site and all sites", [parts.cascade_part(rows), table]
-        )
-
-
-def _features(run_dir: Path, v: Verdict) -> Iterator[page.PageSection]:
-    """Yield the section with the features of k-sparse probes, if there are any."""
-    features = page_table(run_dir, "features.csv")
-    if features is None:
-        return
-    note = FEATURES.format(
-        site=features["site"].iloc[0],
-        over_folds=" over all outer folds" if v.is_nested else "",
-        on_all=", fitted on all rows," if v.is_nested else "",
-        rows="all" if v.is_nested else "the training",
-    )
-    best, *others = features_tables(features)
-    items: list[page.Item] = [best, page.Paragraph(note, "note")]
-    for more in others:
-        n = len(more.rows)
-        items.append(page.Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [more]))
-    yield page.PageSection("Features used by the k-sparse probes", items)
+def _examples(rows: Sequence[ExampleRecord]) -> page.View:
+    """Return a list of examples with their labels and splits; the labelled span is marked."""
+    values = {"rows": rows, "label_text": class_label, "pieces": pieces}
+    return page.View("examples.html", values)
 
 
 def _data(record: RunRecord) -> page.PageSection:
@@ -272,7 +213,7 @@ def _data(record: RunRecord) -> page.PageSection:
     if checks or notes:
         items.append(page.Fold("Data checks and notes", [page.Texts([*checks, *notes])]))
     if data.examples:
-        items.append(page.Fold("Examples", [examples(data.examples)]))
+        items.append(page.Fold("Examples", [_examples(data.examples)]))
     if data.card:
         items.append(page.Fold("Data card", [page.Paragraph(data.card, kind="source")], css="card"))
     return page.PageSection("Data", items)
@@ -307,10 +248,12 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
         if any(one.sentence for one in record.identities.values()):
             items.insert(1, page.Fold("Tensors of the activations", page.pairs_of({"": sentences})))
     if record.norms:
-        norms = parts.norms_part(record.norms)
-        massive = {one.site: text for one in record.norms if (text := parts.massive_words(one))}
+        figure = norms_part(record.norms)
+        massive = {one.site: text for one in record.norms if (text := massive_words(one))}
         title = f"Massive activations: tokens above {MASSIVE:g} times the median norm"
-        items.append(page.Fold(norms.title, [norms, *page.pairs_of({title: massive})], css="norms"))
+        items.append(
+            page.Fold(figure.title, [figure, *page.pairs_of({title: massive})], css="norms")
+        )
     items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
     errors = record.model.relative_errors or {}
     facts = {

@@ -11,23 +11,23 @@ import pandas as pd
 from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
 from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.elements import page
+from probekit.report.elements.style import plotly_text
+from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.style import plotly_text
+from probekit.report.figures.maps import cell_map, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import cell_map, map_cells, map_colours
-from probekit.report.pages import page
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
-from probekit.report.texts import MachinePaths
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
-from probekit.results.selection import measured_metrics, ranked_rows
-from probekit.results.table import differs, load_table, metric_name, only, placed, ticks
+from probekit.results.scores import Scores
+from probekit.results.table import differs, metric_name, only, ticks
 from probekit.results.verdict import Verdict
 
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
@@ -47,7 +47,7 @@ class ShownRun:
         name: title of the run, unique on the page.
         folder: path of its folder.
         record: contents of its run.json, without folders of the machine.
-        table: rows of its results.csv.
+        scores: its scores.
         settings: settings that affect the results, by name.
         facts: settings, digests and versions, by name, without folders of the machine.
         answer: main results, in one line.
@@ -56,7 +56,7 @@ class ShownRun:
     name: str
     folder: Path
     record: RunRecord
-    table: pd.DataFrame
+    scores: Scores
     settings: Mapping[str, str]
     facts: Mapping[str, str]
     answer: str
@@ -81,7 +81,7 @@ class ShownRun:
         """
         check_finished(folder)
         record = open_record(folder)
-        table = load_table(folder / "results.csv")
+        scores = Scores.load(folder / "results.csv")
         config = load_config(folder / "config.yaml")
         paths = MachinePaths.of(config, record.model.source)
         facts = run_facts(config, record)
@@ -89,7 +89,7 @@ class ShownRun:
             name=record.run,  # `load_runs` makes it unique
             folder=folder,
             record=paths.hide_in(record),
-            table=table,
+            scores=scores,
             settings=settings_of(config),
             facts={name: paths.hide(text) for name, text in facts.items()},
             answer=" ".join(run_answers(open_causes(folder), record)),
@@ -174,14 +174,16 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     """
     # Columns in which runs may differ are made equal: the title of a run has its differences.
     tables = [
-        curve_rows(run.table).assign(run=run.name, model="", dataset="", seed=0) for run in runs
+        curve_rows(run.scores).rows.assign(run=run.name, model="", dataset="", seed=0)
+        for run in runs
     ]
     table, metric = pd.concat(tables, ignore_index=True), runs[0].verdict.metric
     # The page has control task and random weights in a table.
-    table = table[~table["target"].isin(["control", "random_weights"])]
-    if metric not in measured_metrics(table):
+    scores = Scores.of(table[~table["target"].isin(["control", "random_weights"])])
+    if metric not in scores.metrics:
         return []
-    drawn = curve_figure(named_by_run(table), metric)
+    named = named_by_run(scores)
+    drawn = curve_figure(named, metric)
     null = ""
     if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
         null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
@@ -198,10 +200,10 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         "Score of each run; horizontal lines are baselines that do not use the model. "
         f"{null}{' '.join(marks)} Runs may have "
         "different test rows; use probekit compare to test the differences of two runs.",
-        description(named_by_run(table), metric),
+        description(named, metric),
         height=facets_height(drawn),
     )
-    cells = _cells_of_common_line(table, metric)
+    cells = _cells_of_common_line(scores, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site
         return [curve]
     depths = sorted(cells["depth"].unique())
@@ -241,22 +243,21 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     return [curve, by_layer]
 
 
-def named_by_run(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with one probe, position and view in all runs if each run has only one.
+def named_by_run(scores: Scores) -> Scores:
+    """Return the scores with one probe, position and view in all runs if each run has only one.
 
     This is decided for each of the three columns by itself. Lines are then named by the titles of
     the runs, which contain settings that differ. At least one run must have a single site.
     """
-    sited = placed(table)
+    sited, equal = scores.sited, scores.rows.copy()
     of_runs = [of_run for _, of_run in sited.groupby("run")]
-    equal = table.copy()
     for column in ("probe", "position", "view"):
         if not any(differs(of_run[column]) for of_run in of_runs):
             equal.loc[sited.index, column] = sited[column].iloc[0]
-    return equal
+    return Scores(equal)
 
 
-def _cells_of_common_line(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _cells_of_common_line(scores: Scores, metric: str) -> pd.DataFrame:
     """Return one cell per run and layer, for the kind of site that most runs probed.
 
     Runs that did not probe it have no cell. Of sites with the same depth, such as resid_pre of a
@@ -265,9 +266,9 @@ def _cells_of_common_line(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     Each run is shown with one kind of probe, position and view: those of its best cross-validated
     score at these sites, or the first ones if it has no such score.
     """
-    cells = map_cells(table, metric)
+    cells = map_cells(scores, metric)
     line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
-    at_line, ranked = only(cells, line=line), only(ranked_rows(table), line=line)
+    at_line, ranked = only(cells, line=line), only(scores.ranked, line=line)
     # The first row of each run: its best one, or without scores the first cell.
     shown = pd.concat([ranked, at_line])[MAP_ROW].drop_duplicates("run")
     return at_line.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])

@@ -14,9 +14,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, first_names, format_number, format_p, percent
-from probekit.report.figures import style
-from probekit.report.pages import page
-from probekit.report.pages.table import Cell, Column, ResultTable
+from probekit.report.elements import page, style
+from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.comparisons import difference_words
 from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
@@ -32,7 +31,7 @@ from probekit.results.study import (
     compared_settings,
     measured_rivals,
 )
-from probekit.results.table import differs, metric_name, placed, site_names, ticks
+from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
@@ -107,7 +106,7 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
         is_constant=found["is_constant"].eq(True),
         result=found["holm"].fillna(""),
         # Sites of given activations are at their layer.
-        depth=placed(rows.assign(head=math.nan))["depth"],
+        depth=by_depth(rows.assign(head=math.nan))["depth"],
     )
     rows["depth"] = rows["depth"].where(rows["site"].str.contains("hook_"), rows["layer"])
     drawn = ["difference", "ci_low", "ci_high", "added"]

@@ -9,12 +9,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, format_p
-from probekit.report.figures import style
-from probekit.report.maps.maps import LEAST_RANGE, Colours, text_map
-from probekit.report.pages import page
+from probekit.chosen.registry import doors
+from probekit.report.elements import page, style
+from probekit.report.elements.texts import capitalised, model_title
+from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
-from probekit.report.sentences.tables import MONITOR, monitor_table
-from probekit.report.texts import capitalised, model_title
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
 
@@ -52,13 +51,11 @@ def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
     others = [place for place in transfer.places() if place != transfer.chosen]
     sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
-    if not transfer.monitors.empty:
-        monitors = only(transfer.monitors, site=transfer.chosen[0], probe=transfer.chosen[1])
-        items: list[page.Item] = [
-            monitor_table(monitors, ("train", "test")),
-            page.Paragraph(MONITOR, "note"),
-        ]
-        sections.append(page.PageSection("Thresholds of the monitor", items))
+    site, probe = transfer.chosen
+    for analysis, section in doors("page", "transferred_section"):
+        if analysis.file in transfer.tables:
+            rows = only(transfer.tables[analysis.file], site=site, probe=probe)
+            sections.append(section(rows))
     if others:
         folds = [
             page.Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)])

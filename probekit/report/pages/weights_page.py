@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from probekit.amounts import counted, percent
-from probekit.report.figures.line_labels import name_traces
-from probekit.report.figures.style import (
+from probekit.report.elements.page import FigurePart, Fold, Group, Page, PageSection, figure_json
+from probekit.report.elements.style import (
     MAGNITUDES,
     SERIES_COLOURS,
     SERIES_MARKERS,
@@ -24,10 +24,10 @@ from probekit.report.figures.style import (
     finite_ends,
     plotly_text,
 )
-from probekit.report.maps.maps import Colours, text_map
-from probekit.report.pages.page import FigurePart, Fold, Group, Page, PageSection, figure_json
-from probekit.report.pages.table import ResultTable
-from probekit.report.texts import model_title
+from probekit.report.elements.table import ResultTable
+from probekit.report.elements.texts import model_title
+from probekit.report.figures.line_labels import name_traces
+from probekit.report.figures.maps import Colours, text_map
 from probekit.results.network import HeadWeights, WeightTensor
 
 METHOD = (

@@ -15,8 +15,8 @@ from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
+from probekit.report.elements.style import LEVELS
 from probekit.report.figures.levels import chance_name
-from probekit.report.figures.style import LEVELS
 from probekit.report.figures.views import position_words
 from probekit.results.verdict import (
     NOT_BETTER,

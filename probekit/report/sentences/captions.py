@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, format_number
+from probekit.amounts import format_number
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import HEADLINE, TARGETS
+from probekit.probes.targets import HEADLINE
+from probekit.report.elements.style import LEVELS, LINES
+from probekit.report.elements.texts import capitalised
 from probekit.report.figures import layer_curve
-from probekit.report.figures.curves import learning_curve_lines, sparse_rows
 from probekit.report.figures.levels import levels
-from probekit.report.figures.style import LEVELS, LINES
-from probekit.report.maps.maps import map_colours
+from probekit.report.figures.maps import map_colours
 from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import nested_line, pooled_ranking
-from probekit.report.texts import capitalised
+from probekit.report.sentences.method import nested_line
 from probekit.results.record import BY_WORD, Control
-from probekit.results.selection import ranked_rows, site_with_head
-from probekit.results.table import (
-    concatenated,
-    differs,
-    metric_name,
-    n_blocks,
-    only,
-    placed,
-    row_tick,
-)
+from probekit.results.scores import Scores, site_with_head
+from probekit.results.table import differs, metric_name, row_tick
 from probekit.results.verdict import Verdict
 
 MOST_NAMES = 12  # cells listed in the description of a map
@@ -54,55 +45,56 @@ AT_OFFSETS = {"word": "Word identity and control use", "group": "Word identity u
 
 
 def caption(
-    table: pd.DataFrame, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
+    scores: Scores, v: Verdict, metric: str = "accuracy", control: Control = BY_WORD
 ) -> str:
     """Return the caption of a layer curve: rows, groups, intervals, probes and seed.
 
     `control` describes the control task.
     """
-    measured = layer_curve.measured_rows(table, metric)
-    task = only(measured, target="task")
-    parts = layer_curve.panels(placed(measured))
+    measured = scores.measured(metric)
+    task = measured.where(target="task")
+    parts = layer_curve.panels(measured.sited)
     of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
     some_unbanded = any(
-        len(layer_curve.banded_series(table, all_series)) < len(all_series)
+        len(layer_curve.banded_series(scores, all_series)) < len(all_series)
         for all_series in of_panels
     )
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     of_line = f", for {line} only; the table has those of the others" if some_unbanded else ""
-    is_ranked = not ranked_rows(table).empty
+    is_ranked = not scores.ranked.empty
     score = metric_name(v.metric)
-    groups = "training" if measured["split"].eq("online").all() else "test"
+    groups = "training" if measured.rows["split"].eq("online").all() else "test"
     # Each sentence, and whether it holds.
     sentences = {
-        f"{_main_name(v)} on the task minus that on the control task. "
+        f"{main_name(v)} on the task minus that on the control task. "
         f"{CONTROLS[control.by]}": METRICS[metric].kind == "difference",
         METRICS[metric].explanation: bool(METRICS[metric].explanation),
-        _measured_on(task, metric, v.is_nested): True,
-        f"One panel for each {layer_curve.panel_unit(placed(measured))}, with the others in grey; "
+        _measured_on(task.rows, metric, v.is_nested): True,
+        f"One panel for each {layer_curve.panel_unit(measured.sited)}, with the others in grey; "
         "all panels share their axes. Horizontal lines: majority class and best other baseline.": (
             len(parts) > 1
         ),
         f"Bands: 95 % intervals for new {groups} groups{of_line}.": bool(
-            task["ci_low"].notna().any()
+            task.rows["ci_low"].notna().any()
         ),
         f"The ring marks the site with the best cross-validated {score} on training rows among "
         "those drawn; test rows were not used for the selection.": is_ranked and not v.is_nested,
-        nested_line(v): HEADLINE in set(measured["target"]),
+        nested_line(v): HEADLINE in set(measured.rows["target"]),
         "resid_pre of a block is resid_post of the block before it and is drawn there.": (
-            bool(task["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
+            bool(task.rows["site"].str.fullmatch(r"blocks\.[1-9]\d*\.hook_resid_pre").any())
         ),
         "Concatenated: one probe on the features of several sites; it is never selected, because "
-        "it does not localise information.": not concatenated(task).empty,
+        "it does not localise information.": not task.concatenated.empty,
         control.why_none: metric == v.metric,
         f"{NULL_BAND}{f' ({v.null})' if v.null else ''}.": bool(
-            layer_curve.null_band(table, placed(measured))
+            layer_curve.null_band(scores, measured.sited)
         ),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds and sentence)
 
 
-def _main_name(v: Verdict) -> str:
+def main_name(v: Verdict) -> str:
+    """Return the title of the main metric with a capital first letter."""
     return capitalised(metric_name(v.metric))
 
 
@@ -110,8 +102,8 @@ def _measured_on(task: pd.DataFrame, metric: str, is_nested: bool) -> str:
     """Return the sentences about the rows, groups, seed and normalisation of a measured metric."""
     name = metric_name(metric)
     unit = unit_of(task["probe"].unique())
-    n_rows, n_groups = _spread(task, "n_test"), _spread(task, "n_groups")
-    n_train, seed = _spread(task, "n_train"), _spread(task, "seed")
+    n_rows, n_groups = spread(task, "n_test"), spread(task, "n_groups")
+    n_train, seed = spread(task, "n_train"), spread(task, "seed")
     is_online = task["split"].eq("online").any()
     # Each sentence, and whether it holds.
     sentences = {
@@ -135,7 +127,7 @@ def map_caption(cells: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> 
     is_difference = METRICS[metric].kind == "difference"
     # Each sentence, and whether it holds.
     sentences = {
-        f"{_main_name(v)} on the task minus that on the control task, which assigns a random "
+        f"{main_name(v)} on the task minus that on the control task, which assigns a random "
         f"label to each {control.by} (Hewitt and Liang 2019).": is_difference,
         _measured_on(cells, metric, v.is_nested): True,
         "Each cell is a separate probe.": True,
@@ -180,7 +172,7 @@ def map_description(cells: pd.DataFrame) -> str:
     )
 
 
-def _spread(rows: pd.DataFrame, column: str) -> str:
+def spread(rows: pd.DataFrame, column: str) -> str:
     """Return the range of a column as text; a single number if all values are equal.
 
     Without values it is "an unknown number of".
@@ -192,16 +184,13 @@ def _spread(rows: pd.DataFrame, column: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
+def description(scores: Scores, metric: str = "accuracy") -> str:
     """Return the text alternative of a layer curve: all values of all lines and levels."""
-    measured = layer_curve.measured_rows(table, metric)
-    rows = placed(measured)
-    blocks = n_blocks(rows)
-    parts = []
-    for name, series in layer_curve.series_of(rows):
+    measured, parts = scores.measured(metric), []
+    for name, series in layer_curve.series_of(measured.sited):
         points: dict[str, list[str]] = {}  # by target
         for row in cast(list[dict[str, Any]], series.to_dict("records")):
-            point = f"{row_tick(row, blocks)} {format_number(row['value'])}"
+            point = f"{row_tick(row, measured.blocks)} {format_number(row['value'])}"
             points.setdefault(row["target"], []).append(point)
         for target, style in LINES.items():
             title = f"{style.label} {name}".strip()
@@ -212,129 +201,7 @@ def description(table: pd.DataFrame, metric: str = "accuracy") -> str:
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
 
 
-def sparse_caption(table: pd.DataFrame, v: Verdict) -> str:
-    """Return the caption of the curve of k-sparse probes."""
-    rows = sparse_rows(table)
-    return (
-        f"{_main_name(v)} of logistic probes on the k features that separate the classes best "
-        "on the training rows; features are selected and probes fitted separately for each k. The "
-        "sites with the best cross-validated scores are drawn; the best one with its 95 % "
-        "interval as a band and its control task. All features: the best other probe at that site."
-        f"{pooled_ranking(v)} Measured on {_spread(rows, 'n_test')} held-out rows in "
-        f"{_spread(rows, 'n_groups')} groups."
-    )
-
-
-def sparse_description(table: pd.DataFrame, v: Verdict) -> str:
-    """Return the text alternative of the curve of k-sparse probes."""
-    rows = only(sparse_rows(table), target="task", metric=v.metric)
-    lines = [
-        (site_with_head(points["site"].iloc[0], points["head"].iloc[0]), points)
-        for _, points in rows.groupby("rank")
-    ]
-    title = f"{_main_name(v)} by number of features"
-    return _lines_in_words(
-        title, lines, lambda row: f"{row['k']:,.0f} {format_number(row['value'])}"
-    )
-
-
-def share_caption(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Return the caption of the curve by share of the reply, given its `share_lines`."""
-    _, rows = lines[0]
-    first, answer = rows.iloc[0], ""
-    if rows["p"].notna().all():
-        later = rows.iloc[::-1]
-        above = later["share"][later["p"].lt(LEVEL).cummin()]
-        answer = "At the last share the score is not above that with exchanged labels (p ≥ "
-        if len(above):
-            since = f"{100 * above.min():g} %"
-            answer = f"From {since} on, the score is above that with exchanged labels (each p < "
-        answer += f"{LEVEL:g}, adjusted for all sites and shares). "
-    return (
-        f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
-        "selected over all shares, read at the token at each share of a reply; 0 % is the last "
-        "token before it. At each share the baselines read the prompt and the reply up to that "
-        "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
-        "which are prompts unless the data assign others; at each share alone, not adjusted for "
-        "the number of shares."
-    )
-
-
-def share_description(lines: Sequence[tuple[str, pd.DataFrame]]) -> str:
-    """Return the text alternative of the curve by share of the reply, given its `share_lines`."""
-    parts = []
-    for name, rows in lines:
-        values = (
-            f"{100 * row['share']:g} % {format_number(row['value'])}" for _, row in rows.iterrows()
-        )
-        parts.append(f"{TARGETS[name].title}: {', '.join(values)}")
-    return f"Score by share of the reply. {'; '.join(parts)}."
-
-
-def learning_curve_caption(table: pd.DataFrame, v: Verdict) -> str:
-    """Return the caption of the learning curves."""
-    (_, rows), *_ = learning_curve_lines(table)
-    assert v.best is not None  # without a selected site there is no line
-    return (
-        f"{_main_name(v)} at {v.best.name} on {_spread(rows, 'n_test')} held-out rows in "
-        f"{_spread(rows, 'n_groups')} groups, by number of training rows. Training samples consist "
-        "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
-        "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
-        f"{pooled_ranking(v)}"
-    )
-
-
-def learning_curve_description(table: pd.DataFrame, v: Verdict) -> str:
-    """Return the text alternative of the learning curves."""
-    title, lines = f"{_main_name(v)} by number of training rows", learning_curve_lines(table)
-    return _lines_in_words(
-        title, lines, lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
-    )
-
-
-def reliability_caption(bins: pd.DataFrame, table: pd.DataFrame, v: Verdict) -> str:
-    """Return the caption of the reliability diagram, with Brier score and calibration error."""
-    test = only(table, target="task", split="test")
-    scores = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
-    return (
-        "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
-        "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
-        f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, scores))}. "
-        "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
-        f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
-    )
-
-
-def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
-    """Return Brier score and calibration error of the probe with these bins; "" without any."""
-    first = bins.iloc[0]
-    key = {name: str(first[name]) for name in ("probe", "site", "position")}
-    rows = only(test, **key)
-    # Sites without heads have NaN, which equals nothing.
-    is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
-    titles = {"brier": "Brier score", "ece": "calibration error"}
-    scores = [
-        f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
-        for metric, title in titles.items()
-        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
-    ]
-    return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
-
-
-def reliability_description(bins: pd.DataFrame) -> str:
-    """Return the text alternative of the reliability diagram."""
-    return _lines_in_words(
-        "Accuracy against confidence",
-        bins.groupby("probe", sort=False),
-        lambda row: (
-            f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
-            f"({row['n_rows']:,.0f} rows)"
-        ),
-    )
-
-
-def _lines_in_words(
+def lines_in_words(
     title: str, lines: Iterable[tuple[Any, pd.DataFrame]], words: Callable[[pd.Series], str]
 ) -> str:
     """Return the text alternative of lines, given by name and points, with words for a point."""

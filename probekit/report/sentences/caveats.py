@@ -1,7 +1,7 @@
 """Warnings of a run: one sentence for each reason to doubt the result at the selected site.
 
 Sentences about the data are findings, made before the run by `probekit.data.checks.checks` and
-`probekit.pipeline.experiment.record`; this module makes those about the scores.
+`probekit.pipeline.measure.record`; this module makes those about the scores.
 """
 
 from __future__ import annotations

@@ -5,35 +5,27 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.elements.texts import class_label
 from probekit.report.figures.layer_curve import series_of
-from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
-from probekit.report.texts import class_label
 from probekit.results.record import BY_WORD, Control
-from probekit.results.selection import site_with_head
+from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import (
-    OF_RULES,
     SAME_FEATURES,
-    concatenated,
     metric_name,
-    n_blocks,
-    of_all_folds,
-    page_table,
-    placed,
     row_tick,
 )
 from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
@@ -211,18 +203,18 @@ class SiteRow:
 
 
 def site_tables(
-    table: pd.DataFrame, v: Verdict, differences: Mapping[str, Rival] = MappingProxyType({})
+    scores: Scores, v: Verdict, differences: Mapping[str, Rival] = MappingProxyType({})
 ) -> list[ResultTable]:
     """Return the table of all sites; of more than `MOST_ROWS`, the best and the others.
 
     Of several tables, the rows are in the order of the cross-validated score.
 
     Args:
-        table: Rows of results.csv.
+        scores: The scores of the run.
         v: The verdict of the run.
         differences: Differences of the reported score, by the other's name in differences.csv.
     """
-    rows = site_rows(table, v)
+    rows = site_rows(scores, v)
     compared = _compared(list(differences.values()), list(differences))
     found = {name: (difference, p.text) for name, _, difference, p in compared}
     for row in rows:
@@ -252,7 +244,7 @@ def site_tables(
     ]
 
 
-def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
+def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
     """Return a line for each test score of the task at a site, by series, then by depth.
 
     Concatenated sites, which have no depth, come last. If any site is a single head, lines are by
@@ -261,11 +253,8 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
     times_chosen = Counter(
         (choice.name, choice.position, choice.probe, choice.view) for choice in v.choices
     )
-    table = of_all_folds(table)
-    # Depths are objects, so that concatenated sites can have None.
-    placed_rows = placed(table).astype({"depth": object})
-    sited = pd.concat([placed_rows, concatenated(table).assign(depth=None)])
-    blocks, rows = n_blocks(placed_rows), list[SiteRow]()
+    scores, rows = scores.of_all_folds, list[SiteRow]()
+    sited = pd.concat([scores.sited, scores.concatenated])
     for name, series in series_of(sited) if len(sited) else ():
         # The rows on the same features, by target, split and metric.
         measured: dict[tuple[str, ...], dict[tuple[str, str, str], Mapping[str, Any]]] = {}
@@ -284,7 +273,7 @@ def site_rows(table: pd.DataFrame, v: Verdict) -> list[SiteRow]:
                 n = times_chosen[site, task["position"], task["probe"], task["view"]]
                 by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
                 line = SiteRow(
-                    layer=NONE if task["depth"] is None else row_tick(task, blocks),
+                    layer=NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks),
                     site=site,
                     series=name,
                     probe=task["probe"],
@@ -337,7 +326,6 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
     return value, interval
 
 
-MOST_FEATURES = 20  # shown without unfolding the table
 # Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
 _FORMATS: Mapping[str, Callable[..., str]] = {
     **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
@@ -352,12 +340,12 @@ _FORMATS: Mapping[str, Callable[..., str]] = {
 }
 # Heading of a column -> its column of a file; an interval in the file follows its number.
 Columns: TypeAlias = Mapping[Column | str, str]
-_TESTED: Columns = {"difference": "difference", "p": "p"}
-_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
+TESTED: Columns = {"difference": "difference", "p": "p"}
+TEST_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
 
 
-def _written(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
-    """Return rows of a file as a table with these columns."""
+def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: Any) -> ResultTable:
+    """Return rows of a file as a table with these columns, and other options of `ResultTable`."""
     parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
     cells = [
         tuple(
@@ -366,145 +354,4 @@ def _written(title: str, columns: Columns, rows: pd.DataFrame) -> ResultTable:
         )
         for row in rows.to_dict("records")
     ]
-    return ResultTable(title, list(columns), cells, css="narrow")
-
-
-def rules_table(rules: pd.DataFrame) -> ResultTable:
-    """Return the rules by which an aggregated probe may score a text, in the order of the file.
-
-    Args:
-        rules: rows of aggregation.csv.
-    """
-    metric = metric_name(str(rules["metric"].iloc[0]))
-    columns: dict[Column | str, str] = {"rule": "rule", f"{metric}, cross-validated": "value"}
-    if rules["n_equal"].notna().any():  # of more labels only the score
-        columns |= {title: name for name, title in OF_RULES.items()}
-        columns["texts of equal length"] = "n_equal"
-    starred = rules["rule"] + np.where(rules["is_selected"], " *", "")
-    return _written("Rules that score a text", columns, rules.assign(rule=starred))
-
-
-def features_tables(features: pd.DataFrame) -> list[ResultTable]:
-    """Return the features that k-sparse probes selected, best first; from the 21st in a second one.
-
-    Args:
-        features: rows of features.csv.
-    """
-    columns: Columns = {
-        "rank": "rank",
-        Column("feature", "site", "code"): "feature",
-        "smallest k": "k",
-        "share explained": "share",
-        Column("highest mean for", "site"): "label",
-    }
-    return [
-        replace(_written(title, columns, shown), is_sortable=True, head=1)
-        for title, shown in (
-            ("Table of the best features", features[:MOST_FEATURES]),
-            ("Table of the next features", features[MOST_FEATURES:]),
-        )
-        if len(shown)
-    ]
-
-
-STACK = (
-    "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
-    "those of probes that were not fitted on the row. The single site was chosen by "
-    "cross-validation, without the test rows. A better stack need not read more than one site "
-    "contains: the mean of several probes has less noise than one of them."
-)
-
-
-def stack_table(rows: pd.DataFrame) -> ResultTable:
-    """Return the scores of a stack and of the best single site, given the rows of stack.csv."""
-    columns: Columns = {"metric": "metric", "stack": "value", "best single site": "single"}
-    rows = rows.rename(columns={"ci_low": "value_low", "ci_high": "value_high"})
-    return _written("Table of the stack of all sites", {**columns, **_TESTED}, rows)
-
-
-LEAKAGE = (
-    "The selected probe is not fitted again. It reads the test texts without their cues and, to "
-    "compare, without as many random other words (mean of {n_draws} draws). {n_changed:,} of the "
-    "{n_test:,} texts have cues; {n_left_out:,} more are left out, because a cue is at the probed "
-    "token, the token would change, or there are too few other words. If the score is worse "
-    "without the cues than without other words, it depends more on the cues."
-)
-
-
-def leakage_table(rows: pd.DataFrame) -> ResultTable:
-    """Return the scores with and without cues, given the rows of leakage.csv."""
-    columns: Columns = {
-        "metric": "metric",
-        "all words": "value",
-        "without cues": "without_cues",
-        "without others": "without_others",
-    }
-    return _written("Table of scores without cues", {**columns, **_TESTED}, rows)
-
-
-CASCADE = (
-    "Each stage (words of the text, the best single site, all sites) passes the rows close to its "
-    "alarm threshold on to the next one. Cost: mean share of the network's blocks that is computed "
-    "for a test row; words cost nothing. Each setting has one threshold, which allows the false "
-    "positive rate (FPR) on training rows. Settings are chosen on held-out scores of these rows: "
-    "each adds the most true positives (TPR) per cost to the one before it. The same rows fix "
-    "settings and thresholds: with few negatives, the test FPR may be higher than requested."
-)
-
-
-def cascade_table(rows: pd.DataFrame) -> ResultTable:
-    """Return cost and rates of the settings of a cascade, given the rows of cascade.csv."""
-    columns: Columns = {"setting": "setting", "requested FPR": "fpr", "cost": "cost"}
-    return _written("Table of the cascade", {**columns, **_RATES}, rows)
-
-
-MONITOR = (
-    "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
-    "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
-    "negatives that are not among the data; each group counts once. Test rows were not used for "
-    "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
-    "the negatives of the test rows are of another kind."
-)
-
-
-def monitor_table(rows: pd.DataFrame, places: Sequence[str] = ()) -> ResultTable:
-    """Return the thresholds of a monitor with their bounds and rates.
-
-    Args:
-        rows: rows of monitor.csv.
-        places: columns that the table also shows, such as the training and test set.
-    """
-    columns: Columns = {
-        **dict(zip(places, places, strict=True)),
-        "requested FPR": "fpr",
-        "threshold": "threshold",
-        "false positives": "false_positives",
-        "upper bound": "fpr_bound",
-        **_RATES,
-    }
-    counts = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
-    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in counts]
-    return _written("Table of thresholds", columns, rows.assign(false_positives=texts))
-
-
-RULES = (
-    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
-    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
-    "texts of both labels at each length. Correlation with length: rank correlation within labels."
-)
-
-# Tables that have a section of their own: file, title, table and note.
-_SECTIONS: Sequence[tuple[str, str, Callable[[pd.DataFrame], ResultTable], str]] = (
-    ("monitor.csv", "Thresholds of the monitor", monitor_table, MONITOR),
-    ("stack.csv", "Stack of all sites", stack_table, STACK),
-    ("leakage.csv", "Scores without the cues", leakage_table, LEAKAGE),
-    ("aggregation.csv", "Rules that score a text", rules_table, RULES),
-)
-
-
-def own_sections(run_dir: Path) -> Iterator[tuple[str, ResultTable, str]]:
-    """Yield title, table and note of each section that only some runs have."""
-    for file, title, drawn, note in _SECTIONS:
-        table = page_table(run_dir, file)
-        if table is not None:
-            yield title, drawn(table), note.format(**table.iloc[0])
+    return ResultTable(title, list(columns), cells, css="narrow", **options)

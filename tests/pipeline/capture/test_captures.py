@@ -7,7 +7,7 @@ import pytest
 from probekit import memory
 from probekit.activations import capture as capturing
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.experiment import source
+from probekit.pipeline.engines import network
 from probekit.pipeline.experiment.validate import validate
 from tests.activations.captures import files
 from tests.pipeline.planted import QUICK
@@ -27,8 +27,8 @@ def made(monkeypatch):
         sizes.append(network.is_in_memory)
         return network
 
-    made, sizes, build = [], [], source.target_network
-    monkeypatch.setattr(source, "target_network", target_network)
+    made, sizes, build = [], [], network.target_network
+    monkeypatch.setattr(network, "target_network", target_network)
     return sizes
 
 

@@ -16,7 +16,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
 from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
 from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
@@ -154,26 +154,6 @@ def test_several_workers_require_exclusive_creation(tmp_path, monkeypatch):
         captured(load(tmp_path), tmp_path, Heard(), "memory://crews")
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "message"),
-    [
-        ("cache scale.yaml --address auto", 2, "--engine ray"),
-        ("cache scale.yaml --threads 2", 2, "--workers"),
-        ("cache scale.yaml --workers -1", 2, "--workers"),
-        ("cache scale.yaml --workers 2 --device cuda:77", 2, "--device cuda:77"),
-        ("worker nowhere", 3, "does not exist"),
-        ("worker nowhere --device nonsense", 3, "does not exist"),
-    ],
-)
-def test_each_error_prints_one_message(tmp_path, call, monkeypatch, command, code, message):
-    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "caches"))
-    write_experiment(tmp_path)
-    done = call(*command.split())
-    assert done.code == code, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_plan_equals_numbers_computed_by_hand():
     numbers = plan_tokens("gpt2", 10_240_000, sites=["blocks.*.hook_resid_post"], device="cuda:1")
     assert (numbers["device"], numbers["tokens_of_a_batch"]) == ("cuda", 16_384)
@@ -205,7 +185,7 @@ def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, o
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_capture(experiment, prepare(experiment))
+    numbers = plan_capture(prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)

@@ -9,10 +9,10 @@ import pytest
 
 from probekit.activations.capture import Captured, Work
 from probekit.errors import ConfigError, MissingError, StoreError
-from probekit.pipeline.capture import ray_workers
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.capture.jobs import work_at
-from probekit.pipeline.capture.ray_workers import by_ray, tasks_by_ray
+from probekit.pipeline.experiment import ray_workers
+from probekit.pipeline.experiment.ray_workers import by_ray, tasks_by_ray
 from tests.activations.captures import files
 from tests.pipeline.planted import QUICK
 from tests.pipeline.scale import N_SHARDS, Heard, load

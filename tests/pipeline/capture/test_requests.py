@@ -16,7 +16,7 @@ from probekit.model.families.table import load_model
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.capture.jobs import put_job
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.model.families.configurations import rows
 from tests.pipeline.planted import QUICK, QUICK_SITES
@@ -161,7 +161,7 @@ def test_only_shards_remain_of_an_import_of_wrong_files(
 ):
     in_small_shards(monkeypatch)
     right = imported(planted, tmp_path / "right", write_requests(tmp_path / "served", served))
-    ids = prepare(planted.load(*QUICK)).ids
+    ids = prepare(planted.load(*QUICK)).texts.ids
     identified = np.linspace(0, len(ids) - 1, 32).astype(int)
     rows = right.shards[0 if fault == "another row" else -1]
     text = next(ids[row].tobytes() for row in rows if row not in identified)
@@ -286,7 +286,7 @@ def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_pat
 
 
 def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tmp_path):
-    first = prepare(planted.load(*QUICK)).ids[0].tobytes()
+    first = prepare(planted.load(*QUICK)).texts.ids[0].tobytes()
     wrong = [(ids, x.flip(2) if ids.tobytes() == first else x) for ids, x in served]
     message = refusal(planted, tmp_path, write_requests(tmp_path / "wrong", wrong))
     assert f"only 31 of 32 rows are those of {SITE}" in message
@@ -335,7 +335,7 @@ def test_texts_without_a_request_are_counted_and_may_be_skipped(planted, served,
     skip = f"capture.requests={{folder: {folder}, missing: skip}}"
     store = imported(planted, tmp_path, folder, skip)
     assert store.n_rows == 90
-    notes = prepare(load(planted, folder, skip)).dataset.notes
+    notes = prepare(load(planted, folder, skip)).design.dataset.notes
     assert "skipped: 6 of 96 texts have no hidden states" in notes
 
 
@@ -365,7 +365,8 @@ def test_hidden_states_of_transformers_are_read(planted, tmp_path):
     model = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()
     folder, experiment = tmp_path / "transformers", planted.load(*QUICK)
     folder.mkdir()
-    for number, ids in enumerate({ids.tobytes(): ids for ids in prepare(experiment).ids}.values()):
+    of_text = {ids.tobytes(): ids for ids in prepare(experiment).texts.ids}
+    for number, ids in enumerate(of_text.values()):
         tokens = torch.from_numpy(ids)
         with torch.no_grad():
             states = model(tokens[None], output_hidden_states=True).hidden_states

@@ -10,7 +10,7 @@ import pytest
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.pages.transfer_page import cosine_map, score_map
@@ -131,7 +131,7 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
     away = found.scores[found.scores["train"] != found.scores["test"]]
     assert away["known_groups"].eq(0).all()
     trained, tested = (
-        prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"]))
+        prepare(load_experiment(folder / f"{name}.yaml", ["split.seed=1"])).design
         for name in ("same", "again")
     )
     known = set(trained.texts[trained.splits[0].train])

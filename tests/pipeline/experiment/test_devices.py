@@ -9,7 +9,7 @@ from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.experiment.model import dtype_on
 from probekit.pipeline.capture.captures import capture_only, plan_capture
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from tests.activations.captures import files
@@ -59,7 +59,7 @@ def test_untrained_networks_and_weights_larger_than_the_gpus_are_captured(own, g
 
 def test_plan_equals_the_files_and_bytes_of_a_capture_on_gpus(own, gpus):
     experiment = own.load(*QUICK)
-    numbers = plan_capture(experiment, prepare(experiment), "cuda:0,cuda:1")
+    numbers = plan_capture(prepare(experiment, How("cuda:0,cuda:1")), "cuda:0,cuda:1")
     capture_only(experiment, cache_root=own.folder / "caches", device=DEVICES)
     there = [path for path in (own.folder / "caches").rglob("*") if path.is_file()]
     assert numbers["files"] == len(there)

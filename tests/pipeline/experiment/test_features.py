@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from probekit.activations.capture import Captured
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment import source as source_module
-from probekit.pipeline.experiment.prepare import find_features, prepare
-from probekit.pipeline.experiment.rows import normalized
-from probekit.pipeline.experiment.source import TASK, ModelSource
+from probekit.pipeline.engines import network as network_module
+from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import CapturedRows
+from probekit.pipeline.engines.table import prepare
+from probekit.pipeline.setup.design import normalized
+from probekit.pipeline.setup.texts import find_features
 from tests.activations.captures import capture
 from tests.model.gpt2_sites import select
 from tests.pipeline.texts import text_of
@@ -32,14 +33,13 @@ def experiment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def store(experiment, tmp_path_factory):
     model, root = GPT2.from_pretrained("mini"), tmp_path_factory.mktemp("cache")
-    prepared = prepare(experiment())
-    return capture(model, "", prepared.ids, prepared.plan, prepared.sites, root=root).store
+    texts = prepare(experiment()).texts
+    return capture(model, "", texts.ids, texts.plan, texts.sites, root=root).store
 
 
 def source_of(store, experiment):
     """A source that reads the rows of a store."""
-    captured = {TASK: Captured(store, 0, 0, "")}
-    return ModelSource(experiment=experiment, rows=None, models=None, captured=captured)
+    return CapturedRows(experiment, {TASK: store})
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
         sites += find_features(experiment(lists), GPT2.from_pretrained("mini").config)[-1:]
         sites += chosen("blocks.1.attn.hook_z[head=2]")
     expected = [whole.block(site)[:] for site in sites]
-    monkeypatch.setattr(source_module, "LOADED_BYTES", 0)
+    monkeypatch.setattr(network_module, "LOADED_BYTES", 0)
     for site, values in zip(sites, expected, strict=True):
         rows = whole.block(site)
         assert (rows.is_mapped, rows.dtype) == (True, values.dtype)
@@ -113,7 +113,7 @@ def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
 
 
 def test_sites_used_only_in_a_concatenation_are_captured(experiment):
-    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]"))
+    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]")).texts
     assert [site for site in found.sites if "mlp" in site] == [
         f"blocks.{layer}.hook_mlp_out" for layer in range(6)
     ]

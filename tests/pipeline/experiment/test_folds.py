@@ -7,14 +7,14 @@ import pytest
 from probekit.cli.show.results import show_results
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.record import data_facts, findings
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.record import data_facts, findings
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
-from probekit.results.selection import chosen_row, fold_choices, main_metric
+from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
 from tests.pipeline.planted import FAST, Planted
 from tests.pipeline.texts import text_of
@@ -58,12 +58,12 @@ def score(table, **where):
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
     experiment = load()
     prepared = prepare(experiment)
-    (prober,) = make_probers(experiment, prepared)
+    (prober,) = make_probers(experiment, prepared.design)
     confusion = pd.read_csv(nested.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score(table, target="chosen"))
     assert confusion["n"].sum() == len(prober.test_rows) == 96
-    chosen = [row["site"] for row in fold_choices(table)]
+    chosen = [row["site"] for row in Scores.of(table).choices]
     assert len(set(chosen)) > 1
     validation = only(table, target="task", split="validation").dropna(subset="fold")
     for fold, site in enumerate(chosen):
@@ -83,11 +83,11 @@ def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
 
 def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):
     final = SavedProbe.load(nested.folder / "probes" / "final")
-    row = chosen_row(table)
+    row = Scores.of(table).chosen
     assert final.facts.sites == (row["site"],)
     assert not final.facts.is_tested
     assert final.facts.metrics == {}
-    (prober,) = make_probers(load(), prepare(load()))
+    (prober,) = make_probers(load(), prepare(load()).design)
     assert np.array_equal(prober.saved_rows.rows, np.arange(96))
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
@@ -151,7 +151,7 @@ def test_folds_choose_among_kinds_too(go):
         "model.random_weights=false",
     )
     table = load_table(several.results)
-    chosen = fold_choices(table)
+    chosen = Scores.of(table).choices
     validation = only(table, target="task", split="validation").dropna(subset="fold")
     for row in chosen:
         own = validation[validation["fold"] == row["fold"]]
@@ -170,12 +170,12 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metri
     at_noun = ("data.file=repeated.csv", "tokens.position={at: index, index: 2}")
     few = ("model.random_weights=false", f"probe.metric={metric}")
     table = load_table(go(*few, *at_noun, page=False).results)
-    assert main_metric(table) == metric
+    assert Scores.of(table).metric == metric
     validated = only(table, split="validation", target="task")
     assert set(validated["metric"]) == {metric}
     of_fold = validated[validated["fold"] == 0]["value"]
     best = of_fold.min() if metric == "brier" else of_fold.max()
-    assert fold_choices(table)[0]["value"] == best
+    assert Scores.of(table).choices[0]["value"] == best
     rows = only(table, split="test", target="chosen").set_index("metric")
     assert rows.loc[metric, "positive"] == "red"
     control = only(table, split="test", target="chosen_control", metric=metric).iloc[0]
@@ -188,20 +188,20 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metri
 
 
 def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
-    prepared = prepare(load("data.file=twice.csv"))
-    found = {one.code: one.message for one in findings(prepared, make_probers(load(), prepared))}
+    design = prepare(load("data.file=twice.csv")).design
+    found = {one.code: one.message for one in findings(design, make_probers(load(), design))}
     assert "in 3 of 3 outer folds" in found["duplicates-across"]
     experiment = load("data.file=twice.csv", "split.drop_repeated=true")
-    prepared = prepare(experiment)
-    probers = make_probers(experiment, prepared)
-    for split in prepared.splits:
-        train, test = (set(prepared.texts[rows]) for rows in (split.train, split.test))
+    design = prepare(experiment).design
+    probers = make_probers(experiment, design)
+    for split in design.splits:
+        train, test = (set(design.texts[rows]) for rows in (split.train, split.test))
         assert test
         assert not train & test
     for rows in (np.sort(probers[0].test_rows), probers[0].saved_rows.rows):
         assert np.array_equal(rows, np.arange(96))
-    assert "duplicates-across" not in {one.code for one in findings(prepared, probers)}
-    facts = data_facts(prepared, probers, None, [])
+    assert "duplicates-across" not in {one.code for one in findings(design, probers)}
+    facts = data_facts(design, probers, None, [])
     assert any(note.startswith("removed: 96 examples") for note in facts.notes)
     assert sum(facts.labels["all folds"].values()) == 96
     assert facts.groups == {"all folds": 12}
@@ -221,10 +221,10 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     result = runs(metric)
     table = load_table(result.results)
     assert set(table["main_metric"]) == {name}
-    assert main_metric(table) == name
+    assert Scores.of(table).metric == name
     assert set(table["positive"]) == {result.record["positive"]} == {"red"}  # of two the second
     assert set(only(table, split="validation")["metric"]) == {name}
-    chosen, ranked = chosen_row(table), only(table, split="validation", target="task")
+    chosen, ranked = Scores.of(table).chosen, only(table, split="validation", target="task")
     best = ranked["value"].min() if metric == "brier" else ranked["value"].max()
     assert chosen["value"] == best
     verdict = result.record["verdict"]
@@ -232,7 +232,7 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     assert verdict["best"]["site"] == chosen["site"]
     assert set(read_columns(result.folder / "differences.csv", DIFFERENCES)["metric"]) == {name}
     assert (title if title != "accuracy" else " % ") in result.answer
-    first = next(result_parts(table, result._record.verdict))
+    first = next(result_parts(Scores.of(table), result._record.verdict))
     assert first.is_open
     assert first.title.startswith(title[0].upper() + title[1:])
     show_results(result)

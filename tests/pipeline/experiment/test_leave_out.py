@@ -6,9 +6,8 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.given.source import read_given
 from probekit.pipeline.measure.probers import make_probers
 from probekit.probes.score.metrics import ClassPredictions, auroc
 from probekit.probes.score.scored import Predictor
@@ -95,9 +94,9 @@ def test_the_page_draws_each_source_with_its_score_inside(result, sources):
 
 
 def test_scores_inside_the_sources_are_of_the_same_rows(made):
-    source = read_given(made.load())
-    (prober,) = make_probers(source.experiment, source.rows)
-    site = prober.site(source.block(source.rows.selections[0]))
+    source = prepare(made.load())
+    (prober,) = make_probers(source.experiment, source.design)
+    site = prober.site(source.activations.block(source.selections[0]))
     inside = site.predictions[Predictor("logistic", "within_sources")]
     assert np.array_equal(inside.truth, prober.truth_of("logistic"))
     # Each row is predicted by the fit that was not fitted on its fold of groups.
@@ -121,17 +120,17 @@ def test_each_source_is_tested_once_by_probes_of_the_others(planted, own, drop):
     assert experiment.split.folds == 5
     prepared = prepare(experiment)
     verbs = rows["verb"].to_numpy()
-    assert [set(verbs[split.test]) for split in prepared.splits] == [
+    assert [set(verbs[split.test]) for split in prepared.design.splits] == [
         {verb} for verb in sorted(set(verbs))
     ]
-    for split in prepared.splits:
+    for split in prepared.design.splits:
         assert not set(verbs[split.test]) & set(verbs[split.train])
         assert len(split.test) + len(split.train) == len(rows)
-    tested = np.concatenate([split.test for split in prepared.within])
+    tested = np.concatenate([split.test for split in prepared.design.within])
     assert np.array_equal(np.sort(tested), np.arange(len(rows)))
-    assert all(len(set(verbs[split.test])) == 4 for split in prepared.within)
+    assert all(len(set(verbs[split.test])) == 4 for split in prepared.design.within)
     in_memory = own.load(*QUICK, "split.leave_out=verb", "data.format=memory", "data.file=null")
-    assert len(prepare(in_memory.with_data(rows)).splits) == 4
+    assert len(prepare(in_memory.with_data(rows)).design.splits) == 4
 
 
 MISTAKES = {
@@ -149,7 +148,7 @@ MISTAKES = {
 def test_sources_that_cannot_be_left_out_are_refused(made, mistake, snapshot):
     made.write(MISTAKES[mistake](made.rows))
     with pytest.raises(DataError) as error:
-        read_given(made.load())
+        prepare(made.load())
     assert str(error.value).replace(str(made.folder), "") == snapshot
 
 

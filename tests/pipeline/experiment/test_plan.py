@@ -1,6 +1,5 @@
 """Plans: the schedule of workers, what limits a run, and the command."""
 
-import json
 import re
 import shlex
 from dataclasses import replace
@@ -20,7 +19,7 @@ from probekit.pipeline.experiment.plan import (
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from tests.pipeline.planted import QUICK, YAML, write_rows
+from tests.pipeline.planted import QUICK
 
 
 def prober_of(n_rows=400, **settings):
@@ -112,20 +111,19 @@ def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
 
     monkeypatch.setattr(planning, "_seconds", seconds)
     monkeypatch.setattr(planning, "_FEWEST_NUMBERS", 800)
-    baselines, *sites = task_seconds([prober_of(1600)], [8, 16], n_networks=2)
+    baselines, *sites = task_seconds([prober_of(1600)], [8, 16], 2, limit=200.0)
     assert (baselines, sites) == (1, [2 + 2 * 8 * 16, 2 + 2 * 16 * 16])
     assert max(measured) == 400
     monkeypatch.setattr(planning, "_MOST_FEATURES", 4)
     monkeypatch.setattr(planning, "_MOST_NUMBERS", 1)
-    monkeypatch.setattr(planning, "_LIMIT", 1e9)
-    (_, wide) = task_seconds([prober_of(1600)], [16], n_networks=100)
+    (_, wide) = task_seconds([prober_of(1600)], [16], 100, limit=1e9)
     assert wide == pytest.approx(100 * 16 * 16, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "attention_pooled"])
 def test_every_kind_is_measured(kind):
     prober = prober_of(kinds=(ProbeSpec(kind),), C=(1.0,), max_iter=5)
-    assert min(task_seconds([prober], [4, 8], n_networks=2)[1:]) > 0
+    assert min(task_seconds([prober], [4, 8], 2, limit=1.0)[1:]) > 0
 
 
 def test_a_run_is_planned(planted):
@@ -142,17 +140,3 @@ def test_cluster_page_shows_the_output_of_the_command(repository, call):
     assert len(shown) == 2
     for command, text in shown:
         assert call(*shlex.split(command)[1:]) == (0, text, "")
-
-
-def test_wrong_options_are_refused(tmp_path, call):
-    write_rows(tmp_path / "rows.csv")
-    (tmp_path / "planted.yaml").write_text(YAML)
-    assert (
-        "--tokens is for a MODEL" in call("plan", tmp_path / "planted.yaml", "--tokens", 5).stderr
-    )
-    assert "--set requires a FILE" in call("plan", "gpt2", "--tokens", 5, "--set", "a=1").stderr
-    assert "number of tokens" in call("plan", "gpt2").stderr
-    assert "--devices requires" in call("plan", "gpt2", "--tokens", 5, "--devices", 2).stderr
-    assert "--device warp" in call("plan", tmp_path / "planted.yaml", "--device", "warp").stderr
-    numbers = json.loads(call("plan", "gpt2", "--tokens", 5, "--json").stdout)
-    assert (numbers["hours"], numbers["bottleneck"]) == ({"capture": None}, {"capture": None})

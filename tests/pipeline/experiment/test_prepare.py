@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.rows import last_word
+from probekit.pipeline.engines.table import prepare
+from probekit.pipeline.setup.design import last_word
 from tests.pipeline.texts import text_of
 
 TABLE = text_of("rows.yaml")
@@ -22,26 +22,27 @@ def trees(tmp_path):
 
 def test_word_position_is_the_last_piece(trees):
     prepared = prepare(trees)
-    assert prepared.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
-    assert prepared.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
-    assert len(prepared.splits[0].train) == 9
-    assert len(prepared.splits[0].test) == 6
-    for row, example in enumerate(prepared.plan.example):
-        tokens = prepared.tokens[example]
-        (at,) = prepared.plan.positions[prepared.plan.offsets[row] : prepared.plan.offsets[row + 1]]
-        assert tokens.offsets[at, 1] == prepared.dataset.examples[example].span[1]
-    assert len(prepared.tokens[2].ids) > 5  # BOS, and a long word of several pieces
+    design, texts = prepared.design, prepared.texts
+    assert design.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
+    assert design.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
+    assert len(design.splits[0].train) == 9
+    assert len(design.splits[0].test) == 6
+    for row, example in enumerate(texts.plan.example):
+        tokens = texts.tokens[example]
+        (at,) = texts.plan.positions[texts.plan.offsets[row] : texts.plan.offsets[row + 1]]
+        assert tokens.offsets[at, 1] == design.dataset.examples[example].span[1]
+    assert len(texts.tokens[2].ids) > 5  # BOS, and a long word of several pieces
 
 
 def test_neighbours_are_the_words_next_to_a_word_in_its_text(trees, tmp_path):
-    neighbours = prepare(trees).positions[0].neighbours
+    neighbours = prepare(trees).design.positions[0].neighbours
     assert neighbours.tolist()[:3] == [["", "key"], ["the", "perambulated"], ["key", ""]]
     # Words without the label are no rows, but are neighbours.
     for name in ("train.conllu", "test.conllu"):
         text = text_of(name).replace("VERB\t_\t_", "VERB\t_\tKind=a")
         (tmp_path / name).write_text(text.replace("DET\t_\t_", "DET\t_\tKind=b"))
     some = load_experiment(tmp_path / "trees.yaml", ["data.columns.label=FEATS:Kind"])
-    assert prepare(some).positions[0].neighbours.tolist()[:2] == [["", "key"], ["key", ""]]
+    assert prepare(some).design.positions[0].neighbours.tolist()[:2] == [["", "key"], ["key", ""]]
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def table(tmp_path):
     def table(lines, *overrides, yaml=TABLE):
         (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
         (tmp_path / "rows.yaml").write_text(yaml)
-        return prepare(load_experiment(tmp_path / "rows.yaml", overrides))
+        return prepare(load_experiment(tmp_path / "rows.yaml", overrides)).design
 
     return table
 
@@ -61,20 +62,20 @@ KEYS = ["text,label,side", "The key,a,train", "The dog,b,train", "A key,a,test"]
 
 def test_position_all_gives_one_row_per_token_without_bos(table):
     tokens = table(KEYS, "tokens.position.at=all")
-    for prepared in (tokens, table(KEYS, "tokens.position.at=all", "tokens.bos=true")):
-        assert prepared.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
-        assert prepared.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
+    for design in (tokens, table(KEYS, "tokens.position.at=all", "tokens.bos=true")):
+        assert design.positions[0].types.tolist() == ["The", " key", "The", " dog", "A", " key"]
+        assert design.labels.tolist() == ["a", "a", "b", "b", "a", "a"]
     # Neighbours of tokens are tokens, and whole texts have none.
     assert tokens.positions[0].neighbours.tolist()[:2] == [["", " key"], ["The", ""]]
     assert table(KEYS).positions[0].neighbours is None
 
 
 def test_position_0_does_not_affect_scaling_by_default(tmp_path, trees):
-    assert prepare(trees).positions[0].typical.all()  # BOS is at position 0
+    assert prepare(trees).design.positions[0].typical.all()  # BOS is at position 0
     overrides = ["tokens.bos=false", "tokens.position.skip_first=false"]
     bare, counted = (load_experiment(tmp_path / "trees.yaml", overrides[:n]) for n in (1, 2))
-    assert prepare(bare).positions[0].typical.tolist() == 5 * [False, True, True]
-    assert prepare(counted).positions[0].typical is None
+    assert prepare(bare).design.positions[0].typical.tolist() == 5 * [False, True, True]
+    assert prepare(counted).design.positions[0].typical is None
     assert counted.tokens.position.text == "word:last+first"
 
 
@@ -86,9 +87,9 @@ def test_rows_without_a_group_are_separate_groups_across_files(table, tmp_path):
 
 
 def test_split_column_determines_the_split(table):
-    prepared = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
-    assert prepared.splits[0].test.tolist() == [2]
-    assert prepared.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
+    design = table([KEYS[0], *(line.replace(",", ".,", 1) for line in KEYS[1:])])
+    assert design.splits[0].test.tolist() == [2]
+    assert design.positions[0].types.tolist() == ["key", "dog", "key"]  # excludes the full stop
 
 
 def test_duplicates_are_removed_from_test_and_counted(table):
@@ -101,27 +102,27 @@ def test_duplicates_are_removed_from_test_and_counted(table):
     assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
 
 
-def words_of(prepared):
+def words_of(design):
     return [
-        {w.strip().casefold() for w in prepared.positions[0].types[rows]}
-        for rows in (prepared.splits[0].train, prepared.splits[0].test)
+        {w.strip().casefold() for w in design.positions[0].types[rows]}
+        for rows in (design.splits[0].train, design.splits[0].test)
     ]
 
 
 def test_shared_words_are_removed_and_the_loss_is_reported(trees, tmp_path):
-    train, test = words_of(prepare(trees))
+    train, test = words_of(prepare(trees).design)
     assert train & test == {"the", "key", "perambulated"}
     overrides = ["split.word_disjoint=true", "split.test=0.5"]
-    prepared = prepare(load_experiment(tmp_path / "trees.yaml", overrides))
-    train, test = words_of(prepared)
+    design = prepare(load_experiment(tmp_path / "trees.yaml", overrides)).design
+    train, test = words_of(design)
     assert train | test == {"the", "key", "perambulated", "cabinet", "dog", "house"}
     assert not train & test
-    n_train, n_test = 9 - len(prepared.splits[0].train), 6 - len(prepared.splits[0].test)
+    n_train, n_test = 9 - len(design.splits[0].train), 6 - len(design.splits[0].test)
     assert n_train + n_test > 0
     note = f"{n_train} of 9 training rows and {n_test} of 6 test rows were removed"
-    assert prepared.dataset.notes[-1].startswith(note)
-    assert set(prepared.examples[0].train) == set(prepared.plan.example[prepared.splits[0].train])
-    assert set(prepared.examples[0].test) == set(prepared.plan.example[prepared.splits[0].test])
+    assert design.dataset.notes[-1].startswith(note)
+    assert set(design.examples[0].train) == set(design.example[design.splits[0].train])
+    assert set(design.examples[0].test) == set(design.example[design.splits[0].test])
 
 
 def test_groups_with_a_common_word_are_split_together(table):
@@ -130,11 +131,11 @@ def test_groups_with_a_common_word_are_split_together(table):
     plain = TABLE.replace(f", {SPLIT}", "")
     for seed in range(5):
         overrides = ["split.word_disjoint=true", f"split.seed={seed}", "split.test=0.4"]
-        prepared = table(rows, *overrides, yaml=plain)
-        train, test = words_of(prepared)
+        design = table(rows, *overrides, yaml=plain)
+        train, test = words_of(design)
         assert not train & test
-        assert len(prepared.splits[0].train) + len(prepared.splits[0].test) == 16
-        assert prepared.dataset.notes[-1].startswith("0 of")
+        assert len(design.splits[0].train) + len(design.splits[0].test) == 16
+        assert design.dataset.notes[-1].startswith("0 of")
 
 
 def test_rows_that_cannot_be_split_are_reported_with_their_key(table, refused):

@@ -12,14 +12,13 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
 from probekit.model.generation import Continuation
 from probekit.pipeline.capture.captures import capture_only, lay_out
-from probekit.pipeline.experiment import replies
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.replies import REPLIES, label_of, replied
+from probekit.pipeline.engines import replies
+from probekit.pipeline.engines.replies import REPLIES, label_of, replied
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.experiment.source import model_source
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.record import findings
 from probekit.results.record import NO_CONTROL
 from probekit.terminal import SILENT
 from tests.pipeline.texts import text_of
@@ -56,9 +55,13 @@ def finished(folder):
     return run(load(folder), out=folder / "runs", cache_root=folder / "cache", progress=False)
 
 
+def generating(folder):
+    return How(replies="generated", cache_root=folder / "cache")
+
+
 @pytest.fixture(scope="module")
 def source(folder, finished):
-    return model_source(load(folder), "cpu", cache_root=folder / "cache")
+    return prepare(load(folder), generating(folder))
 
 
 def score(table, share, **row):
@@ -81,13 +84,13 @@ def test_the_answer_is_decodable_where_it_was_given(finished):
 
 
 def test_baselines_read_no_more_than_the_network(source):
-    rows = source.rows
+    rows = source.design
     for position, share in enumerate((0, 0.5, 1)):
         texts, replies = rows.texts_at(position)
         for row in range(0, len(rows.example), 7):
             example = rows.dataset.examples[rows.example[row]]
             prompt = example.text[: example.turns[0][1]]
-            tokens = rows.tokenizer.decode_tokens(example.reply_ids)
+            tokens = source.texts.tokenizer.decode_tokens(example.reply_ids)
             ends = [
                 end
                 for start, end in tokens.offsets.tolist()
@@ -104,22 +107,22 @@ def test_baselines_read_no_more_than_the_network(source):
 
 def test_rows_equal_those_of_an_ordinary_pass(folder, source):
     opened = source.open(lambda one: capture_only(load(folder), cache_root=folder / "cache"))
-    rows, model = source.rows, source.models("task")
+    texts, model = source.texts, source.models("task")
     for position in range(3):
-        for site in rows.selections:
-            X = opened.block(site, position)
-            for row in range(0, len(rows.example), 29):
+        for site in texts.selections:
+            X = opened.activations.block(site, position)
+            for row in range(0, len(texts.example), 29):
                 number = row * 3 + position
-                ids = rows.ids[rows.example[row]]
+                ids = texts.ids[texts.example[row]]
                 _, cache = model.run_with_cache(torch.from_numpy(ids)[None], [site.text])
-                token = rows.plan.positions[rows.plan.offsets[number]]
+                token = texts.plan.positions[texts.plan.offsets[number]]
                 expected = cache[site.text][0, token].numpy()
                 error = np.linalg.norm(X[np.array([row])][0] - expected)
                 assert error <= 1e-5 * np.linalg.norm(expected)
 
 
 def test_samples_of_a_prompt_are_one_group(source):
-    rows = source.rows
+    rows = source.design
     groups = {one.text[: one.turns[0][1]]: one.group for one in rows.dataset.examples}
     assert len(set(groups.values())) == len(PROMPTS)
     assert all(groups[one.text[: one.turns[0][1]]] == one.group for one in rows.dataset.examples)
@@ -130,22 +133,22 @@ def test_all_replies_are_kept_with_the_run(finished, source):
     lines = [json.loads(line) for line in (finished.folder / REPLIES).read_text().splitlines()]
     assert len(lines) == 3 * len(PROMPTS)
     assert [line["prompt"] for line in lines[::3]] == PROMPTS
-    labels = {one.id: one.label for one in source.rows.dataset.examples}
+    labels = {one.id: one.label for one in source.design.dataset.examples}
     assert {line["id"]: line["label"] for line in lines if line["label"]} == labels
-    for line, example in zip(lines, source.rows.dataset.examples, strict=False):
+    for line, example in zip(lines, source.design.dataset.examples, strict=False):
         assert line["prompt"] + line["reply"] == example.text
-        assert source.rows.tokenizer.decode(line["ids"]) == line["reply"]
+        assert source.texts.tokenizer.decode(line["ids"]) == line["reply"]
 
 
 def test_the_finding_counts_labels(finished, source, snapshot):
-    [finding] = [one for one in source.rows.findings if one.code == "replies"]
+    [finding] = [one for one in source.design.findings if one.code == "replies"]
     assert finding.message == snapshot
     assert finding.message in [one["message"] for one in finished.record["data"]["findings"]]
 
 
 def test_a_missing_control_task_is_one_finding(folder, source):
     experiment = load(folder, "probe.control_draws=2")
-    found = findings(source.rows, make_probers(experiment, source.rows))
+    found = findings(source.design, make_probers(experiment, source.design))
     [message] = [one.message for one in found if one.code == NO_CONTROL]
     assert "at share:1; 3 of 3 positions have no control task" in message
 
@@ -190,7 +193,7 @@ def test_a_killed_run_resumes_with_the_same_replies_and_tables(tmp_path, finishe
 
 def test_sampling_is_part_of_the_identity(folder, finished):
     origins = {
-        model_source(load(folder, change), "cpu", cache_root=folder / "cache").identity()["origin"]
+        prepare(load(folder, change), generating(folder)).identity()["origin"]
         for change in ("name=replies", "capture.generate.seed=2", "capture.generate.top_k=40")
     }
     assert len(origins) == 3
@@ -209,13 +212,13 @@ def test_sampling_is_part_of_the_identity(folder, finished):
 )
 def test_replies_that_cannot_be_probed_are_refused(folder, tmp_path, refused, override):
     write(tmp_path)
-    refused(model_source, load(tmp_path, override), "cpu", cache_root=folder / "cache")
+    refused(prepare, load(tmp_path, override), generating(folder))
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(tmp_path, refused):
     write(tmp_path, [*PROMPTS, "so " * 250])
-    refused(model_source, load(tmp_path), "cpu", cache_root=tmp_path)
-    kept = model_source(load(tmp_path, "tokens.too_long=skip"), "cpu", cache_root=tmp_path).rows
+    refused(prepare, load(tmp_path), generating(tmp_path))
+    kept = prepare(load(tmp_path, "tokens.too_long=skip"), generating(tmp_path)).design
     assert len(kept.dataset) == 3 * len(PROMPTS)
 
 
@@ -225,7 +228,7 @@ def test_other_processes_do_not_generate(tmp_path, refused):
 
 
 def test_validate_counts_replies_once_they_are_generated(folder, snapshot, monkeypatch, tmp_path):
-    place = "probekit.pipeline.experiment.replies.default_root"
+    place = "probekit.pipeline.engines.replies.default_root"
     monkeypatch.setattr(place, lambda: tmp_path)
     assert repr(validate(load(folder))) == snapshot
     monkeypatch.setattr(place, lambda: folder / "cache")
@@ -315,10 +318,8 @@ def test_equal_prompts_are_one_group(folder):
     assert set(dataset.groups) == {"row 0"}
 
 
-def test_a_missing_column_is_found_before_the_generation(folder):
-    def generate(*_):
-        pytest.fail("replies are generated")
-
+def test_a_missing_column_is_found_before_the_generation(folder, monkeypatch):
+    monkeypatch.setattr(replies, "generate_replies", lambda *_, **__: pytest.fail("generated"))
     experiment = load(folder, "data.label_of_reply={equals: answers}")
     with pytest.raises(DataError, match="no column 'answers'"):
-        prepare(experiment, generate)
+        prepare(experiment, generating(folder))

@@ -11,8 +11,8 @@ import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.model.weights.sources import MINI
-from probekit.pipeline.experiment.record import run_key
-from probekit.pipeline.experiment.source import model_source
+from probekit.pipeline.engines.table import prepare
+from probekit.pipeline.measure.record import run_key
 from probekit.provenance import PACKAGE, PART_VERSIONS
 from tests.pipeline.planted import QUICK, Planted
 
@@ -26,7 +26,7 @@ def again(planted, own):
 
 def key(place, *overrides):
     """The name of the folder of a run."""
-    return run_key(model_source(place.load(*overrides), "cpu"), None)
+    return run_key(prepare(place.load(*overrides)).ready("cpu"), None)
 
 
 def test_second_run_recomputes_nothing(own, again, monkeypatch):

@@ -13,14 +13,14 @@ from probekit import workers
 from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.experiment import source
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.record import findings
-from probekit.pipeline.experiment.source import residual_norms
+from probekit.pipeline.engines import network
+from probekit.pipeline.engines.network import residual_norms
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.record import findings
 from probekit.probes.targets import NETWORKS
-from probekit.results.selection import chosen_row
-from probekit.results.table import RESULTS, only, placed, same_features
+from probekit.results.scores import Scores
+from probekit.results.table import RESULTS, by_depth, only, same_features
 from tests.pipeline.planted import FAST, Planted
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of
@@ -76,10 +76,10 @@ def test_parallel_probing_gives_the_same_numbers(own, monkeypatch):
 def test_many_examples_without_a_row_cause_a_warning(own):
     rows = own.folder / "rows.csv"
     rows.write_text(rows.read_text().replace(" was,", " was there,"))
-    assert {len(tokens.ids) for tokens in prepare(own.load()).tokens} == {4, 5}
+    assert {len(tokens.ids) for tokens in prepare(own.load()).texts.tokens} == {4, 5}
     for index, level in {3: None, 4: "warning"}.items():
         experiment = own.load(f"tokens.position={{at: index, index: {index}}}", *FAST)
-        rows = prepare(experiment)
+        rows = prepare(experiment).design
         found = {one.code: one.level for one in findings(rows, make_probers(experiment, rows))}
         assert found.get("lost") == level
 
@@ -123,10 +123,10 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
         file.write(f"{'The red house was ' * 80},red,long\n")
     refused(lambda: prepare(own.load()))
     prepared = prepare(own.load(f"tokens.too_long={policy}"))
-    assert len(prepared.labels) == n_rows
-    notes = prepared.dataset.notes
+    assert len(prepared.design.labels) == n_rows
+    notes = prepared.design.dataset.notes
     assert any("longer than the context" in note for note in notes) == (policy == "skip")
-    cut = [one.message for one in prepared.findings if one.code == "truncated"]
+    cut = [one.message for one in prepared.design.findings if one.code == "truncated"]
     data = own.run(*FAST, f"tokens.too_long={policy}", page=False).record["data"]
     assert data["n_rows"] == n_rows
     assert cut == [one["message"] for one in data["findings"] if one["code"] == "truncated"]
@@ -135,9 +135,9 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
         return
     assert cut[0].startswith("1 of 97 examples was truncated to the context of 256 tokens (")
     # Baselines and the checks of repeated texts read what the model read.
-    assert prepared.texts[-1] == prepared.tokenizer.decode(prepared.ids[-1])
-    assert len(prepared.ids[-1]) == 256
-    assert prepared.texts[0] == "The red house was"
+    assert prepared.design.texts[-1] == prepared.texts.tokenizer.decode(prepared.texts.ids[-1])
+    assert len(prepared.texts.ids[-1]) == 256
+    assert prepared.design.texts[0] == "The red house was"
 
 
 def test_norms_are_reported_per_site(planted, monkeypatch):
@@ -148,34 +148,35 @@ def test_norms_are_reported_per_site(planted, monkeypatch):
 
 @pytest.mark.parametrize("at", ["last", "mean", "all"])
 def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
-    monkeypatch.setattr(source, "SAMPLE", 1000)
+    monkeypatch.setattr(network, "SAMPLE", 1000)
     prepared, model = prepare(own.load(f"tokens.position.at={at}")), GPT2.from_pretrained("mini")
     is_red = own.rows["label"].eq("red").to_numpy()
-    red = prepared.ids[int(is_red.argmax())][1]
-    assert prepared.tokenizer.strings([red]) == [" red"]
+    red = prepared.texts.ids[int(is_red.argmax())][1]
+    assert prepared.texts.tokenizer.strings([red]) == [" red"]
     model.wte.weight.data[red] *= 60
     of_rows = {}
-    for ids in {tuple(ids.tolist()) for ids in prepared.ids}:
+    for ids in {tuple(ids.tolist()) for ids in prepared.texts.ids}:
         _, cache = model.run_with_cache(torch.tensor([ids]), [("resid_pre", 0)], logits=False)
         of_rows[ids] = cache["resid_pre", 0][0].norm(dim=-1)
-    found = residual_norms(model, prepared)[0]
+    found = residual_norms(model, prepared.texts, prepared.design)[0]
     assert found.site == "blocks.0.hook_resid_pre"
     first, others = ([n[part] for n in of_rows.values()] for part in (slice(1), slice(1, None)))
     assert found.first_position_norm == pytest.approx(np.median(torch.cat(first)), rel=1e-5)
     assert found.other_norm == pytest.approx(np.median(torch.cat(others)), rel=1e-5)
     assert found.n_texts == len(is_red)
     assert found.massive == [(" red", is_red.sum(), 1, 1)]
-    n_tokens = sum(len(ids) - 0 for ids in prepared.ids)
+    n_tokens = sum(len(ids) - 0 for ids in prepared.texts.ids)
     share = {"last": 0, "mean": is_red.mean(), "all": is_red.sum() / n_tokens}[at]
     assert found.read == {at: pytest.approx(share)}
     without = "tokens.position={at: mean, skip_massive: true}"
-    assert residual_norms(model, prepare(own.load(without)))[0].read == {}
+    other = prepare(own.load(without))
+    assert residual_norms(model, other.texts, other.design)[0].read == {}
 
 
 def test_confusions_and_directions_belong_to_the_selected_probe(planted):
     result = planted.run()
-    test = only(placed(result.table), target="task", split="test", metric="accuracy")
-    (score,) = same_features(test, chosen_row(result.table))["value"]
+    test = only(by_depth(result.table), target="task", split="test", metric="accuracy")
+    (score,) = same_features(test, Scores.of(result.table).chosen)["value"]
     confusion = pd.read_csv(result.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score)

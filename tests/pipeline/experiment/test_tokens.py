@@ -8,8 +8,7 @@ from tokenizers import normalizers
 
 from probekit.experiment.loader import load_experiment
 from probekit.model.weights.sources import MINI
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.experiment.source import model_source
+from probekit.pipeline.engines.table import prepare
 from tests.model.text.test_settings import of_merges, template, write
 
 YAML = """
@@ -40,8 +39,8 @@ def experiment(tmp_path):
     return experiment
 
 
-def codes(rows):
-    return [finding.code for finding in rows.findings]
+def codes(engine):
+    return [finding.code for finding in engine.design.findings]
 
 
 TEXTS = ["The keys", "A key", "The door", "A door"]
@@ -53,15 +52,15 @@ BEGINS = {"tokenizer_config": {"bos_token": "<|endoftext|>", "eos_token": ";"}}
 def test_what_auto_means_is_recorded_and_has_the_same_cache(experiment, refused):
     encoder = of_merges(processor=template("<|endoftext|>"))
     sources = [
-        model_source(experiment(TEXTS, *given, encoder=encoder, **BEGINS), "cpu")
+        prepare(experiment(TEXTS, *given, encoder=encoder, **BEGINS)).ready("cpu")
         for given in ((), ["tokens.bos=true"], ["tokens.bos=false"])
     ]
     auto, true, false = sources
     assert [source.experiment.tokens.bos for source in sources] == [True, True, False]
     assert auto.identity() == true.identity() != false.identity()
-    assert auto.rows.ids[0][0] == auto.rows.tokenizer.bos_id
-    assert [codes(source.rows) for source in sources] == [[], [], ["other-bos"]]
-    assert "puts it before each text, and a network" in false.rows.findings[0].message
+    assert auto.texts.ids[0][0] == auto.texts.tokenizer.bos_id
+    assert [codes(source) for source in sources] == [[], [], ["other-bos"]]
+    assert "puts it before each text, and a network" in false.design.findings[0].message
     others = experiment(TEXTS, encoder=of_merges(processor=template("", "<|endoftext|>")), **BEGINS)
     refused(prepare, others)
 
@@ -82,13 +81,13 @@ def test_special_tokens_that_are_written_out_are_counted(experiment):
     plain, read = (
         prepare(experiment(texts, *given)) for given in ((), ["data.special_tokens=tokens"])
     )
-    (finding,) = plain.findings
+    (finding,) = plain.design.findings
     assert finding.message.startswith("2 of 4 texts contain special tokens of the model, such as")
     assert finding.level == "warning"
     assert "<|endoftext|>" in finding.message
-    assert not read.findings
-    assert read.ids[2].tolist() == [0]
-    assert len(plain.ids[2]) > 1
+    assert not read.design.findings
+    assert read.texts.ids[2].tolist() == [0]
+    assert len(plain.texts.ids[2]) > 1
 
 
 @pytest.mark.parametrize("normalizer", [normalizers.NFC(), normalizers.NFKC(), normalizers.Strip()])
@@ -96,7 +95,7 @@ def test_texts_whose_last_characters_are_joined_or_removed_are_whole(experiment,
     texts = ["The cafe\u0301", "A cafe", "The cafe\u0301 ", "A key "]
     encoder = of_merges()
     encoder.normalizer = normalizer
-    rows = prepare(experiment(texts, encoder=encoder, **FAST))
+    rows = prepare(experiment(texts, encoder=encoder, **FAST)).design
     assert [example.text for example in rows.dataset.examples] == texts
     assert not rows.findings
     assert not rows.dataset.notes
@@ -110,7 +109,7 @@ def test_texts_that_are_cut_are_read_as_far_by_baselines(experiment):
     whole = ["tokens.too_long=truncate", "tokens.position.at=last"]
     whole += ["data.columns.start=null", "data.columns.end=null"]
     rows = prepare(experiment(texts, *whole, encoder=encoder, **FAST))
-    read = rows.dataset.examples[0].text
+    read = rows.design.dataset.examples[0].text
     assert codes(rows) == ["truncated"]
-    assert len(rows.ids[0]) == rows.config.n_ctx
-    assert rows.tokenizer.encode(read).ids.tolist() == rows.ids[0].tolist()
+    assert len(rows.texts.ids[0]) == rows.texts.config.n_ctx
+    assert rows.texts.tokenizer.encode(read).ids.tolist() == rows.texts.ids[0].tolist()

@@ -8,8 +8,8 @@ import numpy as np
 from probekit.data.examples import Dataset, RowExamples
 from probekit.data.splits import Split
 from probekit.experiment.loader import load_experiment
-from probekit.pipeline.experiment.record import _label_counts, _shown_examples
 from probekit.pipeline.experiment.validate import _separating_words, validate
+from probekit.pipeline.measure.record import _label_counts, _shown_examples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from tests.pipeline.texts import text_of
 

@@ -11,13 +11,13 @@ import torch
 from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.engines.given import GivenEngine
+from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.given.probe import probe
-from probekit.pipeline.given.source import GivenSource
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.table import load_table, only, placed, ticks
+from probekit.results.table import by_depth, load_table, only, ticks
 from tests.pipeline.texts import text_of
 from tests.stored import portable
 
@@ -60,7 +60,7 @@ def test_the_results_are_those_of_a_run(result, snapshot):
     assert {
         "sites": table["site"].unique().tolist(),
         "metrics": tested.groupby("target")["metric"].unique().map(list).to_dict(),
-        "ticks": ticks(placed(table)),
+        "ticks": ticks(by_depth(table)),
         "model": [result.record["model"], *table["model"].unique()],
     } == snapshot
 
@@ -214,7 +214,7 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
 
     def exhausted(self, X, **others):
         if done:
-            monkeypatch.delattr(GivenSource, "widths")  # sources in workers have no rows to ask
+            monkeypatch.delattr(GivenEngine, "n_bytes")  # workers have no engine to ask
             raise error
         done.append(X)
         return site(self, X, **others)

@@ -14,9 +14,9 @@ from probekit.experiment.loader import load_any_experiment
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.experiment.probe import _read_tokens, probe
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.given.probe import _read_tokens, probe
 from probekit.report.sentences.caveats import caveats
 from probekit.results.record import load_record
 

@@ -12,8 +12,8 @@ from probekit.cli.show.results import show_causes
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
-from probekit.pipeline.experiment import source
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines import network
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
@@ -60,9 +60,9 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
     patched = only(tables.effects, do="patch", site=RESID, at="probed")
     (row,) = only(patched, measure="logit_difference").iloc
     frame = pd.read_csv(f"{experiment.data.root}/nouns.csv")
-    prepared = prepare(experiment)
-    assert len(prepared.splits[0].test) == tables.record.n
-    tested = frame[frame["group"].isin(prepared.dataset.groups[prepared.examples[0].test])]
+    design = prepare(experiment).design
+    assert len(design.splits[0].test) == tables.record.n
+    tested = frame[frame["group"].isin(design.dataset.groups[design.examples[0].test])]
     model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     effects = []
     for _, example in tested.iterrows():
@@ -213,7 +213,7 @@ def test_all_doses_are_applied_in_order(tmp_path):
     text = with_steps(f"{STEER}, by: [8, 2], sites: {FIRST}", f"{STEER}, sites: {FIRST}")
     experiment = load_experiment(write_experiment(tmp_path, text))
     model = GPT2.from_pretrained("mini")
-    *_, step = steps_of(experiment, cause_inputs(experiment, prepare(experiment)), model, None)
+    *_, step = steps_of(experiment, cause_inputs(prepare(experiment)), model, None)
     assert step.by == (-4, -2, 2, 4, 8)
 
 
@@ -229,7 +229,7 @@ def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     experiment = load_experiment(write_experiment(tmp_path, text, n_rows=32))
     result = run(experiment, out=tmp_path / "runs", progress=False)
     assert result.report.is_file()
-    table, inputs = result.table.copy(), cause_inputs(experiment, prepare(experiment))
+    table, inputs = result.table.copy(), cause_inputs(prepare(experiment))
     validated = (table["split"] == "validation") & (table["target"] == "task")
     for fold, best in enumerate(("blocks.0.hook_resid_post", "blocks.2.hook_resid_post")):
         at = validated & (table["fold"] == sorted(table["fold"].dropna().unique())[fold])
@@ -269,7 +269,7 @@ def ablated_by_hand(inputs):
 
 
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "random_network", lambda *_: pytest.fail("built"))
+    monkeypatch.setattr(network, "random_network", lambda *_: pytest.fail("built"))
     one = with_steps(f"{PATCH}, sites: {RESID}").replace("weights: 0", "weights: 1")
     path = write_experiment(tmp_path, one, n_rows=16)
     assert len(intervene(path, out=tmp_path / "runs", progress=False).effects) == 1

@@ -18,7 +18,7 @@ from probekit.model.generation import Decoding, continue_texts
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
-from probekit.pipeline.experiment.prepare import prepare
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.look import apply
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per, steering_vector
 from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
@@ -57,7 +57,7 @@ def stored(own, *overrides):
     if probe.facts.view == "normalized":
         X = X - X.mean(axis=1, keepdims=True, dtype=np.float64)
         X /= np.sqrt((X**2).mean(axis=1, keepdims=True) + 1e-5)
-    rows = prepare(own.load(*QUICK, *overrides))
+    rows = prepare(own.load(*QUICK, *overrides)).design
     train = rows.splits[0].train
     estimator = LinearProbe(C=0.01).fit(X[train], rows.labels[train])
     texts = own.rows["text"].tolist()

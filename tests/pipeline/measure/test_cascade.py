@@ -8,11 +8,13 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from probekit.pipeline.measure.cascade import SHARES, last_stages, log_odds, word_scores
-from probekit.pipeline.measure.stack import stack_tables
+from probekit.chosen.stack.cascade import SHARES, last_stages, log_odds, word_scores
+from probekit.chosen.stack.measure import tables as stack_tables
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
+from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
 
 N, N_TRAIN = 900, 600
@@ -51,14 +53,16 @@ def measured(data, sites):
     for site, X in sites.items():
         place = {"site": site, "head": None, "position": "last", "main_metric": "auroc"}
         results.append(replace(prober.site(X), place=place))
-    rows = SimpleNamespace(
+    source = SimpleNamespace(
+        design=SimpleNamespace(positions=[SimpleNamespace(text="last")]),
         selections=[SimpleNamespace(text=site) for site in sites],
-        positions=[SimpleNamespace(text="last")],
-        config=SimpleNamespace(n_layers=4),
+        axis_sizes={"n_layers": 4},
+        activations=SimpleNamespace(block=lambda site, _: sites[site.text]),
     )
-    source = SimpleNamespace(rows=rows, block=lambda site, _: sites[site.text])
     table = make_table([row for result in results for row in result.rows], RESULTS)
-    found = stack_tables(source, [prober], results, table)
+    scores = Scores.of(table)
+    chosen = SelectedProbe(scores.chosen, scores, results, source, [prober], None)
+    found = stack_tables("stack", chosen)
     return table, *(pd.DataFrame(found.get(name, [])) for name in ("stack.csv", "cascade.csv"))
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.measure import choices
 from probekit.pipeline.measure.choices import chosen_sites
 from probekit.pipeline.measure.significance import difference_rows, scored
 from probekit.pipeline.selftest import planted_direction
@@ -14,7 +13,7 @@ from probekit.probes.data import ProbeData, group_folds
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, make_table
 
 N_ROWS, N_FOLDS, N_SITES, N_RUNS = 150, 3, 24, 8
@@ -78,11 +77,11 @@ def test_the_nested_choice_scores_at_chance_on_noise(noise):
 def test_a_choice_pooled_over_folds_would_be_noticed(noise, monkeypatch):
     """The defect: every fold takes the site whose validation scores are best over all folds."""
 
-    def pooled(table, target="task"):
-        rows = pd.DataFrame([chosen_row(table)] * N_FOLDS).assign(fold=range(N_FOLDS))
+    def pooled(scores, target="task"):
+        rows = pd.DataFrame([scores.chosen] * N_FOLDS).assign(fold=range(N_FOLDS))
         return [row for _, row in rows.iterrows()] if target == "task" else []
 
-    monkeypatch.setattr(choices, "fold_choices", pooled)
+    monkeypatch.setattr(Scores, "fold_choices", pooled)
     mean, error = mean_headline(noise)
     assert mean - 0.5 > 2.5 * error
 
@@ -196,7 +195,7 @@ def test_the_rival_is_in_the_differences_as_the_mean_of_the_networks(networks):
     prober, results, rival = networks
     everything = [*results, rival]
     table = make_table([row for one in everything for row in one.rows], RESULTS)
-    found = difference_rows(scored(everything, "accuracy"), chosen_row(table), table, prober)
+    found = difference_rows(scored(everything, "accuracy"), Scores.of(table).chosen, table, prober)
     rows = pd.DataFrame(found).set_index("b")
     own = accuracy([rival], "chosen_random_weights", None)
     assert rows.loc["chosen_random_weights", "value_b"] == pytest.approx(own)

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from probekit.chosen.leakage.measure import leakage_rows
 from probekit.errors import DataError, MissingError, ProbekitError
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.finished import inputs_digest
-from probekit.pipeline.experiment.prepare import prepare
-from probekit.pipeline.measure.selected_probe import leakage_rows
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.results.table import PAGE_TABLES, only
 from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
@@ -59,7 +59,7 @@ def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     phrases = [f"the black {noun}" for noun in NOUNS[:6]]
     overrides = with_words(own, "\n".join(["red", *phrases]), rows)
     row = own.run(*overrides, page=False).leakage.iloc[0]
-    tested = rows["text"].iloc[prepare(own.load(*overrides)).splits[0].test].str.lower()
+    tested = rows["text"].iloc[prepare(own.load(*overrides)).design.splits[0].test].str.lower()
     n_left_out = tested.str.contains("|".join(phrases)).sum()
     counts = [row["n_changed"], row["n_left_out"], row["n_test"]]
     assert counts == [tested.str.contains("red").sum(), n_left_out, len(tested) - n_left_out]
@@ -73,7 +73,7 @@ def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
     """Return difference, limits and p of the accuracy of guesses without cues and other words."""
     variants = [ClassPredictions(truth, np.asarray(one), 2) for one in (without, *random)]
     (row,) = leakage_rows(variants[0], variants[0], variants[1:], groups, "accuracy")
-    return row[4:]
+    return tuple(row.values())[4:]
 
 
 def test_the_p_value_of_cues_is_exact():
@@ -98,18 +98,17 @@ def test_the_texts_of_a_group_are_exchanged_together():
 
 def test_random_words_are_as_many_others_and_the_probed_word_stays(own):
     rows = prepare(own.load(*with_words(own, "the red\nhouse\nwas")))
-    texts = rows.dataset.column("text")[rows.example[rows.splits[0].test]]
-    dropped, n_changed = rows.dropped, len(rows.dropped.changed)
+    design, dropped = rows.design, rows.further["dropped"].dataset
+    tested = design.example[design.splits[0].test]
+    texts, ids = (design.dataset.column(name)[tested] for name in ("text", "id"))
     # The last word is probed, and "The red house" leaves no other word.
     cannot_lose = [text.endswith("was") or text.startswith("The red") for text in texts]
     has_cue = [bool(re.search("The red|house|was", text)) for text in texts]
-    left_out = [has and cannot for has, cannot in zip(has_cue, cannot_lose, strict=True)]
-    assert dropped.left_out.tolist() == np.flatnonzero(left_out).tolist()
     changed = [has and not cannot for has, cannot in zip(has_cue, cannot_lose, strict=True)]
-    assert dropped.changed.tolist() == np.flatnonzero(changed).tolist()
-    without_cues, *draws = dropped.dataset.column("text").reshape(-1, n_changed)
+    assert set(dropped.column("id")) == set(ids[changed])
+    without_cues, *draws = dropped.column("text").reshape(-1, sum(changed))
     assert len(draws) == 5
-    for number, index in enumerate(dropped.changed):
+    for number, index in enumerate(np.flatnonzero(changed)):
         words = texts[index].split()
         assert without_cues[number].split() == [word for word in words if word != "house"]
         for draw in draws:
@@ -126,11 +125,10 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
     with_words(own, "red\nblack", rows)
     position = (f"tokens.position={{at: {at}}}", "data.columns.start=start", "data.columns.end=end")
     prepared = prepare(own.load(*OVERRIDES, *position))
-    dropped, test = prepared.dropped, prepared.splits[0].test
-    assert len(dropped.changed) == len(test)
-    nouns_of_rows = [nouns[prepared.example[test[index]]] for index in dropped.changed]
+    dropped, test = prepared.further["dropped"], prepared.design.splits[0].test
+    nouns_of_rows = nouns.iloc[prepared.design.example[test]].tolist()  # each can be changed
     for number, example in enumerate(dropped.dataset.examples):
-        noun = nouns_of_rows[number % len(dropped.changed)]
+        noun = nouns_of_rows[number % len(test)]
         assert example.text[slice(*example.span)] == noun
         first, stop = dropped.plan.offsets[number : number + 2]
         tokens = dropped.plan.positions[first:stop]
@@ -154,16 +152,17 @@ def test_a_text_in_which_the_probed_token_would_change_is_left_out(own):
 
 def test_spans_are_dropped_if_another_token_is_probed(own):
     rows = own.rows.assign(start=4, end=own.rows["text"].str.find(" ", 4))
-    by_word = prepare(own.load(*with_words(own, "red\nblack", rows))).dropped.dataset
+    by_word = prepare(own.load(*with_words(own, "red\nblack", rows))).further["dropped"].dataset
     columns = ("data.columns.start=start", "data.columns.end=end", "leakage={drop: spans}")
-    dropped = prepare(own.load(*OVERRIDES, *columns)).dropped.dataset
+    dropped = prepare(own.load(*OVERRIDES, *columns)).further["dropped"].dataset
     assert dropped.column("text").tolist() == by_word.column("text").tolist()
 
 
 def test_other_words_give_another_run(own):
     def key(words):
         experiment = own.load(*with_words(own, words))
-        return prepare(experiment).dropped.dataset.digest, inputs_digest(experiment, "cpu")
+        dropped = prepare(experiment).further["dropped"]
+        return dropped.dataset.digest, inputs_digest(experiment, "cpu")
 
     first, other = key("red"), key("black")
     assert first[0] != other[0]

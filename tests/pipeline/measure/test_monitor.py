@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.chosen.monitor.measure import MONITOR
+from probekit.chosen.monitor.thresholds import fixed_threshold
 from probekit.errors import ConfigError
+from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.finished import inputs_digest
-from probekit.pipeline.experiment.prepare import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.saved_probe import SavedProbe
-from probekit.probes.score.monitor import fixed_threshold
-from probekit.results.record import MONITOR, load_probe
-from probekit.results.selection import chosen_row
+from probekit.results.record import load_probe
+from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK
 
@@ -50,7 +51,7 @@ def monitored(request, write):
 
 def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, planted):
     result, colour = monitored
-    table, chosen = pd.read_csv(result.folder / "monitor.csv"), chosen_row(result.table)
+    table, chosen = pd.read_csv(result.folder / "monitor.csv"), Scores.of(result.table).chosen
     assert set(table) == set(PAGE_TABLES["monitor.csv"])
     probe = load_probe(result.folder / MONITOR)
     assert probe.facts.sites == (chosen["site"],)
@@ -58,7 +59,7 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
     assert probe.facts.positive != colour
     rows = negatives(colour)
     scores = np.array([one.answer.score for one in apply_probe(probe, rows["text"].tolist())])
-    test_rows = planted.rows.iloc[prepare(planted.load(*QUICK)).splits[0].test]
+    test_rows = planted.rows.iloc[prepare(planted.load(*QUICK)).design.splits[0].test]
     for fpr, row in zip(RATES, table.to_dict("records"), strict=True):
         threshold, bound = fixed_threshold(sign * scores, rows["group"], fpr)
         assert [row["threshold"], row["fpr_bound"]] == pytest.approx([threshold, bound], abs=1e-5)
@@ -83,7 +84,7 @@ def test_thresholds_of_an_aggregated_probe_are_those_of_whole_texts(write, colou
     rules = ("probe.aggregate=[mean, max]", "tokens.position={at: all}")
     result, texts = write.run(*monitor(colour), *rules), negatives(colour)["text"].tolist()
     probe = load_probe(result.folder / MONITOR)
-    tested = write.rows.iloc[prepare(write.load(*QUICK)).splits[0].test]
+    tested = write.rows.iloc[prepare(write.load(*QUICK)).design.splits[0].test]
     for row in result.monitor.to_dict("records"):
         found = apply_probe(probe, texts, threshold=row["fpr"])
         assert abs(sum(one.answer.alarm for one in found) - row["false_positives"]) <= 1
@@ -117,7 +118,8 @@ def test_other_negatives_give_another_run(own):
     def key(rows):
         rows.to_csv(own.folder / "black.csv", index=False)
         experiment = own.load(*monitor("black"))
-        return prepare(experiment).negatives.dataset.digest, inputs_digest(experiment, "cpu")
+        found = prepare(experiment).further["negatives"]
+        return found.dataset.digest, inputs_digest(experiment, "cpu")
 
     first, other = key(negatives("black")), key(negatives("black")[2:])
     assert first[0] != other[0]
@@ -134,7 +136,7 @@ def test_negatives_that_are_among_the_data_are_left_out_and_reported(own):
         "48 of 192 negatives are not used: 48 because their text or group is among the data"
         in found
     )
-    assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
+    assert prepare(own.load(*monitor("black"))).further["negatives"].dataset.digest == key_of(own)
 
 
 def test_groups_of_negatives_that_look_alike_are_reported(own):
@@ -160,13 +162,15 @@ def test_negatives_that_look_like_earlier_ones_or_like_data_are_left_out(own, ch
     for repeated in (negatives("black"), known):
         copied = repeated.assign(text=changed(repeated["text"]))
         pd.concat([negatives("black"), copied]).to_csv(own.folder / "black.csv", index=False)
-        assert prepare(own.load(*monitor("black"))).negatives.dataset.digest == key_of(own)
+        assert prepare(own.load(*monitor("black"))).further["negatives"].dataset.digest == key_of(
+            own
+        )
 
 
 def key_of(own):
     """The digest of the negatives alone."""
     negatives("black").to_csv(own.folder / "black.csv", index=False)
-    return prepare(own.load(*monitor("black"))).negatives.dataset.digest
+    return prepare(own.load(*monitor("black"))).further["negatives"].dataset.digest
 
 
 def test_too_few_groups_are_refused_before_the_run(own):

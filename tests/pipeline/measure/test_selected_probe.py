@@ -8,16 +8,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from probekit.chosen.directions import measure as directions
+from probekit.chosen.errors import measure as errors
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.compare.compare import FinishedRun
-from probekit.pipeline.measure import selected_probe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.provenance import pretty_json
 from probekit.report.figures.layer_curve import layer_curve
-from probekit.results.selection import site_with_head
+from probekit.results.scores import site_with_head
 from probekit.results.table import load_table, only
 from tests.pipeline.planted import FAST, MIXED, QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
@@ -38,7 +39,7 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
     folder = planted.run(sites, *FAST, "data.columns.group=null", watcher=heard, page=False).folder
     assert heard.steps[-2:] == [("probes of permuted labels", n, 2) for n in (1, 2)]
     cosines = pd.read_csv(folder / "cosines.csv")
-    once = selected_probe.NULL_DRAWS
+    once = directions.NULL_DRAWS
     assert cosines["n_null"].tolist() == [once, 2 * once, 2 * once, once]
     assert cosines["null_high"].between(0.02, 0.98).all()
     assert cosines["null_high"][1] == cosines["null_high"][2]
@@ -95,7 +96,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
     stored = FinishedRun(finished)
     wrong = json.loads((finished / "wrong.json").read_text())
     assert len(wrong["probes"]) == 4
-    curve = layer_curve(stored.table, "accuracy")
+    curve = layer_curve(stored.scores, "accuracy")
     points = {name for trace in curve.data for name in trace.customdata or ()}
     assert points == {one["name"] for one in wrong["probes"]}
     groups = stored.test_rows["group"].to_numpy(dtype=str)
@@ -107,7 +108,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
         rows = np.arange(len(own.guess))
         margin = own.scores[rows, own.guess] - own.scores[rows, own.truth]
         best = pd.Series(margin[is_wrong]).groupby(groups[is_wrong]).max()
-        best = best.sort_values(ascending=False).head(selected_probe.MOST_OF_A_PROBE)
+        best = best.sort_values(ascending=False).head(errors.MOST_OF_A_PROBE)
         assert [error["ahead"] for error in one["errors"]] == pytest.approx(list(best), abs=1e-3)
         for error in one["errors"]:
             row = wrong["rows"][error["row"]]
@@ -125,8 +126,8 @@ def test_long_texts_are_cut_around_the_span(at, ends):
         (f"{'x' * at}word{'x' * (996 - at)}", (at, at + 4), ends),
         ("x" * 1000, None, "…x"),
     ):
-        cut, moved, _ = selected_probe.excerpt(text, span)
-        assert selected_probe.MOST_CHARACTERS < len(cut) <= selected_probe.MOST_CHARACTERS + 2
+        cut, moved, _ = errors.excerpt(text, span)
+        assert errors.MOST_CHARACTERS < len(cut) <= errors.MOST_CHARACTERS + 2
         assert cut.startswith(start)
         assert cut.endswith(end)
         assert span is None or cut[slice(*moved)] == "word"
@@ -137,7 +138,7 @@ def test_a_label_that_a_probe_was_not_fitted_on_has_no_margin_and_comes_first():
     truth, guess = np.array([0, 2, 0]), np.array([1, 1, 1])
     data = SimpleNamespace(groups=np.array(["a", "b", "c"]))
     chosen = SimpleNamespace(prober=SimpleNamespace(test_rows=np.arange(3), data=data))
-    worst = selected_probe.worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
+    worst = errors.worst_errors(chosen, ClassPredictions(truth, guess, 3, scores), 3)
     assert list(worst.items()) == [(1, None), (0, 3.0), (2, 1.5)]
     assert "null" in pretty_json(worst)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.pipeline.experiment.record import _few_arrangements, _imprecise
 from probekit.pipeline.measure import significance
+from probekit.pipeline.measure.record import _few_arrangements, _imprecise
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
@@ -25,8 +25,8 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.results.selection import chosen_row
-from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, placed
+from probekit.results.scores import Scores
+from probekit.results.table import DIFFERENCES, RESULTS, by_depth, make_table, only
 
 SITES = tuple(f"blocks.{n}.hook_resid_post" for n in range(4))
 
@@ -202,7 +202,7 @@ def run():
         rows.append(predictions[-1].row)
     rows += p_value_rows(predictions, prober, 500)
     table = make_table(rows, RESULTS)
-    chosen = chosen_row(table)
+    chosen = Scores.of(table).chosen
     assert chosen["site"] == SITES[1]
     found = make_table(difference_rows(predictions, chosen, table, prober), DIFFERENCES)
     resamples = prober.resamples_of("logistic")
@@ -236,7 +236,7 @@ def test_where_the_majority_varies_its_row_has_the_limits_of_the_difference():
     rows = [own.row | {"split": "validation"}, *p_value_rows([own], prober, 99)]
     table = make_table(rows, RESULTS)
     length = scored_at(None, truth, 0 * truth, "length")
-    found, same = difference_rows([own, constant, length], placed(table).iloc[0], table, prober)
+    found, same = difference_rows([own, constant, length], by_depth(table).iloc[0], table, prober)
     # A baseline that guesses the same is the same comparison.
     assert {**same, "b": "majority"} == found
     resamples = prober.resamples_of("logistic")
@@ -265,7 +265,7 @@ def test_without_a_p_value_the_majority_row_has_its_own(run):
     table = table[~table["metric"].str.startswith("p_")]
     predictions = [scored_at(SITES[0], *pair) for pair in [(np.arange(96) % 2,) * 2]]
     predictions.append(scored_at(None, np.arange(96) % 2, np.zeros(96, int), "majority"))
-    chosen = only(placed(table), site=SITES[0], split="validation").iloc[0]
+    chosen = only(by_depth(table), site=SITES[0], split="validation").iloc[0]
     (found,) = difference_rows(predictions, chosen, table, prober, has_p_values=False)
     assert found["p"] == found["p_adjusted"] == 2 / 2**12
     assert pd.notna(found["ci_low"])

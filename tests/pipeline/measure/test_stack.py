@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from probekit.chosen.stack.measure import site_scores
+from probekit.chosen.stack.measure import tables as stack_tables
 from probekit.errors import ConfigError
-from probekit.pipeline.measure.stack import site_scores, stack_tables
+from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.results.selection import chosen_row
+from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES, RESULTS, make_table, only
 from tests.pipeline.planted import QUICK
 
@@ -51,9 +53,13 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
     metric = prober.main_metric
     place = {"site": site.text, "head": None, "position": "last", "main_metric": metric}
     result = replace(result, place=place)
-    rows = SimpleNamespace(selections=[site], positions=[SimpleNamespace(text="last")])
-    source = SimpleNamespace(rows=rows, block=lambda *_: X)
-    found = stack_tables(source, [prober], [result], make_table(result.rows, RESULTS))["stack.csv"]
+    design = SimpleNamespace(positions=[SimpleNamespace(text="last")])
+    source = SimpleNamespace(
+        design=design, selections=[site], activations=SimpleNamespace(block=lambda *_: X)
+    )
+    scores = Scores.of(make_table(result.rows, RESULTS))
+    chosen = SelectedProbe(scores.chosen, scores, [result], source, [prober], None)
+    found = stack_tables("stack", chosen)["stack.csv"]
     (row,) = [row for row in found if row["metric"] == metric]
     assert row["value"] == pytest.approx(row["single"], abs=0.1)
     assert [one["metric"] for one in found if one["p"] is not None] == [metric]
@@ -61,7 +67,7 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
 
 def test_stack_is_compared_with_the_selected_probe(planted):
     result = planted.run(*QUICK, "probe.layers=stack")
-    stack, chosen = result.stack, chosen_row(result.table)
+    stack, chosen = result.stack, Scores.of(result.table).chosen
     assert set(PAGE_TABLES["stack.csv"]) <= set(stack)
     tested = only(result.table, target="task", split="test", site=chosen["site"])
     metrics = tested.set_index("metric")["value"]

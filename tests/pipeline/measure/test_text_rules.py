@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from probekit.pipeline.measure.text_rules import SIMILAR, equal_lengths, length_correlation
+from probekit.chosen.aggregation.measure import SIMILAR, equal_lengths, length_correlation
 
 LABELS = np.arange(400) % 2
 

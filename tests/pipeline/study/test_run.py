@@ -10,13 +10,13 @@ from probekit.activations.capture import Work
 from probekit.activations.upkeep import caches_in
 from probekit.errors import ConfigError, MissingError
 from probekit.experiment.loader import load_any
+from probekit.pipeline.experiment import run_study as study_run
 from probekit.pipeline.experiment.plan import Machines, described_plan
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.run_job import work_on
+from probekit.pipeline.experiment.run_study import plan_study
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure import run_folder
-from probekit.pipeline.study import run as study_run
-from probekit.pipeline.study.run import plan_study
 from probekit.results.record import STARTED
 from probekit.results.study import StudyResult
 from tests.pipeline.planted import Planted, helped

@@ -5,16 +5,16 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks.claims.monitors import Negatives, rows
-from probekit.errors import DataError
-from probekit.probes.score.intervals import score_interval
-from probekit.probes.score.metrics import ClassPredictions, Resamples, with_alarms
-from probekit.probes.score.monitor import (
+from probekit.chosen.monitor.thresholds import (
     check_groups,
     fixed_threshold,
     groups_needed,
     monitor_rows,
     upper_bound,
 )
+from probekit.errors import DataError
+from probekit.probes.score.intervals import score_interval
+from probekit.probes.score.metrics import ClassPredictions, Resamples, with_alarms
 from probekit.probes.score.scored import metrics_of, parts_of
 
 

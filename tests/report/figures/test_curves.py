@@ -6,9 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.chosen_figures import reliability_figure
-from probekit.report.figures.curves import norm_curve
 from probekit.report.figures.line_labels import name_traces
+from probekit.report.pages.norms import norm_curve
+from probekit.report.pages.reliability import reliability_figure
 from tests.stored import drawn
 
 BINS = pd.DataFrame(

@@ -21,6 +21,7 @@ from probekit.report.figures.figure_files import (
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.parts import result_parts
 from probekit.results.network import AttentionPrompt
+from probekit.results.scores import Scores
 from tests.report.conftest import four_kinds, judged, make_heads, make_sweep
 
 BEGINS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF"}
@@ -62,7 +63,7 @@ def points(path):
 )
 def test_every_format_has_the_size_of_columns(engine, table, tmp_path, columns, width, height):
     paths = write_figures(
-        [next(result_parts(table, judged(table)))], tmp_path, list(BEGINS), columns
+        [next(result_parts(Scores.of(table), judged(table)))], tmp_path, list(BEGINS), columns
     )
     assert [path.name for path in paths] == [f"accuracy-by-layer.{kind}" for kind in BEGINS]
     for path, begin in zip(paths, BEGINS.values(), strict=True):
@@ -125,13 +126,13 @@ def test_maps_of_heads_are_square_and_their_labels_fit(make_patterns, n_heads, r
 @pytest.mark.parametrize("make", [four_kinds, make_sweep, make_heads])
 def test_no_figure_of_one_column_is_higher_than_6_cm(make):
     table = make()
-    for part in result_parts(table, judged(table)):
+    for part in result_parts(Scores.of(table), judged(table)):
         assert on_paper(part, 1)[1]["height"] / CENTIMETRE <= 6
 
 
 def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
     table.loc[table["target"] == "random_weights", "value"] = 0.74
-    part = next(result_parts(table, judged(table)))
+    part = next(result_parts(Scores.of(table), judged(table)))
     moved = [
         sum(abs(note.ay) for note in figure.layout.annotations if note.name == LABEL)
         for figure, _ in (on_paper(part, columns) for columns in (1, 2))
@@ -142,7 +143,8 @@ def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
 def test_numbers_of_maps_are_left_out_where_cells_are_too_small(heads):
     many = [heads[heads["head"] == 0].assign(head=float(head)) for head in range(16)]
     few, many = (
-        next(result_parts(own, judged(own))) for own in (heads, pd.concat(many, ignore_index=True))
+        next(result_parts(Scores.of(own), judged(own)))
+        for own in (heads, pd.concat(many, ignore_index=True))
     )
     texts = [
         [trace.mode for trace in on_paper(part, columns)[0].data if trace.type == "scatter"]

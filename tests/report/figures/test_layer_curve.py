@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from probekit.probes.targets import HEADLINE
+from probekit.report.elements.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
 from probekit.report.figures.layer_curve import curve_figure, layer_curve, panels
-from probekit.report.figures.style import LEVELS, LINES, SERIES_COLOURS, SERIES_MARKERS
+from probekit.report.figures.maps import luminance
 from probekit.report.figures.views import curve_rows
-from probekit.report.maps.maps import luminance
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import answer
-from probekit.results.table import placed
+from probekit.results.scores import Scores
 from tests.report.conftest import (
     altered,
     four_kinds,
@@ -127,12 +127,14 @@ CURVES = {
 }
 PANELS = {
     "kinds of site": KINDS,
-    "offsets of a sweep": curve_rows(make_sweep()),
+    "offsets of a sweep": curve_rows(Scores.of(make_sweep())).rows,
     "six runs": copies(TWO_BLOCKS, "run", [f"run {n}" for n in range(6)]),
     "two runs of two kinds, with their choices": with_choices(
         without_controls(with_parts(TWO_RUNS.assign(value=LOWER), ["hook_mlp_out"])), a=0.87, b=0.8
     ),
-    "long titles have two lines": copies(curve_rows(make_sweep()), "run", ["plural", "tense"]),
+    "long titles have two lines": copies(
+        curve_rows(Scores.of(make_sweep())).rows, "run", ["plural", "tense"]
+    ),
     "names of layers have one word a line side by side": four_probes(),
 }
 PANEL_CHANGES = {
@@ -157,32 +159,35 @@ def bare(figure):
 
 @pytest.mark.parametrize("metric", ["accuracy", "auroc", "selectivity"])
 def test_a_curve_has_task_controls_baselines_and_the_chosen_site(metric, snapshot):
-    assert drawn(layer_curve(PLAIN, metric)) == snapshot
+    assert drawn(layer_curve(Scores.of(PLAIN), metric)) == snapshot
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_curve_changes_only_in(change, snapshot):
-    assert changed(bare(layer_curve(PLAIN)), bare(layer_curve(CHANGES[change]))) == snapshot
+    assert (
+        changed(bare(layer_curve(Scores.of(PLAIN))), bare(layer_curve(Scores.of(CHANGES[change]))))
+        == snapshot
+    )
 
 
 @pytest.mark.parametrize("name", CURVES)
 def test_curves_of_several_series(name, snapshot):
-    assert bare(layer_curve(CURVES[name])) == snapshot
+    assert bare(layer_curve(Scores.of(CURVES[name]))) == snapshot
 
 
 @pytest.mark.parametrize("name", PANELS)
 def test_series_have_a_panel_each_with_the_others_in_grey(name, snapshot):
-    assert bare(curve_figure(PANELS[name])) == snapshot
+    assert bare(curve_figure(Scores.of(PANELS[name]))) == snapshot
 
 
 @pytest.mark.parametrize("change", PANEL_CHANGES)
 def test_panels_change_only_in(change, snapshot):
-    of_kinds, other = curve_figure(KINDS), curve_figure(PANEL_CHANGES[change])
+    of_kinds, other = curve_figure(Scores.of(KINDS)), curve_figure(Scores.of(PANEL_CHANGES[change]))
     assert changed(bare(of_kinds), bare(other)) == snapshot
 
 
 def test_names_are_never_interpreted_as_markup(hostile):
-    text = layer_curve(copies(PLAIN, "dataset", [hostile, "b"])).to_json()
+    text = layer_curve(Scores.of(copies(PLAIN, "dataset", [hostile, "b"]))).to_json()
     assert "%{" not in text
     assert "</script" not in text
     assert "&lt;b&gt;&#37;{x}" in text
@@ -200,18 +205,21 @@ def test_colours_have_enough_contrast_on_both_pages_and_repeat_later_than_marker
 
 def test_labels_round_like_the_sentence():
     table = altered(PLAIN, OWN, value=0.175, ci_low=0.036, ci_high=0.438)
-    assert "chosen: 0.18" in {note.text for note in layer_curve(table).layout.annotations}
+    assert "chosen: 0.18" in {
+        note.text for note in layer_curve(Scores.of(table)).layout.annotations
+    }
     assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
 
 
 def test_many_series_share_panels_by_their_kind_of_site():
-    names = [name for name, _ in panels(placed(copies(KINDS, "probe", ["logistic", "lda", "svm"])))]
+    wide = Scores.of(copies(KINDS, "probe", ["logistic", "lda", "svm"]))
+    names = [name for name, _ in panels(wide.sited)]
     assert names == ["residual stream", "attn_out", "mlp_out", "attn.z"]
 
 
 @pytest.mark.parametrize(("table", "is_several"), [(KINDS, True), (PLAIN, False)])
 def test_the_page_draws_panels_for_several_kinds_and_a_single_curve_for_one(table, is_several):
-    part = next(result_parts(table, judged(table)))
+    part = next(result_parts(Scores.of(table), judged(table)))
     assert ("yaxis4" in part.figure["layout"]) == (part.height is not None) == is_several
     assert ("One panel for each kind of site" in part.caption) == is_several
 
@@ -259,5 +267,7 @@ def test_bands_have_more_contrast_on_dark_pages_and_panels_their_colours(
 def test_the_band_of_the_null_ends_at_the_ends_of_the_metric():
     table = with_null(without_controls(PLAIN))
     wide = table.assign(null_low=table["null_low"] - 1, null_high=table["null_high"] + 1)
-    (found,) = [trace for trace in curve_figure(wide).data if trace.name == "95 % of the null"]
+    (found,) = [
+        trace for trace in curve_figure(Scores.of(wide)).data if trace.name == "95 % of the null"
+    ]
     assert set(found.y) == {0.0, 1.0}

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures import views
+from probekit.results.scores import Scores
 from tests.report.conftest import altered, make_heads, make_sweep, make_table
 
 PLAIN, HEADS, SWEEP = make_table(), make_heads(), make_sweep()
@@ -46,20 +47,20 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_each_figure_has_its_rows(name, snapshot):
-    table = RUNS[name]
-    curve = views.curve_rows(table)
+    scores = Scores.of(RUNS[name])
+    curve = views.curve_rows(scores)
     drawn = {
-        "of a sweep is shown": views.shown_position(table),
-        "of the curve": views.curve_position(table),
-        "all rows are in the curve": curve.equals(table),
-        "rows of the curve by position": dict(Counter(curve["position"])),
-        "rows of the curve by component": dict(Counter(curve["component"].dropna())),
-        "heads of the curve": curve["head"].dropna().unique().tolist(),
-        "targets of the curve": list(curve["target"].unique()),
+        "of a sweep is shown": views.shown_position(scores),
+        "of the curve": views.curve_position(scores),
+        "all rows are in the curve": curve.rows.equals(scores.rows),
+        "rows of the curve by position": dict(Counter(curve.rows["position"])),
+        "rows of the curve by component": dict(Counter(curve.rows["component"].dropna())),
+        "heads of the curve": curve.rows["head"].dropna().unique().tolist(),
+        "targets of the curve": list(curve.rows["target"].unique()),
         "maps of heads": [
-            (part, is_shown, len(own)) for part, is_shown, own in views.head_tables(table)
+            (part, is_shown, len(own)) for part, is_shown, own in views.head_tables(scores)
         ],
-        "maps of positions": [(part, len(own)) for part, own in views.position_tables(table)],
+        "maps of positions": [(part, len(own)) for part, own in views.position_tables(scores)],
     }
     assert "\n".join(f"{key}: {value}" for key, value in drawn.items()) == snapshot
-    assert all(own["head"].notna().all() for _, _, own in views.head_tables(table))
+    assert all(own["head"].notna().all() for _, _, own in views.head_tables(scores))

@@ -9,11 +9,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 from safetensors.numpy import save_file
 
+from probekit.chosen.stack.page import cascade_figure, cascade_table
 from probekit.errors import DataError, MissingError
-from probekit.report.figures.chosen_figures import cascade_figure
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
-from probekit.report.sentences.tables import cascade_table
 from tests.report.conftest import (
     difference,
     make_heads,

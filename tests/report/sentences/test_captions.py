@@ -7,14 +7,17 @@ import pytest
 
 from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.levels import levels
+from probekit.report.figures.maps import map_cells
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.maps.maps import map_cells
+from probekit.report.pages.reliability import reliability_caption
+from probekit.report.pages.size_curves import learning_part
 from probekit.report.sentences import captions
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.method import nested_sentence
 from probekit.results.record import Control
-from probekit.results.table import only, placed
+from probekit.results.scores import Scores
+from probekit.results.table import only
 from tests.report.conftest import judged, make_heads, make_sweep, make_table
 from tests.report.sentences.cases import BEST, BINS, NESTED, with_choices, with_folds
 
@@ -43,25 +46,25 @@ CALIBRATED_FOLDS = NESTED.replace(CALIBRATION)
 
 
 def caption(table, *others, **options):
-    return captions.caption(table, judged(table), *others, **options)
+    return captions.caption(Scores.of(table), judged(table), *others, **options)
 
 
 def map_description(table):
-    return captions.map_description(map_cells(table, "accuracy"))
+    return captions.map_description(map_cells(Scores.of(table), "accuracy"))
 
 
 def map_caption(table, metric="accuracy", *control):
-    return captions.map_caption(map_cells(table, metric), judged(table), *control)
+    return captions.map_caption(map_cells(Scores.of(table), metric), judged(table), *control)
 
 
 def reliability(table):
-    return captions.reliability_caption(BINS, table, judged(table))
+    return reliability_caption(BINS, Scores.of(table), judged(table))
 
 
 def learning(table):
     grown = only(table, target="task", split="test", metric="accuracy")
     both = pd.concat([table, grown.assign(split="learning", n_train=100)], ignore_index=True)
-    return captions.learning_curve_caption(both, judged(both))
+    return next(learning_part(Scores.of(both), judged(both))).caption
 
 
 def words_of_choices(*layers):
@@ -88,9 +91,9 @@ TEXTS = {
     "a map of selectivity": lambda: map_caption(HEADS, "selectivity"),
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),
-    "a description has every number": lambda: description(TABLE),
+    "a description has every number": lambda: description(Scores.of(TABLE)),
     "the description of a map names its highest cells": lambda: map_description(
-        map_cells(HEADS, "accuracy")
+        map_cells(Scores.of(HEADS), "accuracy")
     ),
     "the description of a map of positions": lambda: map_description(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
@@ -117,25 +120,32 @@ def test_captions_are_those_that_are_stored(snapshot, name):
 
 
 def test_the_band_of_the_null_is_drawn():
-    (band,) = [trace for trace in layer_curve(NULL_ALONE).data if trace.name == "95 % of the null"]
+    (band,) = [
+        trace
+        for trace in layer_curve(Scores.of(NULL_ALONE)).data
+        if trace.name == "95 % of the null"
+    ]
     assert set(band.y) == {0.4, 0.6}
 
 
 def test_the_nested_choice_is_a_line_and_no_point_of_the_curve():
-    lines = dict(levels(only(NESTED, metric="accuracy", split="test")))
+    lines = dict(levels(Scores.of(NESTED).measured("accuracy")))
     assert lines["chosen"]["value"] == 0.9
     assert {"chosen_control", "chosen_random_weights"}.isdisjoint(lines)
-    figure = layer_curve(NESTED)
+    figure = layer_curve(Scores.of(NESTED))
     assert "chosen 0.90" in [trace.name for trace in figure.data]
     assert not any("chosen by" in one.text for one in figure.layout.annotations)
-    assert chosen_points(NESTED, placed(NESTED)) == []
-    assert len(chosen_points(TABLE, placed(only(TABLE, split="test", metric="accuracy")))) == 1
-    assert map_cells(FOLDS_OF_HEADS, "accuracy")["rank"].isna().all()
+    scores = Scores.of(NESTED)
+    assert chosen_points(scores, scores.sited) == []
+    scores = Scores.of(TABLE)
+    assert len(chosen_points(scores, scores.measured("accuracy").sited)) == 1
+    assert map_cells(Scores.of(FOLDS_OF_HEADS), "accuracy")["rank"].isna().all()
 
 
 def test_the_line_is_in_the_curve_of_a_sweep_too():
     nested = with_folds(SWEEP).assign(
         position=lambda rows: rows["position"].mask(rows["target"].str.startswith("chosen"), "")
     )
-    assert set(at_shown_position(nested)["position"]) == {"word:last", ""}
-    assert "chosen" in dict(levels(only(curve_rows(nested), metric="accuracy", split="test")))
+    nested = Scores.of(nested)
+    assert set(at_shown_position(nested).rows["position"]) == {"word:last", ""}
+    assert "chosen" in dict(levels(curve_rows(nested).measured("accuracy")))

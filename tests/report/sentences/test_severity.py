@@ -13,7 +13,7 @@ from probekit.report.sentences.caveats import DOUBTS, KINDS
 from tests.report.sentences.cases import trees
 
 PACKAGE = Path(probekit.__file__).parent
-CHECKS = ("data/checks.py", "data/labels.py", "pipeline/experiment/record.py")
+CHECKS = ("data/checks.py", "data/labels.py", "pipeline/measure/record.py")
 FINDING = re.compile(r'(?:Finding\(\s*"(?:warning|error)",|\bwarning\()\s*f?"([^"]+)"')
 
 

@@ -16,6 +16,7 @@ from probekit.report.sentences.tables import (
 )
 from probekit.results.judging import reported_differences
 from probekit.results.record import BY_WORD, Control
+from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES
 from probekit.results.table import make_table as make_rows
 from tests.report.conftest import SITES, difference, judged, make_heads, make_table, row
@@ -85,7 +86,7 @@ def test_comparisons_are_those_that_are_stored(snapshot, name):
 @pytest.mark.parametrize("name", SITE_TABLES)
 def test_tables_of_sites_are_those_that_are_stored(snapshot, name):
     table = SITE_TABLES[name]
-    sites = site_rows(table, judged(table))
+    sites = site_rows(Scores.of(table), judged(table))
     columns = filled_columns(sites)
     rows = [
         (
@@ -108,7 +109,7 @@ def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
     ]
     v = judged(TABLE, rows)
     differences = reported_differences(make_rows(rows, DIFFERENCES), v)
-    (whole,) = site_tables(TABLE, v, differences)
+    (whole,) = site_tables(Scores.of(TABLE), v, differences)
     assert [column.name for column in whole.headings[-2:]] == list(CHOSEN_MINUS.values())[:2]
     assert lines(row[-2:] for row in whole.rows[:2]).splitlines() == [
         "– | –",
@@ -117,14 +118,14 @@ def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
 
 
 def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
-    (whole,) = site_tables(HEADS, judged(HEADS))
+    (whole,) = site_tables(Scores.of(HEADS), judged(HEADS))
     assert (whole.title, whole.chosen) == ("Table of all sites", [3])
     site = TABLE[TABLE["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
     many = [site.assign(head=float(head)) for head in range(MOST_ROWS + 1)]
     for head, rows in enumerate(many):
         rows.loc[rows["split"] == "validation", "value"] = (head * 7 % len(many)) / 100
     joined = pd.concat(many, ignore_index=True)
-    best, others = site_tables(joined, judged(joined))
+    best, others = site_tables(Scores.of(joined), judged(joined))
     assert len(best.rows) == BEST_ROWS
     assert len(best.rows + others.rows) == MOST_ROWS + 1
     at = [column.name for column in best.headings].index("cross-validated")
@@ -134,5 +135,5 @@ def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
 
 
 def test_the_cross_validated_column_holds_the_score_of_all_folds():
-    nested, single = (site_rows(table, judged(table)) for table in (NESTED, TABLE))
+    nested, single = (site_rows(Scores.of(table), judged(table)) for table in (NESTED, TABLE))
     assert [one.cross_validated for one in nested] == [one.cross_validated for one in single]

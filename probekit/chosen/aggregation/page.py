@@ -1,0 +1,90 @@
+"""Rules that score whole texts on a page, and how early texts are flagged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from probekit.amounts import percent
+from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
+from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
+from probekit.report.elements.table import Column
+from probekit.report.elements.texts import class_label
+from probekit.report.pages.parts import Shown
+from probekit.report.sentences.tables import written_table
+from probekit.results.table import OF_RULES, metric_name
+
+NOTE = (
+    "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
+    "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
+    "texts of both labels at each length. Correlation with length: rank correlation within labels."
+)
+
+
+def sections(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the rules by which the probe may score a text, if there are any."""
+    rules = run.rows("aggregation.csv")
+    if rules is None:
+        return
+    metric = metric_name(str(rules["metric"].iloc[0]))
+    columns: dict[Column | str, str] = {"rule": "rule", f"{metric}, cross-validated": "value"}
+    if rules["n_equal"].notna().any():  # of more labels only the score
+        columns |= {title: name for name, title in OF_RULES.items()}
+        columns["texts of equal length"] = "n_equal"
+    starred = rules["rule"] + np.where(rules["is_selected"], " *", "")
+    table = written_table("Rules that score a text", columns, rules.assign(rule=starred))
+    note = Paragraph(NOTE.format(n_texts=rules["n_texts"].iloc[0]), "note")
+    yield PageSection("Rules that score a text", [table, note])
+
+
+def figures(run: Shown) -> Iterator[FigurePart]:
+    """Yield the figure of scores by token and of texts flagged, if there is one."""
+    flagged = run.rows("flagged.csv")
+    if flagged is None:
+        return
+    label = class_label(str(run.scores.rows["positive"].iloc[0]))
+    yield FigurePart(
+        "Score by token, and texts flagged",
+        figure_json(flagged_curves(flagged)),
+        f"Held-out texts, by {run.probe}. Above: median score of the texts of a label up to each "
+        "token. Below: share of them that are flagged within this number of tokens: whose "
+        f"score up to one of these tokens is above 0 and predicts {label}.",
+        "; ".join(
+            f"{class_label(str(name))}: {percent(points['share'].iloc[-1])} of "
+            f"{points['n_texts'].iloc[0]:,} texts within {points['tokens'].iloc[-1]:,} tokens"
+            for name, points in flagged.groupby("label", sort=False)
+        ),
+        height=24,
+    )
+
+
+def flagged_curves(rows: pd.DataFrame) -> go.Figure:
+    """Return median score (above) and share of flagged texts (below) by number of tokens read.
+
+    Args:
+        rows: `label`, `tokens`, `score`, `share` and `n_texts` for each label and number of tokens.
+    """
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06)
+    for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
+        name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
+        line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
+        shared: dict[str, Any] = {
+            "x": points["tokens"].tolist(),
+            "name": f"{name} (n = {n:,})",
+            "line": line,
+        }
+        shared |= {"mode": "lines", "legendgroup": name, "col": 1}
+        for row, column in enumerate(("score", "share"), 1):
+            figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
+    style = LEVELS["chance"]
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_hline(y=0, line=line, row=1)
+    figure.update_xaxes(title_text="tokens read", row=2)
+    figure.update_yaxes(title_text="median score", row=1)
+    figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)
+    return figure.update_layout(template=TEMPLATE)

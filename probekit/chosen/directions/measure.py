@@ -1,0 +1,228 @@
+"""Directions of the selected probe: the test rows in a plane, and the same probes at other sites.
+
+Directions of a nested cross-validation are those of the final probe, which was fitted on all rows.
+
+scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
+cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from joblib import cpu_count
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.preprocessing import StandardScaler
+
+from probekit.amounts import LEVEL, percent
+from probekit.model.sites.catalogue import describe
+from probekit.model.sites.sites import SiteSelection
+from probekit.pipeline.engines.engine import Activations
+from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.probes.arrays import Floats
+from probekit.probes.fitters import FittedRows
+from probekit.probes.settings import ProbeSpec
+from probekit.probes.solve.layers import (
+    FittedLayers,
+    bound_of_null,
+    certainty,
+    null_cosines,
+    unit_rows,
+)
+from probekit.products import threads
+from probekit.results.table import by_depth, only
+from probekit.workers import parallel_map
+
+MOST_POINTS = 500  # test rows in the scatter plot
+MOST_FITTED = 5000  # maximum number of rows that PCA and LDA are fitted on
+_ROUNDING = 1e-6  # smaller differences are rounding errors, in features of standard deviation 1
+MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes their covariance
+COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
+NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
+HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
+
+
+def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
+    """Return plane and cosines; nothing if the probe does not predict the classes of rows."""
+    if chosen.predictions is None or chosen.reads_texts:
+        return {}
+    with threads(1):  # last digits depend on their number, which can change under load
+        scatter = scatter_rows(chosen)
+    tested = only(chosen.scores.rows, metric="p_holm", target="task", probe=chosen.spec.text)
+    better = only(tested[tested["value"] < LEVEL], position=chosen.row["position"])["site"]
+    return {"scatter.csv": scatter, "cosines.csv": cosine_rows(chosen, {*better})}
+
+
+def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
+    """Return the coordinates of test rows in a PCA plane and in an LDA plane.
+
+    PCA and LDA are fitted on training rows only. With two classes LDA has one axis; the second axis
+    is the first principal component. There is no LDA plane if LDA has no axis, and no row if there
+    are fewer than two components, or all features are constant on the fitted rows. For a nested
+    cross-validation only the first split is used, because the test rows of the other splits are
+    training rows of this one.
+    """
+    data = chosen.prober.data
+    generator = np.random.default_rng(0)
+    fitted = _sample(data.train, MOST_FITTED, generator)
+    held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
+    shown = _sample(held_out, MOST_POINTS, generator)
+    rows, scaler = chosen.features.select(fitted).loaded()[:], StandardScaler()
+    scaled = scaler.fit_transform(rows)
+    del rows
+    n_components = min(COMPONENTS, len(scaled) - 1, scaled.shape[1])
+    if n_components < 2 or np.abs(scaled).max() < _ROUNDING:
+        return pd.DataFrame()
+    # Both are exact and faster than all singular values. The covariance of many features is large.
+    solver = "covariance_eigh" if scaled.shape[1] <= MOST_COVARIANCE else "arpack"
+    pca = PCA(n_components, svd_solver=solver, random_state=0).fit(scaled)
+    train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.features[shown]))
+    projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted
+    means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()
+    between, within = np.ptp(means, axis=0).max(), np.abs(train - means).max()
+    # LDA divides the variance between classes by that within, and neither may be zero. At the
+    # embedding of a word that is itself the label, all rows of a class are equal.
+    if min(between, within) >= _ROUNDING * np.abs(train).max():
+        projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
+    components = [
+        f"component {number} ({percent(share)} of variance)"
+        for number, share in enumerate(pca.explained_variance_ratio_, start=1)
+    ]
+    discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
+    planes = {"PCA": (test, components)}
+    if discriminants:
+        axes = [*discriminants, "component 1 of PCA"]
+        planes["LDA"] = np.column_stack([projected, test[:, 0]]), axes
+    return pd.concat(
+        pd.DataFrame(
+            {
+                "method": method,
+                "x": plane[:, 0].round(4),
+                "y": plane[:, 1].round(4),
+                "axis_x": axes[0],
+                "axis_y": axes[1],
+                "label": data.y[shown],
+            }
+        )
+        for method, (plane, axes) in planes.items()
+    )
+
+
+def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
+    """Return the rows, or `most` of them drawn at random, in ascending order."""
+    return np.sort(generator.choice(rows, most, replace=False)) if len(rows) > most else rows
+
+
+def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
+    """Return the cosine similarity between probe directions at all pairs of sites.
+
+    The sites are those on the line of the selected probe in the figure of the scores. With one
+    direction per class, the cosine is the mean over classes. Only sites along d_model have rows,
+    because others do not share a basis.
+
+    The null distribution compares the probe at one site with probes fitted on permuted labels at
+    the other site, with the same penalty. `null_high` is the 95 % quantile of its `n_null` absolute
+    cosines; None if one of these probes has a direction of length 0. Random directions would be a
+    wrong null: features are correlated, so probes of unrelated labels are more similar than random
+    directions.
+
+    Rows of a site with itself have the mean cosine `half_cosine` of probes fitted on one half of
+    the groups and on the other, over `n_halvings` random divisions, and `certainty`, the expected
+    cosine of the probe with that of unlimited groups. None if a half lacks a label; without a
+    signal certainty would be 0.15 to 0.35, so that it is None at sites that are not `better` than
+    chance.
+
+    Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
+    fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
+    """
+    if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
+        return pd.DataFrame()
+    sites = chosen.source.selections
+    streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
+    places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
+    saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
+    # Probes of a single layer, all of whose directions have a length.
+    probes = {
+        site: probe
+        for site, probe in saved.items()
+        if probe is not None and len(probe.layers) == 1 and probe.directions.any(axis=1).all()
+    }
+    if len(probes) < 2:
+        return pd.DataFrame()
+    unit = {site: probe.unit_directions for site, probe in probes.items()}
+    spec, penalties = chosen.spec, {}
+    for stream in streams:
+        if stream.text in probes:
+            penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+            assert penalty is None or isinstance(penalty, float)
+            penalties[stream] = penalty
+    job = partial(
+        _refitted_directions,
+        chosen.source.activations,
+        chosen.position,
+        chosen.prober.saved_rows,
+        spec,
+    )
+    n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
+    null, halves = {}, {}
+    found = parallel_map(job, list(penalties.items()), chosen.workers, n_threads, chosen.seconds)
+    for stream, directions in zip(penalties, found, strict=True):
+        null[stream.text], halves[stream.text] = directions
+        chosen.watcher.progress("probes of permuted labels", len(null), len(penalties))
+    rows = []
+    for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
+        cosine = round(float((u * v).sum(axis=1).mean()), 6)
+        row = {"site_a": a, "site_b": b, "cosine": cosine, "n_directions": len(u)}
+        row |= {"n_features": u.shape[1], "null_high": None, "n_null": 0}
+        # The directions at one site, and those of permuted labels at the other.
+        pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
+        if all(len(draws) for _, draws in pairs):
+            cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
+            row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+        row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
+        if a == b and len(halves[a]):
+            of_halves, of_all = certainty(halves[a])
+            row |= {"half_cosine": round(of_halves, 6), "n_halvings": HALVINGS}
+            row["certainty"] = round(of_all, 6) if a in better else None
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _refitted_directions(
+    activations: Activations,
+    position: int,
+    fitted: FittedRows,
+    spec: ProbeSpec,
+    item: tuple[SiteSelection, float | None],
+) -> tuple[Floats, Floats]:
+    """Return the directions of probes of permuted labels, and of probes of halves of the groups.
+
+    They have length 1 and shape (n_draws, n_directions, n_features); an array is empty if one of
+    its probes has a direction of length 0 or, of the halves, lacks a label. The item is a site and
+    the penalty of its probes.
+    """
+    site, penalty = item
+    X = activations.block(site, position)
+    permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
+    return _unit_directions(permuted), _unit_directions(
+        fitted.half_fits(spec, X, penalty, HALVINGS)
+    )
+
+
+def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
+    """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
+    drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+    known = [directions for directions in drawn if directions is not None]
+    return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
+
+
+def _is_whole_stream(site: SiteSelection) -> bool:
+    """Return whether a selection is a whole site whose features are those of d_model."""
+    return site.index is None and describe(site.site).axes[-1] == "d_model"

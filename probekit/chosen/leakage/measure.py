@@ -1,0 +1,220 @@
+"""Scores on test texts without cues, and without as many random other words: leakage.csv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.amounts import LEVEL, counted
+from probekit.chosen.leakage.section import SPANS, LeakageSection
+from probekit.data.examples import Example, Finding
+from probekit.data.positions import IntArray
+from probekit.data.words import cue_pattern, dropped_ranges, without
+from probekit.errors import DataError
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.pipeline.setup.texts import ReadTexts
+from probekit.probes.fitters import RowPredictions
+from probekit.probes.score.differences import Difference
+from probekit.probes.score.exchange import ROUNDING
+from probekit.probes.score.metric_table import METRICS, MetricFunction
+from probekit.probes.score.metrics import Resamples, take
+from probekit.probes.score.scored import joined, metrics_of
+from probekit.probes.solve.layers import FittedLayers
+
+EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
+
+
+def texts(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
+    """Return the test texts without their cues, then without other words, draw by draw.
+
+    These are the texts that can be compared; the finding has their number.
+
+    Raises:
+        MissingError: the file of cues does not exist.
+        DataError: it has no words, or none of them is in a test text that can be compared.
+    """
+    with source.experiment.at("leakage", "drop"):
+        return _dropped(settings, source)
+
+
+def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tuple[int, int]]]:
+    """Return a function that returns the characters of each cue of an example."""
+    if settings.drop == SPANS:
+        return lambda example: [] if example.span is None else [example.span]
+    pattern = cue_pattern(Path(root) / settings.drop)
+    return lambda example: [match.span() for match in pattern.finditer(example.text)]
+
+
+def _dropped(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
+    experiment, own = source.experiment, source.texts
+    cues_in = _cues_in(settings, experiment.data.root)
+    at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
+    test = source.design.splits[0].test
+    n_with_cues, variants_of = 0, dict[int, list[Example]]()  # all variants of each text
+    for index, row in enumerate(test):
+        number = own.example[row]
+        example = own.dataset.examples[number]
+        span = example.span if at in ("span", "word") else None
+        cues = cues_in(example)
+        if not cues:
+            continue
+        n_with_cues += 1
+        characters = own.tokens[number].offsets[_tokens_read(own, row)]
+        ends = [*characters.flatten().tolist(), *(span or ())]
+        probed = None if at == "mean" else (min(ends), max(ends))
+        variants = list[Example]()
+        for ranges in dropped_ranges(example.text, cues, probed, settings.draws, random):
+            text, moved = without(example.text, ranges, span)
+            variants.append(replace(example, text=text, span=moved))
+        if variants:
+            variants_of[index] = variants
+
+    def planned() -> ReadTexts:
+        """Return all texts without cues, then all texts in each draw."""
+        examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
+        further = source.reader.read(replace(own.dataset, examples=examples))
+        assert len(further.example) == len(examples), "a shorter text has a row, too"
+        return further
+
+    further, n_texts = planned() if variants_of else own, len(variants_of)
+    for place, index in enumerate([*variants_of] if at != "mean" else []):
+        of_variants = range(place, n_texts * (1 + settings.draws), n_texts)
+        read_ids = [_ids_read(further, one) for one in of_variants]
+        if any(ids != _ids_read(own, test[index]) for ids in read_ids):
+            del variants_of[index]
+    message = (
+        f"{len(variants_of):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
+        f"{n_with_cues - len(variants_of):,} more are not compared, because a cue is at the probed "
+        "token, the token would change, or there are too few other words."
+    )
+    if not variants_of:
+        raise DataError(f"{message} Give other cues, or probe another position.")
+    further = further if len(variants_of) == n_texts else planned()
+    return replace(further, findings=(Finding("info", "leakage", message),))
+
+
+def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
+    """Return the numbers of the tokens that a row reads, at all positions together."""
+    # The row of each position reads a range of tokens; see `interleave`.
+    n = (len(texts.plan.offsets) - 1) // len(texts.example)
+    first, stop = texts.plan.offsets[[row * n, (row + 1) * n]]
+    return texts.plan.positions[first:stop]
+
+
+def _ids_read(texts: ReadTexts, row: int) -> list[int]:
+    """Return the ids of the tokens that a row reads."""
+    ids = np.asarray(texts.tokens[texts.example[row]].ids)
+    found: list[int] = ids[_tokens_read(texts, row)].tolist()
+    return found
+
+
+def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of leakage.csv.
+
+    The probe is not fitted again, and its scores of texts without cues do not change.
+    """
+    dropped, X = chosen.further("dropped")
+    prober, probe, spec = chosen.prober, chosen.saved, chosen.spec
+    assert probe is not None
+    fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
+    n_classes, tested = len(prober.data.classes), prober.rows_of(spec.text)
+    fitted, truth = prober.saved_rows, prober.truth_of(spec.text)
+    # Indices among the test rows: of the texts that were changed, and of others with cues.
+    design, cues_in = chosen.source.design, _cues_in(settings, chosen.source.experiment.data.root)
+    examples = [design.dataset.examples[number] for number in design.example[tested]]
+    names = {one.id for one in dropped.dataset.examples}
+    changed = [n for n, one in enumerate(examples) if one.id in names]
+    left_out = [n for n, one in enumerate(examples) if cues_in(one) and one.id not in names]
+    # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
+    scores = [fit.class_scores(chosen.features.select(tested), n_classes)]
+    for of_variant in fit.class_scores(X, n_classes).reshape(-1, len(changed), n_classes):
+        scores.append(scores[0].copy())
+        scores[-1][changed] = of_variant
+    compared = np.delete(np.arange(len(tested)), left_out)
+    whole, without_cues, *random = (
+        take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
+    )
+    counts = {
+        "n_draws": len(random),
+        "n_changed": len(changed),
+        "n_test": len(compared),
+        "n_left_out": len(left_out),
+    }
+    groups = prober.data.groups[tested[compared]]
+    found = leakage_rows(whole, without_cues, random, groups, prober.main_metric)
+    return {"leakage.csv": [row | counts for row in found]}
+
+
+def leakage_rows(
+    whole: RowPredictions,
+    without_cues: RowPredictions,
+    random: Sequence[RowPredictions],
+    groups: NDArray[np.generic],
+    main_metric: str,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of leakage.csv, without counts: main metric, accuracy and AUROC.
+
+    The main metric is left out if it needs a threshold. Only its difference has a p-value. P-values
+    and limits come from exchanges of the variants of a text, group by group.
+
+    Args:
+        whole: predictions of the compared texts as they are.
+        without_cues: those without cues.
+        random: those of each draw, without as many other words.
+        groups: groups of the texts, shape (n_compared,).
+        main_metric: name of the main metric.
+    """
+    for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
+        function = metrics_of(whole).get(metric)
+        if function is None or np.isnan(value := function(whole, Resamples.whole(len(groups)))[0]):
+            continue
+        found = _exchanged(function, [without_cues, *random], groups).within(METRICS[metric].range)
+        yield {
+            "metric": metric,
+            "value": value,
+            "without_cues": found.a,
+            "without_others": found.b,
+            "difference": found.value,
+            "difference_low": found.ci_low,
+            "difference_high": found.ci_high,
+            "p": found.p if metric == main_metric else None,
+        }
+
+
+def _exchanged(
+    metric: MetricFunction, variants: Sequence[RowPredictions], groups: NDArray[np.generic]
+) -> Difference:
+    """Return the score of the first variant of each text, minus the mean score of the others.
+
+    If dropping cues changes a text as dropping other words does, any variant of the texts of a
+    group may be the one without cues. Each arrangement exchanges them group by group and has such a
+    difference. The interval is the observed difference plus and minus the 95 % quantile of the
+    absolute differences over the arrangements.
+    """
+    n_rows, n = len(groups), len(variants)
+    rows: Any = joined(variants)  # the rows of all variants, one after the other
+    names, codes = np.unique(groups, return_inverse=True)
+    # All variants are moved on by 1 to n - 1, too, so that the others of each one are scored.
+    first = np.random.default_rng(0).integers(n, size=(EXCHANGES // n, len(names)))
+    first[0] = 0  # the variants as they are
+    chosen = (first[:, None] + np.arange(n)[:, None]) % n  # (n_draws, n, n_groups)
+
+    def score(variant: NDArray[np.int64]) -> float:
+        """Return the score of these variants (n_groups,) of the texts of each group."""
+        drawn = take(rows, variant[codes] * n_rows + np.arange(n_rows))
+        return float(metric(replace(drawn, folds=None), Resamples.whole(n_rows))[0])
+
+    scores = np.apply_along_axis(score, 2, chosen)  # (n_draws, n)
+    apart = np.abs(n * scores - scores.sum(axis=1, keepdims=True)).ravel() / (n - 1)
+    a, b = float(scores[0, 0]), float(scores[0, 1:].mean())
+    p = float((apart >= apart[0] - ROUNDING).mean())
+    # Fewer than 5 % of the arrangements are further apart, so that p < 0.05 if 0 is excluded.
+    margin = float(np.sort(apart)[-int(np.ceil(LEVEL * len(apart) - ROUNDING))])
+    return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)

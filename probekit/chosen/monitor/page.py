@@ -1,0 +1,49 @@
+"""The thresholds of a monitor on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.pages.parts import Shown
+from probekit.report.sentences.tables import TEST_RATES, Columns, written_table
+
+NOTE = (
+    "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
+    "most the upper bound, and therefore at most the requested rate. The thresholds are fixed on "
+    "negatives that are not among the data; each group counts once. Test rows were not used for "
+    "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
+    "the negatives of the test rows are of another kind."
+)
+
+
+def sections(run: Shown) -> Iterator[PageSection]:
+    """Yield the section of a run, if it has thresholds."""
+    rows = run.rows("monitor.csv")
+    if rows is not None:
+        yield transferred_section(rows, ())
+
+
+def transferred_section(
+    rows: pd.DataFrame, places: Sequence[str] = ("train", "test")
+) -> PageSection:
+    """Return the thresholds of a monitor with their bounds and rates.
+
+    Args:
+        rows: rows of monitor.csv.
+        places: columns that the table also shows, such as the training and test set.
+    """
+    columns: Columns = {
+        **dict(zip(places, places, strict=True)),
+        "requested FPR": "fpr",
+        "threshold": "threshold",
+        "false positives": "false_positives",
+        "upper bound": "fpr_bound",
+        **TEST_RATES,
+    }
+    counts = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
+    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in counts]
+    table = written_table("Table of thresholds", columns, rows.assign(false_positives=texts))
+    return PageSection("Thresholds of the monitor", [table, Paragraph(NOTE, "note")])

@@ -1,0 +1,187 @@
+"""Table of the analyses of the selected probe.
+
+The folder of each analysis has a file for some floors of the package:
+
+section.py  its section of the experiment file, and the rules of its keys: `check(settings,
+            experiment)`. It imports no numerics
+measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
+            `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
+            transfer between data sets
+page.py     what the page of a run shows, by place: `first_figures(run)` after the layer curve, and
+            `figures(run)` after all others; `sections(run)` and `curves(run)` before the table of
+            all sites, `details(run)` and `examples(run)` after the figures that are folded
+
+Each of these doors is found by its name, and an analysis has those that it needs. No module outside
+of the folders names an analysis. This one imports no libraries, so that files and commands are
+checked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+Model = TypeVar("Model")
+RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
+DIFFERENCE = "difference difference_low difference_high p"
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """One analysis of the selected probe.
+
+    Attributes:
+        name: the name of its folder.
+        tables: names of the columns that are read of each of its files, by their type.
+        key: the key that requests it: its name if it has a section, or another one such as
+            `probe.layers`, null in an experiment without it; "" for none, if every run has it.
+        tasks: tasks of the kinds of probe that it allows; see `ProbeSection.tasks`.
+        needs: what these kinds do, for a message.
+        texts: name of its further texts in the record of a run; "" if it captures none.
+    """
+
+    name: str
+    tables: Mapping[str, Mapping[str, str]]
+    key: str = ""
+    tasks: str = ""
+    needs: str = ""
+    texts: str = ""
+
+    @property
+    def file(self) -> str:
+        """The name of its first table."""
+        return next(iter(self.tables))
+
+    def settings(self, experiment: Any) -> Any:
+        """Return the value of its key; None if an experiment does not request it."""
+        path = self.key.split(".") if self.key else []
+        return reduce(lambda value, name: getattr(value, name, None), path, experiment)
+
+    @cache  # noqa: B019, as the table is never dropped
+    def door(self, file: str, name: str) -> Callable[..., Any] | None:
+        """Return a function of a module of its folder; None if it has none of this name."""
+        module = f"{__package__}.{self.name}.{file}"
+        return getattr(import_module(module), name, None) if find_spec(module) else None
+
+
+# In the order of what they show at the same place of a page.
+ANALYSES = (
+    Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
+    Analysis(
+        "monitor",
+        {
+            "monitor.csv": {
+                "finite": "fpr threshold fpr_bound",
+                "count": "false_positives n_negatives n_groups n_positive n_test_negative",
+                "number": RATES,
+            }
+        },
+        key="monitor",
+        tasks="classification aggregated",
+        needs="classify each row, or `probe.aggregate`",
+        texts="negatives",
+    ),
+    Analysis(
+        "stack",
+        {
+            "stack.csv": {
+                "text": "metric",
+                "number": f"value ci_low ci_high single {DIFFERENCE} C",
+                "count": "n_sites n_test",
+            },
+            "cascade.csv": {
+                "text": "setting",
+                "finite": "fpr passed_1 passed_2 cost",
+                "number": RATES,
+                "count": "n_positive n_negative",
+            },
+        },
+        key="probe.layers",
+        tasks="classification regression",
+        needs="read each row",
+    ),
+    Analysis(
+        "leakage",
+        {
+            "leakage.csv": {
+                "text": "metric",
+                "number": f"value without_cues without_others {DIFFERENCE}",
+                "count": "n_draws n_changed n_test n_left_out",
+            }
+        },
+        key="leakage",
+        tasks="classification",
+        needs="classify each row",
+        texts="dropped",
+    ),
+    Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
+    Analysis(
+        "features",
+        {"features.csv": {"text": "site feature label", "count": "rank k", "number": "share"}},
+    ),
+    Analysis(
+        "directions",
+        {
+            "scatter.csv": {"text": "method axis_x axis_y label", "finite": "x y"},
+            "cosines.csv": {
+                "text": "site_a site_b",
+                "finite": "cosine",
+                "count": "n_directions n_features n_halvings",
+                "number": "null_high half_cosine certainty",
+            },
+        },
+    ),
+    Analysis(
+        "aggregation",
+        {
+            "aggregation.csv": {
+                "text": "rule metric",
+                "boolean": "is_selected",
+                "count": "n_texts",
+                "number": "C value n_equal auroc auroc_low auroc_high equal equal_low equal_high "
+                "rho rho_low rho_high",
+            },
+            "flagged.csv": {
+                "text": "label",
+                "count": "tokens n_texts",
+                "finite": "score share",
+            },
+        },
+    ),
+)
+TABLES = {file: types for one in ANALYSES for file, types in one.tables.items()}
+
+
+def asked(experiment: Any) -> Iterator[tuple[Analysis, Any]]:
+    """Yield each analysis that an experiment requests, with the value of its key."""
+    for analysis in ANALYSES:
+        settings = analysis.settings(experiment)
+        if settings is not None:
+            yield analysis, settings
+
+
+def doors(file: str, name: str) -> Iterator[tuple[Analysis, Callable[..., Any]]]:
+    """Yield the analyses that have a function of this name in such a file, with the function."""
+    for analysis in ANALYSES:
+        door = analysis.door(file, name)
+        if door is not None:
+            yield analysis, door
+
+
+def without_analyses(experiment: Model) -> Model:
+    """Return an experiment without the analyses that it requests."""
+
+    def without(section: Any, key: Sequence[str]) -> Any:
+        """Return a section in which a key is null."""
+        name, *others = key
+        value = without(getattr(section, name), others) if others else None
+        return section.model_copy(update={name: value})
+
+    for analysis, _ in asked(experiment):
+        if analysis.key:
+            experiment = without(experiment, analysis.key.split("."))
+    return experiment

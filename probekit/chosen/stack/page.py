@@ -1,0 +1,130 @@
+"""The stack of all sites on a page, with cost and true positive rate of a cascade."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.amounts import fixed, format_number
+from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
+from probekit.report.elements.style import (
+    GREY,
+    TEMPLATE,
+    error_bars,
+    plotly_text,
+    series_marker,
+)
+from probekit.report.elements.table import ResultTable
+from probekit.report.figures.line_labels import name_traces
+from probekit.report.pages.parts import Shown
+from probekit.report.sentences.tables import TEST_RATES, TESTED, Columns, written_table
+
+STACK = (
+    "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
+    "those of probes that were not fitted on the row. The single site was chosen by "
+    "cross-validation, without the test rows. A better stack need not read more than one site "
+    "contains: the mean of several probes has less noise than one of them."
+)
+STACK_COLUMNS: Columns = {
+    "metric": "metric",
+    "stack": "value",
+    "best single site": "single",
+    **TESTED,
+}
+ALONE = " only"  # ends the setting of a cascade with a single stage
+CASCADE = (
+    "Each stage (words of the text, the best single site, all sites) passes the rows close to its "
+    "alarm threshold on to the next one. Cost: mean share of the network's blocks that is computed "
+    "for a test row; words cost nothing. Each setting has one threshold, which allows the false "
+    "positive rate (FPR) on training rows. Settings are chosen on held-out scores of these rows: "
+    "each adds the most true positives (TPR) per cost to the one before it. The same rows fix "
+    "settings and thresholds: with few negatives, the test FPR may be higher than requested."
+)
+CASCADE_COLUMNS: Columns = {
+    "setting": "setting",
+    "requested FPR": "fpr",
+    "cost": "cost",
+    **TEST_RATES,
+}
+
+
+def sections(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the scores of the stack, if there is one."""
+    rows = run.rows("stack.csv")
+    if rows is not None:
+        note = Paragraph(STACK.format(n_sites=rows["n_sites"].iloc[0]), "note")
+        rows = rows.rename(columns={"ci_low": "value_low", "ci_high": "value_high"})
+        table = written_table("Table of the stack of all sites", STACK_COLUMNS, rows)
+        yield PageSection("Stack of all sites", [table, note])
+
+
+def curves(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the true positive rate by cost, if there is a cascade."""
+    rows = run.rows("cascade.csv")
+    if rows is None:
+        return
+    listed = [
+        f"{row['setting']} (FPR {100 * row['fpr']:g} %): share {fixed(row['cost'], 2)}, TPR "
+        f"{format_number(row['tpr'])}"
+        for _, row in rows.iterrows()
+    ]
+    part = FigurePart(
+        "True positive rate by share of the network",
+        figure_json(cascade_figure(rows)),
+        f"{CASCADE} Bars: 95 % intervals over groups.",
+        f"True positive rate by share of the network: {'; '.join(listed)}.",
+    )
+    fold = Fold("Settings of the cascade", [cascade_table(rows)])
+    yield PageSection("Cascade of words, one site and all sites", [part, fold])
+
+
+def cascade_table(rows: pd.DataFrame) -> ResultTable:
+    """Return cost and rates of the settings of a cascade, given the rows of cascade.csv."""
+    return written_table("Table of the cascade", CASCADE_COLUMNS, rows)
+
+
+def cascade_figure(rows: pd.DataFrame) -> go.Figure:
+    """Return the figure of TPR by cost of a cascade, a line for each false positive rate.
+
+    Dotted lines are at the costs of the stages alone.
+
+    Args:
+        rows: rows of cascade.csv.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
+    for number, (fpr, points) in enumerate(rows.groupby("fpr", sort=False)):
+        marker = series_marker(number, 8)
+        ends = points.rename(columns={"tpr_low": "ci_low", "tpr_high": "ci_high"})
+        figure.add_scatter(
+            x=points["cost"].tolist(),
+            y=points["tpr"].tolist(),
+            error_y=error_bars(ends, "tpr", 1),
+            name=f"FPR {100 * float(str(fpr)):g} %",
+            mode="lines+markers",
+            line={"color": marker["color"], "width": 2},
+            marker=marker,
+            hovertext=[
+                f"<b>{plotly_text(row['setting'])}</b><br>share of the network: {row['cost']:.2f}"
+                f"<br>TPR: {format_number(row['tpr'], row['tpr_low'], row['tpr_high'])}<br>"
+                f"test FPR: {format_number(row['test_fpr'])}"
+                for _, row in points.iterrows()
+            ],
+            hoverinfo="text",
+        )
+    alone = rows[rows["setting"].str.endswith(ALONE)].drop_duplicates("setting")
+    # The best site may need as many blocks as all sites.
+    for cost in sorted(set(alone["cost"].tolist())):
+        settings = alone["setting"][alone["cost"].eq(cost)]
+        stages = ", ".join(setting.removesuffix(ALONE) for setting in settings)
+        figure.add_vline(
+            x=cost,
+            line={"color": GREY, "dash": "dot", "width": 1},
+            annotation_text=plotly_text(stages),
+            annotation_position="bottom right" if cost < 0.5 else "bottom left",
+        )
+    figure.update_xaxes(title_text="share of the network, mean of test rows", range=[-0.03, 1.03])
+    figure.update_yaxes(title_text="true positive rate", range=[0, 1.04])
+    name_traces(figure)
+    return figure

@@ -1,0 +1,486 @@
+"""Activations that the network of an experiment on texts computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from probekit.activations.capture import StoredRows, Work
+from probekit.activations.forward import ranges
+from probekit.activations.given.given import GivenSite
+from probekit.activations.local import Files, as_place
+from probekit.activations.records import CODES, FloatArray, Location, identity_of
+from probekit.activations.store import ActivationStore
+from probekit.chosen.registry import asked
+from probekit.data.examples import Dataset, Finding
+from probekit.data.positions import MASSIVE, IntArray
+from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.memory import fits_in_memory
+from probekit.model.config import count_parameters
+from probekit.model.families.table import config_of, in_dtype, load_model, random_network
+from probekit.model.network import Network
+from probekit.model.passes.taps import Tap
+from probekit.model.sites.catalogue import describe, layer_of
+from probekit.model.weights.checkpoint import file_checks
+from probekit.model.weights.files import ITEM_SIZES
+from probekit.model.weights.sources import find_model
+from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
+from probekit.pipeline.engines.table import How
+from probekit.pipeline.setup.design import (
+    ExperimentDesign,
+    Probed,
+    normalized,
+    part_of,
+    position_rows,
+)
+from probekit.pipeline.setup.texts import (
+    ReadTexts,
+    TextReader,
+    check_examples,
+    doubts,
+    n_features,
+    network_config,
+    read_rows,
+    width_of,
+)
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.targets import NETWORKS, TARGETS
+from probekit.products import check_device
+from probekit.provenance import digest_json
+from probekit.results.network import AttentionPrompt, TextReading
+from probekit.results.record import ModelFacts, Norms
+
+N_SEEDS = 2**32  # number of seeds of a random generator
+SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
+MOST_TOKENS = 4  # of the massive ones at a site, in the record
+NORM_TOKENS = 1024  # of one pass for norms
+
+
+def targets(experiment: Experiment) -> tuple[str, ...]:
+    """Return the targets that need activations: `task`, and one for each untrained network."""
+    return (TASK, *NETWORKS[: experiment.model.random_weights])
+
+
+def target_network(
+    experiment: Experiment, device: str, target: str, *, to_compute: bool = True,
+    dtype: torch.dtype | None = None,
+) -> Network:  # fmt: skip
+    """Return the network of one target on a device; all on that of a network in memory, if any.
+
+    Its weights are in memory if they fit. With `to_compute=False`, for a process that only digests
+    them or computes few rows, they are read one at a time. `dtype` replaces that of the experiment.
+
+    Raises:
+        MissingError: the model does not exist.
+    """
+    given = experiment.model.in_memory
+    if target == TASK and given is not None:
+        return cast(Network, given) if dtype is None else in_dtype(given, dtype)
+    dtype = dtype or getattr(torch, experiment.model.dtype)
+    config = network_config(experiment)
+    device = device if given is None else given.devices
+    n_bytes = count_parameters(config) * dtype.itemsize
+    fits = to_compute and fits_in_memory(n_bytes, device)
+    if target == TASK:
+        with experiment.at("model", "source"):
+            return load_model(experiment.model.name, dtype, device, in_memory=fits)
+    number = TARGETS[target].network
+    assert number is not None
+    seed = (experiment.model.random_seed + number) % N_SEEDS
+    return random_network(config, seed, dtype, device, in_memory=fits)
+
+
+class Networks:
+    """The networks of an experiment, by target; only the last one that was used is in memory."""
+
+    def __init__(self, experiment: Experiment, device: str, *, to_compute: bool = True) -> None:
+        self._make = partial(target_network, experiment, device, to_compute=to_compute)
+        self._last: tuple[str, Network] | None = None
+
+    def __call__(self, target: str) -> Network:
+        """Return the network of a target, which is loaded or made if another one was used last."""
+        if self._last is None or self._last[0] != target:
+            self._last = None  # its memory is free before the next network needs it
+            self._last = target, self._make(target)
+        return self._last[1]
+
+
+def checks_of_files(experiment: Experiment) -> dict[str, str]:
+    """Return how the files of the probed model are verified; empty for a network in memory."""
+    has_files = experiment.model.memory is None
+    return file_checks(find_model(experiment.model.source)) if has_files else {}
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedRows(Activations):
+    """Rows in the caches of an experiment.
+
+    Attributes:
+        experiment: the settings.
+        stores: the cache of each network, by target.
+    """
+
+    experiment: Experiment
+    stores: Mapping[str, ActivationStore]
+    # The last site and position that was read of each network, with its rows, so that several heads
+    # of a site need one read.
+    _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_last": {}}
+
+    def block(self, site: Probed, position: int = 0, network: str = TASK) -> LazyRows:
+        """Return the rows of a site, shape (n_rows, n_features), in the view of the experiment."""
+        assert not isinstance(site, GivenSite), "captures have no given sites"
+        store = self.stores[network]
+        # The rows of all positions are interleaved; see `interleave`.
+        numbers = np.arange(position, store.n_rows, len(self.experiment.tokens.positions))
+        sizes = [math.prod(store.row_shape(part.site)) for part in site.parts]
+        is_large = store.files.is_mapped and 4 * len(numbers) * sum(sizes) > LOADED_BYTES
+
+        def read(place: slice | IntArray) -> FloatArray:
+            """Return the features of some rows."""
+            parts = []
+            for part in site.parts:
+                if is_large:
+                    values = self._viewed(network, part.site, numbers[place])
+                else:
+                    values = self._read(part.site, position, network, numbers)[place]
+                parts.append(part_of(values, part))
+            return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+        if not is_large:
+            return LazyRows.of(read(slice(None)))
+        first = read(slice(1))
+        return LazyRows(read, (len(numbers), first.shape[1]), first.dtype)
+
+    def _read(self, site: str, position: int, network: str, numbers: IntArray) -> FloatArray:
+        """Return the rows of a whole site, shape (n_rows, ...), read once for all of its heads."""
+        last = self._last.get(network)
+        if last is not None and last[0] == (site, position):
+            return last[1]
+        # Drop both references to the last site before the next one is read, to save memory.
+        self._last.pop(network, None)
+        del last
+        values = self._viewed(network, site, numbers)
+        self._last[network] = ((site, position), values)
+        return values
+
+    def _viewed(self, network: str, site: str, numbers: IntArray) -> FloatArray:
+        """Return some rows of a whole site, shape (n_rows, ...), in the view of the experiment."""
+        store = self.stores[network]
+        values = store.read(site, numbers)
+        if self.experiment.capture.view == "normalized":
+            config = config_of(store.identity.config)
+            values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
+        return values
+
+    def probe_facts(self, position: int) -> dict[str, Any]:
+        """Return the fields of `ProbeFacts` that describe the rows of a position."""
+        experiment, identity = self.experiment, self.stores[TASK].identity
+        config = config_of(identity.config)
+        of_position = experiment.tokens.positions[position]
+        of_reply: dict[str, float | str] = {}
+        if of_position.share is not None:
+            of_reply["share"] = of_position.share[0]
+        if of_position.between is not None:
+            of_reply |= {"after": of_position.between[0], "before": of_position.between[1]}
+        return {
+            "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
+            "bos": experiment.tokens.bos,
+            "chat": experiment.tokens.chat,
+            "special_tokens": experiment.data.special_tokens,
+            "model": experiment.model.name,
+            "tokenizer_source": experiment.model.source if experiment.model.memory else None,
+            "compute": experiment.model.dtype,
+            "dtype": experiment.capture.dtype,
+            "view": experiment.capture.view,
+            "weights": identity.weights,
+            "n_heads": config.n_heads,
+            "layer_norm_epsilon": config.norm_epsilon,
+            "tokenizer": identity.tokenizer,
+            "cache": identity.key,
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class NetworkEngine(Engine):
+    """Texts, and the network that computes their activations; also networks with random weights.
+
+    Attributes:
+        models: returns the network of a target.
+        reader: reads texts as the network does.
+        stored: rows of the probed network that exist already; None if it computes them.
+    """
+
+    experiment: Experiment
+    activations: CapturedRows
+    texts: ReadTexts
+    models: Callable[[str], Network]
+    reader: TextReader
+    stored: StoredRows | None = None
+
+    @classmethod
+    def prepare(cls, experiment: Experiment, how: How) -> Self:
+        """Return the engine of an experiment; the network is loaded on first use."""
+        experiment = experiment.on_device(how.device)
+        models = Networks(experiment, how.device, to_compute=how.to_compute)
+        return cls.of_rows(TextReader.of(experiment), models, read_rows(experiment))
+
+    @classmethod
+    def of_rows(
+        cls,
+        reader: TextReader,
+        models: Callable[[str], Network],
+        dataset: Dataset,
+        findings: Sequence[Finding] = (),
+        **own: Any,
+    ) -> Self:
+        """Return the engine of the rows of an experiment.
+
+        Args:
+            reader: reads the rows.
+            models: returns the network of a target.
+            dataset: the rows.
+            findings: findings about the rows.
+            **own: other fields of the engine.
+        """
+        experiment = reader.experiment
+        check_examples(experiment, dataset)
+        texts, data, model = reader.read(dataset), experiment.data, experiment.model
+        findings = [*findings, *texts.findings, *doubts(experiment, texts.tokenizer)]
+        reader.check_attention_texts()
+        how = texts.dataset, texts.tokens, texts.tokenizer
+        positions = tuple(
+            position_rows(position, plan, *how)
+            for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
+        )
+        design = ExperimentDesign.of(
+            experiment, texts.dataset, texts.example, positions, n_read=len(dataset)
+        )
+        engine = cls(
+            experiment=experiment,
+            design=replace(design, findings=(*findings, *design.findings)),
+            activations=CapturedRows(experiment, {}),
+            selections=texts.selections,
+            widths=[width_of(one, texts.config) for one in texts.selections],
+            axis_sizes=texts.config.axis_sizes,
+            networks=targets(experiment),
+            texts=texts,
+            models=models,
+            reader=reader,
+            **{"is_shared": not (data.in_memory or model.in_memory)} | own,
+        )
+        return engine.with_stored().with_further()
+
+    def with_stored(self) -> Self:
+        """Return the engine with the rows of its texts that exist already."""
+        return self
+
+    def with_further(self) -> Self:
+        """Return the engine with the texts that analyses of the chosen probe need."""
+        engine = self
+        for analysis, settings in asked(self.experiment):
+            texts = analysis.door("measure", "texts")
+            if texts is not None:
+                found: ReadTexts = texts(settings, self)
+                design = replace(engine.design, findings=(*engine.design.findings, *found.findings))
+                further = {**engine.further, analysis.texts: found}
+                engine = replace(engine, design=design, further=further)
+        return engine
+
+    def reading(self, texts: ReadTexts) -> Self:
+        """Return the engine with other texts, in place of those of the experiment."""
+        return replace(self, texts=texts)
+
+    def ready(self, device: str) -> Self:
+        """Return the engine, checked before the network runs, with what `bos: auto` means."""
+        check_device(device, several=not self.experiment.interventions)
+        self.models(TASK)  # a missing model is reported now
+        experiment = self.experiment.with_bos(self.texts.tokenizer.has_bos)
+        return replace(self, experiment=experiment)  # recorded with the results
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the captured rows of all positions and networks."""
+        texts = self.texts
+        n_features_of_row = sum(n_features(site, texts.config) for site in texts.sites)
+        n_numbers = len(self.networks) * len(texts.plan.example) * n_features_of_row
+        return n_numbers * ITEM_SIZES[CODES[self.experiment.capture.dtype]]
+
+    @property
+    def origin(self) -> str:
+        """Where the rows of the probed network come from; see `Identity`."""
+        return "" if self.stored is None else self.stored.origin
+
+    def identity(self) -> Any:
+        """Return the identity of the cache of the probed model, as JSON.
+
+        Networks with random weights follow from it and from the settings, so they are not built.
+        """
+        texts, dtype = self.texts, self.experiment.capture.dtype
+        model, tokenizer = self.models(TASK), texts.tokenizer.digest
+        return identity_of(
+            model, tokenizer, texts.ids, texts.plan, dtype, origin=self.origin
+        ).to_json()
+
+    def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
+        """Return the capture of the texts from one network, with its store.
+
+        Args:
+            target: what the network is, `task` or one of `NETWORKS`.
+            root: folder or URL of all caches, or the files of the cache to use.
+            device: type of the devices that will compute; None for that of the model.
+
+        Raises:
+            StoreMismatchError: the files belong to another capture.
+            StoreError: the store cannot be written.
+            DataError: hidden states of requests are not those of the sites.
+        """
+        model, texts = self.models(target), self.texts
+        exact = partial(target_network, self.experiment, str(model.device), target)
+        return Work.begin(
+            model,
+            tokenizer=texts.tokenizer.digest,
+            tokens=texts.ids,
+            plan=texts.plan,
+            sites=texts.sites,
+            root=root,
+            dtype=self.experiment.capture.dtype,
+            device=device,
+            exact=partial(exact, to_compute=False, dtype=torch.float32),
+            reader=self.stored if target == TASK else None,  # untrained networks read the texts
+        )
+
+    def open(self, capture: Capture) -> Self:
+        """Return the engine with the activations of all targets, captured where missing."""
+        stores = {name: one.store for name, one in capture(self).items()}
+        return replace(self, activations=CapturedRows(self.experiment, stores))
+
+    def reopened(self, caches: Mapping[str, str]) -> Self:
+        """Return the engine with the activations in caches, by target."""
+        stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
+        return replace(self, activations=CapturedRows(self.experiment, stores))
+
+    def described(self) -> dict[str, Any]:
+        """Return sizes and file checks of the model, digests, the first random seed, and caches."""
+        model, stores, sites = self.models(TASK), self.activations.stores, self.texts.sites
+        errors = stores[TASK].errors(sites)
+        sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
+        facts = ModelFacts(
+            source=self.experiment.model.name,
+            **{name: getattr(model.config, name) for name in sizes},
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            compared_with=checks_of_files(self.experiment),
+            relative_errors={site: one[0] for site, one in errors.items()} or None,
+        )
+        digests = {
+            "tokenizer": self.texts.tokenizer.digest,
+            **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
+            "config": digest_json(stores[TASK].identity.config),
+            **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},
+        }
+        return {
+            "model": facts,
+            "digests": digests,
+            "seeds": {"random_weights": self.experiment.model.random_seed},
+            "caches": {name: str(one.folder) for name, one in stores.items()},
+        }
+
+    def norms(self) -> list[Norms]:
+        """Return the norms at the probed sites along d_model; see `residual_norms`."""
+        return residual_norms(self.models(TASK), self.texts, self.design)
+
+    def attention_prompts(self) -> list[AttentionPrompt]:
+        """Return the attention patterns of the texts in the section `attention`."""
+        from probekit.pipeline.look.attention import attention_prompt  # imports plotly
+
+        settings, texts = self.experiment.tokens, self.experiment.attention.texts
+        model, tokenizer = self.models(TASK), self.texts.tokenizer
+        how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
+        how["special_tokens"] = self.experiment.data.special_tokens
+        return [attention_prompt(model, tokenizer, text, **how) for text in texts]
+
+    def readings(
+        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
+    ) -> Sequence[TextReading | None]:
+        """Return the predictions of a probe at each token of texts, up to the context."""
+        from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
+
+        assert not isinstance(site, GivenSite), "captures have no given sites"
+        network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
+        return predict_texts(probe, network, texts, too_long="truncate")
+
+
+@torch.inference_mode()
+def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
+    """Return median norms and massive activations at each site along d_model; see `Norms`.
+
+    They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
+    the data. Without such sites or sequences the list is empty.
+
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
+    2024, "Massive Activations in Large Language Models".
+    """
+    sites = [site for site in texts.sites if describe(site).axes == ("batch", "pos", "d_model")]
+    distinct = list({ids.tobytes(): ids for ids in texts.ids if len(ids) > 1}.values())
+    if not sites or not distinct:
+        return []
+    chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
+    sequences = sorted((distinct[index] for index in chosen), key=len)
+    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
+
+    def measure(site: str, value: Tensor) -> Tensor:
+        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
+        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
+        return value
+
+    passes: list[tuple[Tensor, None, Tap, None]] = []
+    for length, of_length in groupby(sequences, key=len):
+        tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
+        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
+        passes += [(batch, None, measure, None) for batch in batches]
+    for _ in model.run_together(passes, sites):
+        pass
+    lengths, plan = np.array([len(ids) for ids in sequences]), texts.plan
+    starts = np.cumsum(lengths) - lengths
+    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
+    # The sampled token of each position that rows read; -1 if their text is not sampled.
+    start = np.array([start_of.get(ids.tobytes(), -1) for ids in texts.ids])
+    start = np.repeat(start[plan.example], np.diff(plan.offsets))
+    read = np.where(start < 0, -1, start + plan.positions)
+    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
+    token = np.where(position > 0, np.concatenate(sequences), -1)
+    tokens_of = texts.tokenizer.strings
+
+    def of_site(site: str, norms: FloatArray) -> Norms:
+        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
+        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
+        is_massive, found = norms > MASSIVE * other, []
+        for one in np.unique(token[is_massive]).tolist():
+            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
+            ends = int(position[at].min()), int(position[at].max())
+            found.append((name, len(set(text[at])), *ends))
+        # Whether each row reads such a token; NaN if its text is not sampled.
+        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
+        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
+        parts = {
+            one.text: reads[k :: len(design.positions)] for k, one in enumerate(design.positions)
+        }
+        shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
+        return Norms(
+            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
+            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
+            read={} if plan.skip_massive else shares,
+        )  # fmt: skip
+
+    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

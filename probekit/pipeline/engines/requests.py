@@ -1,0 +1,167 @@
+"""Activations that a serving engine has written with its requests.
+
+The network computes those of networks with random weights, and some rows again, which show the site
+of each layer of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+
+from probekit.activations.capture import Work
+from probekit.activations.local import Files
+from probekit.activations.records import Location, described_errors
+from probekit.activations.requests import Requests, read_requests
+from probekit.activations.upkeep import removed_after_failure
+from probekit.amounts import counted, joined_names
+from probekit.analysis.identify import identify
+from probekit.data.examples import Dataset, Finding
+from probekit.data.positions import RowPlan
+from probekit.errors import DataError, nearest
+from probekit.experiment.schema import Experiment, RequestsSection
+from probekit.model.network import Network
+from probekit.model.sites.catalogue import VERIFIED
+from probekit.model.text.tokenizer import TokenizedText
+from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import NetworkEngine, Networks
+from probekit.pipeline.engines.table import How
+from probekit.pipeline.setup.texts import ReadTexts, TextReader, read_rows
+from probekit.results.record import TensorIdentity
+
+IDENTIFIED_ROWS = 32  # rows of requests that are computed again
+
+
+@dataclass(frozen=True, eq=False)
+class ServedReader(TextReader):
+    """Reads texts as the network does, and leaves out those without a request."""
+
+    requests: Requests
+
+    def served(
+        self, dataset: Dataset, tokens: tuple[TokenizedText, ...], plan: RowPlan
+    ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+        """Return the examples that requests serve, with a note on the others, and their tokens.
+
+        Raises:
+            DataError: a text has no request, and the experiment does not skip it, or none has one.
+        """
+        served = self.requests.choose([of_text.ids for of_text in tokens], plan).chosen
+        unserved = [n for n, of_text in enumerate(tokens) if of_text.ids.tobytes() not in served]
+        if not unserved:
+            return dataset, tokens
+        first = dataset.examples[unserved[0]]
+        note = f"{len(unserved):,} of {counted(len(dataset), 'text')} have no hidden states"
+        missing = cast(RequestsSection, self.experiment.capture.requests).missing
+        if missing == "error" or len(unserved) == len(dataset):
+            with self.experiment.at("capture", "requests"):
+                raise DataError(
+                    f"{note} in {self.requests.folder}, the first is {first.text[:60]!r} "
+                    f"({first.where}). {self.requests.why_unserved(tokens[unserved[0]].ids)}"
+                )
+        left = np.setdiff1d(np.arange(len(dataset)), unserved)
+        kept = replace(dataset.select(left), notes=(*dataset.notes, f"skipped: {note}"))
+        return kept, tuple(tokens[index] for index in left)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RequestsEngine(NetworkEngine):
+    """Texts whose activations are in the files of a serving engine.
+
+    Attributes:
+        stored: the requests that serve the texts.
+    """
+
+    stored: Requests
+
+    @classmethod
+    def prepare(cls, experiment: Experiment, how: How) -> Self:
+        """Return the engine of an experiment whose section `capture` has requests."""
+        experiment = experiment.on_device(how.device)
+        reader, dataset = TextReader.of(experiment), read_rows(experiment)
+        section = cast(RequestsSection, experiment.capture.requests)
+        with experiment.at("capture", "requests"):
+            requests = read_requests(Path(section.folder), reader.config.d_model)
+        reader = ServedReader(**vars(reader), requests=requests)
+        models = Networks(experiment, how.device, to_compute=how.to_compute)
+        return cls.of_rows(reader, models, dataset, stored=requests)
+
+    def with_stored(self) -> Self:
+        """Return the engine with the requests that serve its texts, and a finding on these."""
+        chosen = self.reading(self.texts)
+        found = Finding("info", "requests", chosen.stored.described)
+        design = replace(self.design, findings=(*self.design.findings, found))
+        return replace(chosen, design=design)
+
+    def reading(self, texts: ReadTexts) -> Self:
+        """Return the engine with other texts, and the requests that serve these."""
+        return replace(self, texts=texts, stored=self.stored.choose(texts.ids, texts.plan))
+
+    def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
+        """Return the capture from requests, after some rows are computed again by the network."""
+        work = super().work(target, root, device)
+        layers = cast(RequestsSection, self.experiment.capture.requests).layers
+        if target != TASK or not (layers or work.missing_sites()):
+            return work
+        with self.experiment.at("capture", "requests"), removed_after_failure(work.store):
+            return replace(work, reader=self._verified(work.model, layers))
+
+    def _verified(self, model: Network, stated: Mapping[str, str]) -> Requests:
+        """Return the requests with the layer of each site, after some rows are computed again.
+
+        Raises:
+            DataError: a layer is not the site that the experiment states, or no layer is a site
+                that it probes.
+        """
+        requests, texts = self.stored, self.texts
+        of_layer, ids, positions = requests.sample(texts.ids, texts.plan, IDENTIFIED_ROWS)
+        # Files number their layers, or name the site of each.
+        names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()}
+        names |= stated
+        for layer, site in names.items():
+            if layer not in of_layer:
+                near = nearest(layer, of_layer)
+                raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
+            if site not in model.sites:
+                near = nearest(site, model.sites)
+                raise DataError(
+                    f"layer {layer} has the name {site}, which is no site. {near} `layers` gives "
+                    "the site of each name."
+                )
+        if len(set(names.values())) < len(names):
+            raise DataError(f"several layers have the same site: {names}. Give each its own.")
+        named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
+        arrays = {name: of_layer[layer] for name, layer in named.items()}
+        found = identify(arrays, ids, model, positions=positions)
+        lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
+        layers = dict[str, str]()
+        for name, layer in named.items():
+            if found[name].label.startswith(VERIFIED):
+                layers |= dict.fromkeys(found[name].names, layer)
+            elif layer in names:
+                raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
+        absent = [site for site in texts.sites if site not in layers]
+        if absent:
+            listed = "\n  ".join(lines)
+            raise DataError(
+                f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
+                "layers that the files have (`capture.sites`), or let the engine write the others."
+            )
+        return replace(requests, layers=layers)
+
+    def described(self) -> dict[str, Any]:
+        """Return facts of the network, as of other texts, and the tensor that each site is."""
+        errors = self.activations.stores[TASK].errors(self.texts.sites)
+        # A store has rows of another engine only of sites that they were verified as.
+        identities = {
+            site: TensorIdentity(
+                label=f"{VERIFIED} {site}",
+                sentence=f"{site}; {described_errors(errors[site])}" if site in errors else site,
+            )
+            for site in self.texts.sites
+        }
+        return super().described() | {"identities": identities}
