@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from probekit.model.families.rotary import frequencies
 from probekit.model.families.table import from_transformers
-from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 GATES = {
@@ -38,7 +38,7 @@ NORMS = {
 ROTARY = [row for row in CONFIGURATIONS if row.model_type not in ("gpt2", "opt")]
 
 
-@pytest.fixture(scope="module", params=ROTARY, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=by_day(ROTARY))
 def model(request):
     return from_transformers(request.param.reference(torch.float64))
 

@@ -14,7 +14,7 @@ from probekit.model.families.opt import OPTConfig
 from probekit.model.families.table import config_of, from_transformers, load_model
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
-from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 
@@ -22,7 +22,7 @@ TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 OPTS = [row for row in CONFIGURATIONS if row.model_type == "opt"]
 
 
-@pytest.mark.parametrize("row", OPTS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", by_day(OPTS))
 def test_sites_follow_their_formulas(row):
     theirs = row.reference(torch.float64)
     weights = theirs.model.decoder.state_dict()

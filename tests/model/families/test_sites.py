@@ -6,12 +6,12 @@ import torch
 from probekit.errors import ConfigError
 from probekit.model import network
 from probekit.model.families.table import from_transformers, random_network
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import CONFIGURATIONS, by_day
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=by_day(CONFIGURATIONS))
 def model(request):
     return from_transformers(request.param.reference(torch.float64))
 
