@@ -84,3 +84,16 @@ def changed(before, after):
     """Return the lines of a text that another does not have, with `-`, and its own, with `+`."""
     lines = unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def each_line(argument):
+    """A mark: the test runs with each line below its name in the table next to its file."""
+
+    def marked(test):
+        table = Path(test.__code__.co_filename).with_suffix(".txt").read_text("utf-8")
+        _, _, below = table.partition(f"# {test.__name__}\n")
+        lines = below.partition("\n\n")[0].splitlines()
+        assert lines, f"{test.__name__} has no lines in its table"
+        return pytest.mark.parametrize(argument, lines)(test)
+
+    return marked

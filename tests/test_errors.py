@@ -15,6 +15,7 @@ from probekit.data.readers import read_dataset
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, ProbekitError, path_of
 from probekit.progress import shown_progress
+from tests.stored import each_line
 
 LAYERS = {0: [[float(row % 2)] for row in range(40)]}
 
@@ -80,19 +81,7 @@ def mini():
     return probekit.GPT2.from_pretrained("mini"), probekit.Tokenizer.from_pretrained("mini")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "probekit.explore_attention(model, tokenizer, 'a cat', bos=False).save(5)",
-        "probekit.explore_attention(tokenizer, model, 'a cat', bos=False)",
-        "probekit.explore_attention(model, model, 'a cat', bos=False)",
-        "probekit.explore_attention(model, tokenizer, 5, bos=False)",
-        "probekit.explore_attention(model, tokenizer, 'a cat', bos=False, layer='3')",
-        "probekit.attention_figure(tokenizer, model, 'a cat', bos=False, layer=3)",
-        "probekit.apply_probe('probes/final', ['a'])",
-        "tokenizer.decode('cat')",
-    ],
-)
+@each_line("call")
 def test_arguments_are_reported_by_name(call, mini, refused):
     model, tokenizer = mini
     refused(eval, call, {"probekit": probekit, "model": model, "tokenizer": tokenizer})

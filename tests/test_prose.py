@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import probekit
+from tests.stored import each_line
 
 PACKAGE = Path(probekit.__file__).parent
 
@@ -106,16 +107,6 @@ def test_stilted_sentences_are_refused(text):
     assert list(refused(text))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The p-value is less than 0.05.",
-        "NaN stands for a missing value.",
-        "The interval lies above 0.",
-        "The run came to an end.",
-        "The option `--tells` is unknown.",
-        "Besides the accuracy, the table has the AUROC.",
-    ],
-)
+@each_line("text")
 def test_plain_sentences_are_not_refused(text):
     assert not list(refused(text))

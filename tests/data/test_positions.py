@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.positions import PositionRule, plan_rows
+from tests.stored import each_line
 
 TEXT = "The keys fell\n"
 OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| fell|\n
@@ -160,16 +161,7 @@ def plan(at, span=(4, 8), **options):
     return plan_rows([OFFSETS], [span], [TEXT], PositionRule(at, **options), bos=False)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "plan('word', offset=9)",
-        "plan('user_last', offset=9)",  # a turn, not a span
-        "plan('user_last', offset=-9)",
-        "plan('span', span=None)",
-        "plan_rows([], [], [], PositionRule('last'), bos=False)",
-    ],
-)
+@each_line("call")
 def test_an_empty_plan_is_an_error_that_names_the_first_example(call, refused):
     refused(eval, call, globals())
 

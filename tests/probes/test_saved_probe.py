@@ -33,6 +33,7 @@ from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe
 from probekit.provenance import digest, digest_json, pretty_json
 from tests.probes.kinds import planted
+from tests.stored import each_line
 
 
 @pytest.fixture
@@ -201,16 +202,7 @@ def test_a_record_that_is_whole_but_wrong_is_refused_with_its_key(stem, change, 
         SavedProbe.load(stem)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "nothing",
-        "probes",
-        "empty",
-        *("runs", "runs/one", "runs/one/0a", "runs/one/0b"),
-        *("runs/one/0a/probes", "runs/one/0a/probes/site", "runs/trained"),
-    ],
-)
+@each_line("path")
 def test_a_path_without_a_probe_is_refused_with_what_is_in_it(stem, tmp_path, path, refused):
     for name in ("0a/probes/site/logistic", "0b/probes/+1/site/svm", "0b/probes/+1/site/lda"):
         file = tmp_path / "runs/one" / f"{name}.safetensors"
@@ -312,25 +304,7 @@ def test_rows_that_are_none_of_the_site_are_refused(make_probe, X, refused):
 W4, B1, B2 = np.ones((1, 4)), np.zeros(1), np.zeros(2)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "probe()",
-        "probe((W4[0], B1))",
-        "probe((W4, B2))",
-        "probe((W4[:, :0], B1))",
-        "probe((W4, B1), (W4, B1))",
-        "probe((W4 * np.nan, B1))",
-        "probe((W4, B1 + np.inf))",
-        "probe((W4, B1), classes='a')",
-        "probe((W4, B1), classes='abc')",
-        "probe((W[:2], B2))",
-        "probe((W[:2], B2), classes='')",
-        "probe((W4, B1), classes='aa')",
-        "probe((W4, B1), classes=(0, 1))",
-        "probe((0 * W4, B1)).unit_directions",
-    ],
-)
+@each_line("call")
 def test_what_is_no_probe_is_refused(make_facts, call, refused):
     def probe(*layers, classes="ab"):
         return SavedProbe(layers, tuple(classes), make_facts())

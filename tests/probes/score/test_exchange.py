@@ -22,6 +22,7 @@ from probekit.probes.score.contributions import (
 )
 from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
+from tests.stored import each_line
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
@@ -321,14 +322,7 @@ def test_p_values_count_the_observed_labels_and_what_ties_with_them():
     assert p.maximum.tolist() == [1.0, 0.4]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "p_values(np.ones(1), np.ones((2, 5)))",
-        "p_values(np.array([np.nan]), np.ones((1, 5)))",
-        "holm(np.array([0.5, np.nan]))",
-    ],
-)
+@each_line("call")
 def test_scores_without_a_place_are_refused(call, refused):
     refused(eval, call, globals())
 
