@@ -4,6 +4,7 @@ They are in `__snapshots__` next to the tests. `pytest PATH --snapshot-update` s
 the difference before you commit it.
 """
 
+from ast import literal_eval
 from difflib import unified_diff
 from operator import itemgetter
 from pathlib import Path
@@ -86,14 +87,24 @@ def changed(before, after):
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
+def table_of(test):
+    """Return the lines below the name of a test, in the table next to its file."""
+    table = Path(test.__code__.co_filename).with_suffix(".txt").read_text("utf-8")
+    lines = table.partition(f"# {test.__name__}\n")[2].partition("\n\n")[0].splitlines()
+    assert lines, f"{test.__name__} has no lines in its table"
+    return lines
+
+
 def each_line(argument):
-    """A mark: the test runs with each line below its name in the table next to its file."""
+    """A mark: the test runs with each line of its table."""
+    return lambda test: pytest.mark.parametrize(argument, table_of(test))(test)
+
+
+def each_row(arguments):
+    """A mark: the test runs with the values in each line of its table, as Python writes them."""
 
     def marked(test):
-        table = Path(test.__code__.co_filename).with_suffix(".txt").read_text("utf-8")
-        _, _, below = table.partition(f"# {test.__name__}\n")
-        lines = below.partition("\n\n")[0].splitlines()
-        assert lines, f"{test.__name__} has no lines in its table"
-        return pytest.mark.parametrize(argument, lines)(test)
+        lines = table_of(test)
+        return pytest.mark.parametrize(arguments, map(literal_eval, lines), ids=lines)(test)
 
     return marked

@@ -5,10 +5,8 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 import probekit
-from tests.stored import each_line
+from tests.stored import each_line, each_row
 
 PACKAGE = Path(probekit.__file__).parent
 
@@ -92,17 +90,7 @@ def test_readers_need_not_decode_words(repository):
     assert not faults, "\n".join(["", *faults])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "An error is raised lest a refusal stand behind it.",
-        "The result hangs\non the seed.",
-        "Test rows had no say in it.",
-        "The accuracy less its control.",
-        "Return what stands before the numbers.",
-        "The site whose probe, and whose score, are best.",
-    ],
-)
+@each_row("text")
 def test_stilted_sentences_are_refused(text):
     assert list(refused(text))
 

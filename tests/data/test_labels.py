@@ -9,7 +9,7 @@ from probekit.data import labels
 from probekit.data.examples import Dataset, Example, RowSource
 from probekit.data.readers import read_dataset
 from probekit.data.words import ConlluColumns
-from tests.stored import each_line
+from tests.stored import each_line, each_row
 
 BUNDLED = Path(__file__).parents[2] / "data"
 
@@ -71,17 +71,7 @@ def test_what_is_different_and_exact_is_not_reported(call):
 FAMILY = "\U0001f468\u200d\U0001f469"  # two people by a joiner
 
 
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        (f"a {FAMILY} b", [3, 4]),
-        ("\U0001f44d\U0001f3fd", [1]),  # a thumb and its colour
-        ("\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", [1, 3]),  # two flags
-        ("\u1112\u1161\u11ab\u1100\u1161", [1, 2, 4]),  # two syllables of Hangul
-        ("\uac00\u11a8\uac00", [1]),
-        ("\u597d\u7684 \U0001f600\U0001f600", []),
-    ],
-)
+@each_row("text, inside")
 def test_boundaries_inside_a_symbol_are_inside_a_word(text, inside):
     assert [at for at in range(len(text) + 1) if labels.is_inside_word(text, at)] == inside
 

@@ -25,7 +25,7 @@ from probekit.model.generation import (
 from probekit.model.passes.cache import Recording
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
-from tests.stored import each_line
+from tests.stored import each_line, each_row
 
 
 def logits(rows=5, size=97, seed=0):
@@ -44,17 +44,7 @@ def test_top_k_and_top_p_equal_the_reference(ours, reference, limits):
         assert torch.equal(ours(logits(), limit), reference(limit)(None, logits()))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": 1.0},
-        {"temperature": 0.6},
-        {"temperature": 1.3, "top_k": 4},
-        {"temperature": 1.0, "top_p": 0.8},
-        {"temperature": 2.0, "top_k": 6, "top_p": 0.7},
-    ],
-    ids=str,
-)
+@each_row("options")
 def test_tokens_are_sampled_with_their_probabilities(options):
     row = logits(rows=1, size=9) / 3
     expected = row / options["temperature"]

@@ -16,6 +16,7 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.results.site_results import pack, unpack
+from tests.stored import each_row
 
 N = 1000
 POSITIVE = np.arange(N) % 33 == 0
@@ -111,19 +112,7 @@ def test_trees_have_the_default_of_each_kind():
     assert ProbeSettings(kinds=(depth, distance), metric="spearman").main_metrics == ("spearman",)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "settings"),
-    [
-        (["logistic", "svm"], {"metric": "brier"}),
-        (["logistic"], {"metric": "r2"}),
-        (["ridge_regression"], {"metric": "accuracy"}),
-        (["logistic"], {"metric": "codelength"}),
-        (["logistic"], {"metric": "balanced"}),
-        *(([kind], {"class_weight": "balanced"}) for kind in ("mlp", "lda", "mass_mean")),
-        (["ridge_regression"], {"class_weight": "balanced"}),
-    ],
-    ids=str,
-)
+@each_row("kinds, settings")
 def test_a_metric_or_class_weights_that_do_not_fit_the_kinds_are_refused(kinds, settings, refused):
     refused(ProbeSettings, kinds=tuple(map(ProbeSpec, kinds)), **settings)
 
