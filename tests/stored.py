@@ -105,6 +105,7 @@ def each_row(arguments):
 
     def marked(test):
         lines = table_of(test)
-        return pytest.mark.parametrize(arguments, map(literal_eval, lines), ids=lines)(test)
+        rows = [literal_eval(line) for line in lines]
+        return pytest.mark.parametrize(arguments, rows, ids=lines)(test)
 
     return marked
