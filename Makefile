@@ -14,9 +14,10 @@ quickstart: .venv/installed
 check: .venv/installed-dev
 	$(MAKE) --jobs 2 --output-sync=target lint types fast
 
-# The full check, which CI runs: about 18 minutes on two cores.
+# The full check, which CI runs: about 9 minutes on two cores. One of the tests checks the types, so
+# that there are never more processes than cores.
 test: .venv/installed-test
-	$(MAKE) --jobs 2 lint types tests
+	$(MAKE) lint tests
 
 # What is slow and rarely breaks: tests marked `nightly`, types on Windows, the whole quickstart.
 nightly: .venv/installed-test .venv/s3/installed
@@ -39,7 +40,7 @@ fast: .venv/installed-dev
 tests: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
-# Lists the slow tests in tests/slow.txt.
+# Lists the slow tests in tests/slow.txt, and the seconds of each file in tests/durations.txt.
 slow: .venv/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q --write-slow
 
