@@ -1,4 +1,4 @@
-"""The types of the package are right: checked beside the other tests, as one of them."""
+"""The types of the package are right: checked in the same run as all others."""
 
 import subprocess
 import sys

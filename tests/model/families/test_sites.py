@@ -115,3 +115,15 @@ def test_random_weights_follow_the_seed_and_gains_are_one(model):
         if parameter.ndim == 1:
             is_one = name.endswith("weight") and type(first).__name__ != "Gemma"
             assert bool((parameter == is_one).all()), name
+
+
+def test_components_are_the_parameters(model):
+    layers = range(model.config.n_layers)
+    counted = {
+        name.format(l=layer, e=expert)
+        for component in model.config.components
+        for layer in (layers if component.in_block else [0])
+        for expert in range(model.axis_sizes.get("n_experts", 1))
+        for name in component.tensors(model.config)
+    }
+    assert counted == model.state_dict().keys()
