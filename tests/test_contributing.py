@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: the files it names exist, and hold the names that it says they hold."""
+"""CONTRIBUTING.md: the files it names exist, and hold the names that it gives."""
 
 import re
 from pathlib import Path
