@@ -4,7 +4,6 @@ They are in `__snapshots__` next to the tests. `pytest PATH --snapshot-update` s
 the difference before you commit it.
 """
 
-from ast import literal_eval
 from difflib import unified_diff
 from operator import itemgetter
 from pathlib import Path
@@ -101,11 +100,11 @@ def each_line(argument):
 
 
 def each_row(arguments):
-    """A mark: the test runs with the values in each line of its table, as Python writes them."""
+    """A mark: the test runs with the values that Python reads in each line of its table."""
 
     def marked(test):
         lines = table_of(test)
-        rows = [literal_eval(line) for line in lines]
+        rows = [eval(line, test.__globals__) for line in lines]
         return pytest.mark.parametrize(arguments, rows, ids=lines)(test)
 
     return marked

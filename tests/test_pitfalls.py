@@ -8,23 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
-from probekit.data.splits import Split, grouped_split, without_shared_words
-from probekit.errors import DataError
+from probekit.data.splits import Split, without_shared_words
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls import baselines
-from probekit.probes.controls.control_task import control_labels
-from probekit.probes.data import ProbeData, group_folds, sample_groups
+from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.score.description_length import subsets
 from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -32,7 +27,6 @@ from probekit.probes.targets import BASELINES
 from probekit.results.selection import chosen_row
 from tests.pipeline.planted import rows_of_sites
 
-METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in KIND_SPECS if spec.kind != "mlp"]
 
 
@@ -93,22 +87,6 @@ def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
     np.testing.assert_allclose(here.scores(X), there.scores(X + 50), rtol=1e-5, atol=1e-5)
 
 
-def test_pitfall_19_no_group_is_on_two_sides_of_anything():
-    generator = np.random.default_rng(0)
-    groups = np.repeat(np.arange(60), generator.integers(1, 8, size=60)).astype(str)
-    labels = generator.choice(["x", "y"], size=len(groups))
-    split = grouped_split(labels, groups, test=0.3, seed=0)
-    sides = [np.isin(np.arange(len(groups)), split.test)]
-    sides += [group_folds(labels, groups, 5, 0) == fold for fold in range(5)]
-    sides += [sample_groups(groups, 100, 0), *subsets(groups, (50, 100), 0)]
-    for side in sides:
-        assert side.any()
-        assert not set(groups[side]) & set(groups[~side])
-    crossed = np.arange(len(groups))
-    with pytest.raises(DataError, match=r"\d+ groups? with rows in both train and test"):
-        ProbeData(labels, groups, groups, crossed[::2], crossed[1::2])
-
-
 def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
     sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
@@ -133,21 +111,6 @@ def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     assert by_word(given) == pytest.approx(0.862, abs=0.0005)
     of_apart = majority_guess(codes[apart.train], len(apart.test))
     assert by_word(apart) == right(apart, of_apart)
-
-
-def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
-    generator = np.random.default_rng(0)
-    words = np.array([f"w{n}" for n in generator.integers(50, size=2000)])
-    train_labels = np.array(["a"] * 70 + ["b"] * 30)
-    drawn = [control_labels(words, train_labels, seed=0, draw=draw) for draw in range(3)]
-    for labels in drawn:
-        _, codes = np.unique(labels, return_inverse=True)
-        logs = baselines.word_identity_log_frequencies(words[:1000], codes[:1000], words[1000:], 2)
-        assert np.array_equal(logs.argmax(axis=1), codes[1000:])
-    assert not np.array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn[1], drawn[2])
-    many = control_labels(np.arange(4000).astype(str), train_labels, seed=0, draw=0)
-    assert np.mean(many == "a") == pytest.approx(0.7, abs=0.03)
 
 
 def test_pitfall_23_test_rows_choose_nothing():
@@ -207,19 +170,6 @@ def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
     assert ours.layers[0].weight.dtype == np.float64
     # bfloat16 would keep the 300 and lose what differs.
     np.testing.assert_allclose(ours.scores(wide), exact.scores(wide), rtol=2e-3, atol=2e-3)
-
-
-@pytest.mark.filterwarnings("error")
-def test_pitfall_27_nothing_is_the_mean_of_no_rows():
-    offsets = [np.array([[0, 1], [1, 2]]), np.empty((0, 2), dtype=int)]
-    plan, lost = plan_rows(offsets, [None, None], ["ab", ""], PositionRule("mean"), bos=False)
-    assert plan.example.tolist() == [0]
-    assert [one.example for one in lost] == [1]
-    assert np.diff(plan.offsets).min() > 0
-    # A class that does not occur has no recall to be averaged.
-    answers = ClassPredictions(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
-    for name in ("balanced_accuracy", "macro_f1"):
-        assert np.isfinite(METRICS[name](answers, Resamples.leave_one_out(np.arange(2)))).all()
 
 
 def test_pitfall_30_every_site_has_controls_unless_disabled():

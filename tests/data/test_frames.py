@@ -13,7 +13,7 @@ from probekit.data.frames import MemoryData, tables_in
 from probekit.data.readers import read_dataset, read_texts
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError
-from tests.stored import each_line
+from tests.stored import each_line, each_row
 
 COLUMNS = TableColumns(group="topic", id="key", span=("from", "to"), split="side")
 ROWS = {
@@ -105,20 +105,7 @@ def test_columns_may_have_numbers_as_names():
     assert [(e.text, e.label) for e in examples] == [("a", "x"), ("b", "y")]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("rows.csv", r"^data is of type builtins\.str\. .* for a file, set `format` and `file`"),
-        (3, r"^data is of type builtins\.int\. Allowed: a data frame of pandas or polars, a list"),
-        (TWO["text"], r"^data is of type pandas.*Series\. Allowed"),
-        (np.ones((2, 2)), r"^data is of type numpy\.ndarray\. Allowed"),
-        (SENTENCES, r"^data is of type builtins\.dict\. .* pass pandas\.Data"),
-        ({"train": TWO, "dev": TWO, "test": TWO}, r"^data is of type builtins\.dict\."),
-        ({"train": TWO, "test": "x.csv"}, r"^data\['test'\] is of type builtins\.str"),
-        (pl.from_pandas(TWO).lazy(), r"LazyFrame\. .* Collect lazy rows first"),
-        (SET.to_iterable_dataset(), r"IterableDataset\. .* Collect"),
-    ],
-)
+@each_row("data, message")
 def test_other_types_are_refused(data, message):
     with pytest.raises(ConfigError, match=message):
         tables_in(data)
