@@ -8,6 +8,9 @@ seconds of processor time, which hardly depends on what else the machine does. T
 and those in a browser are slow, too. A fixture that several tests share counts for the first of
 them, so `make slow` takes no test off the list: remove a line by hand, or empty the file before.
 
+The same run stores the seconds of each file in durations.txt. Several processes start with the
+longest files, so that none of them is left with one when the others have ended.
+
 The first test of a kind also pays for imports. In the quick loop, a test that takes far longer than
 LIMIT is therefore run once more after all others, and the second time counts.
 """
@@ -23,6 +26,7 @@ from _pytest.runner import runtestprotocol
 
 LIST = Path(__file__).with_name("slow.txt")
 AT_NIGHT = tuple(filter(None, Path(__file__).with_name("nightly.txt").read_text().split("\n")))
+DURATIONS = Path(__file__).with_name("durations.txt")
 LIMIT = 0.05
 # What these need is slow: real data, and a browser.
 FIXTURES = {"shared", "browser"}
@@ -33,6 +37,12 @@ REFUSED = 3.0
 def listed():
     """The names of slow tests, file and function without parameters, or files of slow tests."""
     return set(LIST.read_text().split())
+
+
+def durations():
+    """Seconds of processor time of each file of tests that takes at least one, by its path."""
+    lines = (line.split(" ") for line in DURATIONS.read_text().splitlines())
+    return {path: float(seconds) for seconds, path in lines}
 
 
 def name(item):
@@ -102,6 +112,11 @@ class Stopwatch:
         if self.writes:
             slow = listed() | {test for test, seconds in self.seconds.items() if seconds > LIMIT}
             LIST.write_text("".join(f"{test}\n" for test in sorted(slow)))
+            files = Counter()
+            for test, seconds in self.seconds.items():
+                files[test.partition("::")[0]] += seconds
+            long = [(file, seconds) for file, seconds in files.most_common() if seconds >= 1]
+            DURATIONS.write_text("".join(f"{seconds:.0f} {file}\n" for file, seconds in long))
         elif self.refused() and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -141,10 +156,14 @@ def pytest_collection_modifyitems(config, items):
         groups[is_marked or item.nodeid.startswith(AT_NIGHT)].append(item)
     config.hook.pytest_deselected(items=groups[not wanted])
     items[:] = groups[wanted]
+    if hasattr(config, "workerinput"):  # one of several processes
+        seconds = durations()
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
 
 
 def pytest_configure(config):
     if config.getoption("fast"):  # stored texts of tests that are left out are no mistake
         config.option.warn_unused_snapshots = True
+    config.option.loadscopereorder = False  # processes take files in the order of the tests
     if config.getoption("fast") or config.getoption("write_slow"):
         config.pluginmanager.register(Stopwatch(config), "stopwatch")

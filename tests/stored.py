@@ -84,3 +84,27 @@ def changed(before, after):
     """Return the lines of a text that another does not have, with `-`, and its own, with `+`."""
     lines = unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def table_of(test):
+    """Return the lines below the name of a test, in the table next to its file."""
+    table = Path(test.__code__.co_filename).with_suffix(".txt").read_text("utf-8")
+    lines = table.partition(f"# {test.__name__}\n")[2].partition("\n\n")[0].splitlines()
+    assert lines, f"{test.__name__} has no lines in its table"
+    return lines
+
+
+def each_line(argument):
+    """A mark: the test runs with each line of its table."""
+    return lambda test: pytest.mark.parametrize(argument, table_of(test))(test)
+
+
+def each_row(arguments):
+    """A mark: the test runs with the values that Python reads in each line of its table."""
+
+    def marked(test):
+        lines = table_of(test)
+        rows = [eval(line, test.__globals__) for line in lines]
+        return pytest.mark.parametrize(arguments, rows, ids=lines)(test)
+
+    return marked

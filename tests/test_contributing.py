@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: the files it names exist, and hold the names it gives."""
+"""CONTRIBUTING.md: the files it names exist, and hold the names that it gives."""
 
 import re
 from pathlib import Path

@@ -13,8 +13,9 @@ from probekit.activations.given.formats import NpyArray
 from probekit.data.frames import MemoryData
 from probekit.data.readers import read_dataset
 from probekit.data.table import TableColumns
-from probekit.errors import ConfigError, ProbekitError, path_of
+from probekit.errors import ConfigError, path_of
 from probekit.progress import shown_progress
+from tests.stored import each_line
 
 LAYERS = {0: [[float(row % 2)] for row in range(40)]}
 
@@ -80,19 +81,7 @@ def mini():
     return probekit.GPT2.from_pretrained("mini"), probekit.Tokenizer.from_pretrained("mini")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "probekit.explore_attention(model, tokenizer, 'a cat', bos=False).save(5)",
-        "probekit.explore_attention(tokenizer, model, 'a cat', bos=False)",
-        "probekit.explore_attention(model, model, 'a cat', bos=False)",
-        "probekit.explore_attention(model, tokenizer, 5, bos=False)",
-        "probekit.explore_attention(model, tokenizer, 'a cat', bos=False, layer='3')",
-        "probekit.attention_figure(tokenizer, model, 'a cat', bos=False, layer=3)",
-        "probekit.apply_probe('probes/final', ['a'])",
-        "tokenizer.decode('cat')",
-    ],
-)
+@each_line("call")
 def test_arguments_are_reported_by_name(call, mini, refused):
     model, tokenizer = mini
     refused(eval, call, {"probekit": probekit, "model": model, "tokenizer": tokenizer})
@@ -170,40 +159,10 @@ def _verified(text):
     return _probed(verify="mini", bos=False, texts=[text] * 40)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: SavedProbe.load("a" * 5000), "not a valid path .File name too long"),
-        (lambda: SavedProbe.load("a" * 253), "File name too long"),
-        (lambda: SAVED.save("\ud800"), r"path is '\\ud800', which is not a valid path"),
-        (lambda: SAVED.save("a\0"), r"path is 'a\\x00', which is not a valid path"),
-        (lambda: _probed(out="\ud800"), r"out is '\\ud800', which is not a valid path"),
-        (lambda: _probed(device=1), "device is of type int. Allowed: a text"),
-        (lambda: probekit.apply_probe(SAVED, ["a"], device=None), "device is of type NoneType"),
-        (lambda: probekit.apply_probe(SAVED, {"a", "b"}), "texts is of type set. Give a list"),
-        (lambda: probekit.apply_probe(SAVED, {"a": "b"}), "texts is of type dict. Give a list"),
-        (lambda: probekit.apply_probe(SAVED, iter(["a"])), "width: 2 for the probe"),
-        (lambda: probekit.apply_probe(SAVED, np.array(["a", "b"])), "width: 2 for the probe"),
-        (lambda: probekit.apply_probe(SAVED, iter([])), "There is no text"),
-        (lambda: _of_rows([_CELLS[0] | {"src": "\ud800"}]), r"index 0: The cell of src '\\ud800'"),
-        (lambda: _of_rows([_CELLS[0] | {"src": "a\0"}]), r"index 0: The cell of src 'a\\x00'"),
-        (_of_loop, "cannot be read: Too many levels"),
-        (_of_nan, "The weights contain NaN"),
-        (lambda: _of_header("label\0"), r"no column 'label'. Nearest: 'label\\x00'."),
-        (lambda: _of_header("label "), "no column 'label'. Nearest: 'label '."),
-        (lambda: _of_header("lab"), "no column 'label'. Nearest: lab."),
-        (lambda: _of_message(on=date(2020, 1, 1)), "'on' is of type date in .*user"),
-        (lambda: _of_message(role=np.int64(3)), r"the roles \[.np.int64"),
-        (lambda: _of_rows([{"m": [np.int64(3)], "label": "a"}], messages="m"), "not a list of"),
-        (lambda: _verified(None), r"texts\[0\]: A text must be a str"),
-        (lambda: _verified("\ud800"), r"texts\[0\]: Character 0 of the text '\\ud800'"),
-        (_of_study, "line 5: unknown key 'nonsense' of a study. Allowed: .*over, probe, published"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_at_the_door(call, message, tmp_path, monkeypatch):
+@each_line("call")
+def test_what_cannot_be_used_is_refused_at_the_door(call, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ProbekitError, match=message):
-        call()
+    refused(eval, call, globals() | {"date": date})
 
 
 def test_an_integer_of_numpy_in_a_message_is_kept():

@@ -8,26 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.checks import check_dataset
-from probekit.data.examples import Dataset, Example
-from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
-from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
-from probekit.errors import CheckpointError, DataError
+from probekit.data.splits import Split, without_shared_words
 from probekit.experiment.model import ModelSection
 from probekit.experiment.probe import ProbeSection
-from probekit.model.families.table import config_of, find_config
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls import baselines
-from probekit.probes.controls.control_task import control_labels
-from probekit.probes.data import ProbeData, group_folds, sample_groups
+from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.score.description_length import subsets
 from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
 from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.scored import majority_guess
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -35,7 +27,6 @@ from probekit.probes.targets import BASELINES
 from probekit.results.scores import Scores
 from tests.pipeline.planted import rows_of_sites
 
-METRICS = metric_functions("class", frozenset({"scores"}))
 BY_ROW = [spec for spec in KIND_SPECS if spec.kind != "mlp"]
 
 
@@ -96,32 +87,6 @@ def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
     np.testing.assert_allclose(here.scores(X), there.scores(X + 50), rtol=1e-5, atol=1e-5)
 
 
-def test_pitfall_19_no_group_is_on_two_sides_of_anything():
-    generator = np.random.default_rng(0)
-    groups = np.repeat(np.arange(60), generator.integers(1, 8, size=60)).astype(str)
-    labels = generator.choice(["x", "y"], size=len(groups))
-    split = grouped_split(labels, groups, test=0.3, seed=0)
-    sides = [np.isin(np.arange(len(groups)), split.test)]
-    sides += [group_folds(labels, groups, 5, 0) == fold for fold in range(5)]
-    sides += [sample_groups(groups, 100, 0), *subsets(groups, (50, 100), 0)]
-    for side in sides:
-        assert side.any()
-        assert not set(groups[side]) & set(groups[~side])
-    crossed = np.arange(len(groups))
-    with pytest.raises(DataError, match=r"\d+ groups? with rows in both train and test"):
-        ProbeData(labels, groups, groups, crossed[::2], crossed[1::2])
-
-
-def test_pitfall_20_train_test_overlap_is_reported_and_removed_on_request():
-    texts = [f"text {n}" for n in range(60)]
-    texts[50] = texts[0]
-    examples = [Example(t, "xy"[n % 2], str(n), str(n)) for n, t in enumerate(texts)]
-    dataset, split = Dataset("tiny", tuple(examples)), Split(np.arange(40), np.arange(40, 60))
-    found = {finding.code: finding.message for finding in check_dataset(dataset, [split])}
-    assert found["duplicates-across"].startswith("1 of 20 examples in test")
-    assert sorted(set(split.test) - set(without_repeated(split, dataset).test)) == [50]
-
-
 def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
     sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
@@ -148,21 +113,6 @@ def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     assert by_word(apart) == right(apart, of_apart)
 
 
-def test_pitfall_22_control_labels_are_learnable_by_word_in_every_draw():
-    generator = np.random.default_rng(0)
-    words = np.array([f"w{n}" for n in generator.integers(50, size=2000)])
-    train_labels = np.array(["a"] * 70 + ["b"] * 30)
-    drawn = [control_labels(words, train_labels, seed=0, draw=draw) for draw in range(3)]
-    for labels in drawn:
-        _, codes = np.unique(labels, return_inverse=True)
-        logs = baselines.word_identity_log_frequencies(words[:1000], codes[:1000], words[1000:], 2)
-        assert np.array_equal(logs.argmax(axis=1), codes[1000:])
-    assert not np.array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn[1], drawn[2])
-    many = control_labels(np.arange(4000).astype(str), train_labels, seed=0, draw=0)
-    assert np.mean(many == "a") == pytest.approx(0.7, abs=0.03)
-
-
 def test_pitfall_23_test_rows_choose_nothing():
     X, data, _ = planted_direction(300, seed=0)
     turned = replace(data, y=data.y.copy())
@@ -182,17 +132,6 @@ def test_pitfall_23_test_rows_choose_nothing():
     scores = generator.normal(size=(50, 1000))
     found = p_values(scores[:, 0], scores[:, 1:])
     assert found.single.min() < 0.05 < found.maximum.min()
-
-
-def test_pitfall_24_imbalance_does_not_pass_for_knowledge():
-    truth = np.repeat([0, 1], [95, 5])
-    resamples = Resamples.whole(100)
-    constant = ClassPredictions(truth, majority_guess(truth, 100), 2, np.zeros((100, 2)))
-    scores = {name: metric(constant, resamples)[0] for name, metric in METRICS.items()}
-    assert scores["accuracy"] == 0.95
-    assert scores["balanced_accuracy"] == 0.5
-    assert scores["macro_f1"] < 0.5
-    assert scores["auroc"] == 0.5  # ties count one half, in whatever order the rows stand
 
 
 def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
@@ -233,45 +172,6 @@ def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
     np.testing.assert_allclose(ours.scores(wide), exact.scores(wide), rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.filterwarnings("error")
-def test_pitfall_27_nothing_is_the_mean_of_no_rows():
-    offsets = [np.array([[0, 1], [1, 2]]), np.empty((0, 2), dtype=int)]
-    plan, lost = plan_rows(offsets, [None, None], ["ab", ""], PositionRule("mean"), bos=False)
-    assert plan.example.tolist() == [0]
-    assert [one.example for one in lost] == [1]
-    assert np.diff(plan.offsets).min() > 0
-    # A class that does not occur has no recall to be averaged.
-    answers = ClassPredictions(np.array([0, 0]), np.array([0, 1]), 3, np.zeros((2, 3)))
-    for name in ("balanced_accuracy", "macro_f1"):
-        assert np.isfinite(METRICS[name](answers, Resamples.leave_one_out(np.arange(2)))).all()
-
-
-def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
-    generator = np.random.default_rng(0)
-    codes = generator.integers(2, size=400)
-    lengths = np.where(codes == 1, generator.integers(8, 15, 400), generator.integers(2, 8, 400))
-    texts = np.array([" ".join(generator.choice(list("abcdef"), size=n)) for n in lengths])
-    train, test, folds = np.arange(300), np.arange(300, 400), np.arange(300) % 5
-    names = np.arange(400).astype(str)
-    data = ProbeData(np.array(["x", "y"])[codes], names, names, train, test, texts=texts)
-
-    def score(baseline):
-        inputs, features = baselines.TEXT_BASELINES[baseline]
-        found = inputs(data, np.arange(400))
-        logs, *_ = baselines.text_model(features, found[train], codes[train], folds, found[test], 2)
-        return np.mean(logs.argmax(axis=1) == codes[test])
-
-    assert score("length") > 0.97
-    # A bag of words contains the number of words, so it scores the same: a leak, not a meaning.
-    assert score("bag_of_words") > 0.9
-    examples = tuple(
-        Example(t, "xy"[c], str(n), str(n))
-        for n, (t, c) in enumerate(zip(texts, codes, strict=True))
-    )
-    found = {f.code: f.level for f in check_dataset(Dataset("t", examples), [Split(train, test)])}
-    assert found["length"] == "warning"
-
-
 def test_pitfall_30_every_site_has_controls_unless_disabled():
     schema = ProbeSection()
     assert schema.control_draws > 0
@@ -289,35 +189,3 @@ def test_pitfall_30_every_site_has_controls_unless_disabled():
     for one in prober.site(X).measurements:
         assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
         assert min(one.n_train, one.n_test, one.n_groups) > 0
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        (
-            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-            "rope_scaling is .* and rope_par",
-        ),
-        ({"rope_theta": 9.0}, "rope_theta is 9.0 and rope_parameters.rope_theta is 5.0"),
-    ],
-)
-def test_pitfall_66_two_spellings_of_a_key_that_differ_are_refused(entries, message):
-    new = {"model_type": "llama", "rope_parameters": {"rope_theta": 5.0}}
-    with pytest.raises(CheckpointError, match=message):
-        config_of(new | entries)
-    assert config_of(new | {"rope_theta": 5.0}).rotary == config_of(new).rotary
-
-
-def test_pitfall_67_an_adapter_next_to_the_model_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    find_config(tmp_path)
-    (tmp_path / "adapter_config.json").touch()
-    with pytest.raises(CheckpointError, match=r"has adapter_config\.json"):
-        find_config(tmp_path)
-
-
-def test_pitfall_89_names_and_ids_are_read_over_and_the_rest_is_named_at_once():
-    good = {"model_type": "gpt2", "_model_name_or_path": "A 3B", "unk_token_id": 3, "version": "2"}
-    assert config_of(good) == config_of({"model_type": "gpt2"})
-    with pytest.raises(CheckpointError, match=r"unknown keys: logit_scale \(2\), clip \(1\)"):
-        config_of(good | {"logit_scale": 2, "clip": 1})

@@ -5,9 +5,8 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 import probekit
+from tests.stored import each_line, each_row
 
 PACKAGE = Path(probekit.__file__).parent
 
@@ -91,31 +90,11 @@ def test_readers_need_not_decode_words(repository):
     assert not faults, "\n".join(["", *faults])
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "An error is raised lest a refusal stand behind it.",
-        "The result hangs\non the seed.",
-        "Test rows had no say in it.",
-        "The accuracy less its control.",
-        "Return what stands before the numbers.",
-        "The site whose probe, and whose score, are best.",
-    ],
-)
+@each_row("text")
 def test_stilted_sentences_are_refused(text):
     assert list(refused(text))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "The p-value is less than 0.05.",
-        "NaN stands for a missing value.",
-        "The interval lies above 0.",
-        "The run came to an end.",
-        "The option `--tells` is unknown.",
-        "Besides the accuracy, the table has the AUROC.",
-    ],
-)
+@each_line("text")
 def test_plain_sentences_are_not_refused(text):
     assert not list(refused(text))

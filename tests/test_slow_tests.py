@@ -20,3 +20,10 @@ def test_every_slow_test_is_there(repository):
         assert path.is_file(), name
         if test and path.is_relative_to(repository / "tests"):
             assert set(test.split("::")) <= names(path), name
+
+
+def test_every_table_of_a_test_has_its_test(repository):
+    """Tables are next to the files of their tests; see `tests.stored.each_line`."""
+    for table in (repository / "tests").rglob("test_*.txt"):
+        headings = {line[2:] for line in table.read_text("utf-8").splitlines() if line[:2] == "# "}
+        assert headings <= names(table.with_suffix(".py")), table

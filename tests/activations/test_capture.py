@@ -3,10 +3,6 @@
 import itertools
 import multiprocessing
 import platform
-import random
-import shutil
-import signal
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,7 +12,6 @@ import torch
 
 from probekit import files as disk_module
 from probekit.activations import capture as capturing
-from probekit.activations import records
 from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.store import ActivationStore
@@ -35,7 +30,6 @@ from tests.activations.captures import (
     run,
     shard_file,
 )
-from tests.model.reference import TINY
 
 
 def test_every_row_is_what_one_forward_pass_gives(tmp_path, model, tokens):
@@ -136,46 +130,6 @@ def test_a_finished_cache_is_readable_on_a_read_only_disk(tmp_path, model, monke
     for name in ("create", "open_lock", "make_folder", "rename", "link", "remove", "sync_folder"):
         monkeypatch.setattr(Disk, name, read_only)
     assert run(tmp_path, model).computed == 0
-
-
-def _capture_slowly(root, dtype):
-    """Run in a child process, with pauses, so that it is killed at work."""
-    records.SHARD_ROWS, records.BATCH_TOKENS["cpu"] = 16, 60
-    writing = ActivationStore.writing
-
-    def slow(self, *arguments):
-        time.sleep(0.01)
-        return writing(self, *arguments)
-
-    ActivationStore.writing = slow
-    run(root, GPT2(TINY, seed=1), dtype=dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_killed_at_random_moments_and_resumed_gives_the_same_bytes(tmp_path, model, dtype):
-    expected = run(tmp_path / "whole", model, dtype=dtype).store
-    root = tmp_path / "killed"
-    context = multiprocessing.get_context("fork")
-    moments = random.Random(0)
-    interrupted = 0
-    for _ in range(20):
-        committed = len(list(root.rglob("0*.json")))
-        process = context.Process(target=_capture_slowly, args=(root, dtype))
-        process.start()
-        further = moments.randrange(4)  # shards of a site that it still commits
-        while process.is_alive() and len(list(root.rglob("0*.json"))) < committed + further:
-            time.sleep(0.001)
-        process.join(moments.uniform(0.0, 0.05))
-        interrupted += process.is_alive()
-        process.kill()
-        process.join()
-        assert len(list(root.rglob("0*.json"))) >= committed  # nothing committed is lost
-        if process.exitcode == 0:
-            shutil.rmtree(root)  # finished: start over, so that each kill interrupts work
-    assert interrupted >= 15
-    resumed = run(root, model, dtype=dtype)
-    assert files(resumed.store.folder) == files(expected.folder)
-    assert process.exitcode in (0, -signal.SIGKILL)
 
 
 def test_non_finite_rows_are_refused_by_site_and_row(tmp_path, model, refused):

@@ -18,6 +18,7 @@ from probekit.provenance import digest, seal
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import flip_last_bit, record_file, shard_file
 from tests.activations.small_store import CONTENT, SITE, SITES, complaints
+from tests.stored import each_row
 
 FILES = {
     "spec": lambda folder: folder / "spec.json",
@@ -115,25 +116,7 @@ def reseal(path, **changes):
     path.write_bytes(seal(content | changes, FORMAT))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"site": "../../elsewhere"},
-        {"digest": "../../../elsewhere"},
-        {"shape": [3, -2]},
-        {"shape": [3, 2**62]},
-        {"shape": []},
-        {"shape": [3, "2"]},
-        {"dtype": "I64"},
-        {"dtype": "../F32"},
-        {"dtype": "F16"},
-        {"digest": int("1" * 64)},
-        {"shard": 0},
-        {"store": "another"},
-        {"more": 1},
-    ],
-    ids=str,
-)
+@each_row("changes")
 def test_a_record_that_leads_astray_commits_nothing(folder, changes, refused):
     path = FILES["record"](folder)
     reseal(path, **changes)
@@ -147,21 +130,7 @@ def test_a_record_that_leads_astray_commits_nothing(folder, changes, refused):
     assert bytes_of(folder) != expected
 
 
-@pytest.mark.parametrize(
-    ("part", "changes"),
-    [
-        ("rows", {"rows": "6"}),
-        ("rows", {"rows": -6}),
-        ("rows", {"rows": 10**30}),
-        ("rows", {"shards": 2.0}),
-        ("rows", {"shards": 10**12}),
-        ("rows", {"positions": None}),
-        ("rows", {"digest": None}),
-        ("identity", {"dtype": "int8"}),
-        ("identity", {"config": []}),
-    ],
-    ids=str,
-)
+@each_row("part, changes")
 def test_a_spec_that_leads_astray_is_damaged(folder, part, changes):
     path = FILES["spec"](folder)
     reseal(path, **{part: json.loads(path.read_text())[part] | changes})

@@ -15,6 +15,7 @@ from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand
 from tests.model.reference import TINY
+from tests.stored import each_row
 
 # The last block, which is computed at the asked places alone, and one before it.
 SITES = expand(
@@ -122,22 +123,7 @@ def test_an_example_without_tokens_is_never_run(model, monkeypatch):
     assert len(rows_of(model, tokens, plan)[SITES[0]]) == 1
 
 
-@pytest.mark.parametrize(
-    ("example", "positions", "offsets"),
-    [
-        ([0, 1], [5, 5], [0, 1, 2]),  # the padding of example 0
-        ([1, 0], [5, 6], [0, 1, 2]),  # the first token of the next one
-        ([0, 1], [-1, 5], [0, 1, 2]),
-        ([0, 1], [1, 3], [0, 0, 2]),  # a row of nothing, and one of two tokens
-        ([0, 2], [1, 1], [0, 1, 2]),
-        ([-1, 1], [1, 1], [0, 1, 2]),
-        ([0, 1], [1, 3], [0, 1]),
-        ([0, 1], [1, 3, 2], [0, 1, 2]),
-        ([0, 1], [1, 3, 2], [1, 2, 3]),
-        ([], [], [0]),
-    ],
-    ids=str,
-)
+@each_row("example, positions, offsets")
 def test_a_missing_row_is_an_error(model, example, positions, offsets):
     tokens = [np.arange(1, 5), np.arange(3, 9)]
     plan = RowPlan(*(np.array(array, dtype=np.int64) for array in (example, positions, offsets)))

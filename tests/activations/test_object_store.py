@@ -17,6 +17,7 @@ from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import run
 from tests.activations.small_store import CONTENT, IDENTITY, SITES, check_the_first_committer_wins
+from tests.stored import each_row
 
 KEY = IDENTITY.key
 
@@ -95,18 +96,7 @@ LINK, LOST = "a link to the file", "no file"
 RECORD = f"{SITES[1]}/00001.json"
 
 
-@pytest.mark.parametrize(
-    ("place", "content", "why"),
-    [
-        (SITES[0], LINK, "it is a symbolic link"),
-        (RECORD, LINK, "it is a symbolic link"),
-        ("manifest.json", LINK, "it is a symbolic link"),
-        ("manifest.json", '{"sites": {}}', "is damaged"),
-        (RECORD, "{", "is damaged"),
-        (f"{SITES[0]}/00000.*.safetensors", LOST, "it is missing"),
-        (SITES[0], LOST, "it is in the manifest, but missing"),
-    ],
-)
+@each_row("place, content, why")
 def test_a_source_that_cannot_be_copied_in_full_is_refused(tmp_path, place, content, why):
     CONTENT.write(LocalFiles(tmp_path / "a" / KEY))
     [path] = (tmp_path / "a" / KEY).glob(place)

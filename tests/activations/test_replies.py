@@ -172,12 +172,6 @@ def test_captures_copy_the_rows_and_the_network_reads_each_token_once(model, tmp
         assert (np.linalg.norm(a - b, axis=1) <= 1e-5 * np.linalg.norm(b, axis=1)).all()
 
 
-def test_a_plain_capture_has_the_identity_that_it_had_before(model, tmp_path):
-    plan = RowPlan(np.array([0]), np.array([1]), np.array([0, 1]))
-    work = Work.begin(model, "t", PROMPTS, plan, SITES, root=tmp_path, dtype="float32")
-    assert "origin" not in work.store.identity.to_json()
-
-
 def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
     [prompt] = [ids for ids in PROMPTS if len(ids) == min(map(len, PROMPTS))][:1]
     alone = replies_in(tmp_path, model, [prompt])

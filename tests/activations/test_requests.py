@@ -15,6 +15,7 @@ from probekit.activations.forward import make_batches
 from probekit.activations.requests import read_requests
 from probekit.data.positions import RowPlan
 from tests.activations.captures import last_and_mean
+from tests.stored import each_line
 
 WIDTH, SITES = 5, ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
 TEXTS = [np.array(ids) for ids in ([7, 3, 9, 4], [7, 3, 9, 4, 11], [8, 2], [7, 3, 9, 4])]
@@ -364,16 +365,7 @@ def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monke
     refused(found.states, ["0"], np.array([0]))
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "start: two",
-        "start: [1, 2]",
-        "layer_ids: two",
-        "layer_ids: [true, false]",
-        "layer_ids: [1.5, 2]",
-    ],
-)
+@each_line("entry")
 def test_entries_of_metadata_that_are_no_numbers_are_refused(entry, tmp_path, refused):
     refused(read_requests, write(tmp_path, [request(LONG)], dict([entry.split(": ")])), WIDTH)
 

@@ -3,8 +3,6 @@
 import errno
 import fcntl
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -178,30 +176,6 @@ class NFS(Disk):
 def test_abandoned_files_are_removed_on_nfs(tmp_path):
     (tmp_path / "00001.claim").touch()
     assert LocalFiles(tmp_path, disk=NFS()).remove_abandoned("00001.claim")
-
-
-_HOLDER = """
-import sys
-from pathlib import Path
-from probekit.files import Disk, is_on_network
-disk = Disk()
-print(disk.lock(disk.open_lock(Path(sys.argv[1]))), flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_lock_is_seen_by_other_processes_and_dies_with_its_holder(tmp_path):
-    path, disk = tmp_path / "lock", Disk()
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout.readline() == b"True\n"
-        descriptor = disk.open_lock(path)
-        assert disk.lock(descriptor) is False
-        holder.kill()
-        holder.wait()
-        assert disk.lock(descriptor) is True
-        disk.close(descriptor)
 
 
 def test_a_file_system_without_locks_is_known_by_its_error(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from probekit.data.examples import Dataset, Example
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, without_repeated
 from probekit.data.table import TableColumns
-from tests.stored import changed
+from tests.stored import changed, each_row
 
 N_TRAIN = 40
 
@@ -114,19 +114,7 @@ def test_all_outer_folds_are_checked(case, snapshot):
     assert changed(found(n_folds=4), found(OF_FOLDS[case], n_folds=4)) == snapshot
 
 
-@pytest.mark.parametrize(
-    ("changes", "facts"),
-    [
-        ({}, {}),
-        ({}, {"n_folds": 4}),
-        ({}, {"notes": ("words left out: 3",)}),
-        ({}, {"n_test": 38}),
-        ({65: {"label": "z", "text": "text 001"}}, {"n_test": 30}),
-        (PART, {"marks_words": True}),
-        (PART, {"marks_words": False}),
-    ],
-    ids=["good", "folds", "notes", "few groups", "errors first", "treebank", "parts of words"],
-)
+@each_row("changes, facts")
 def test_all_findings_in_their_order(changes, facts, snapshot):
     assert found(changes, **facts) == snapshot
 

@@ -1,9 +1,9 @@
 """Words and spans are dropped from texts, whose other spans move with their words."""
 
 import numpy as np
-import pytest
 
 from probekit.data.words import cue_pattern, dropped_ranges, without
+from tests.stored import each_row
 
 TEXT = "Did he not, ever since, DID NOT she write: notes?"
 
@@ -17,17 +17,7 @@ def test_phrases_of_a_file_match_whole_words_in_any_case(tmp_path):
     assert [match.group() for match in pattern.finditer("a c++ cc++ notes")] == ["c++"]
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "left"),
-    [
-        ("not a key", ["not"], "a key"),
-        ("a key not", ["not"], "a key"),
-        ("not never a key", ["not", "never"], "a key"),
-        ("a not never key.", ["not", "never"], "a key."),
-        ("(not a key)", ["not"], "(a key)"),
-        ("a\nnot a key", ["not"], "a\na key"),
-    ],
-)
+@each_row("text, words, left")
 def test_no_double_space_is_left_and_the_span_keeps_its_characters(text, words, left):
     dropped = [(text.index(word), text.index(word) + len(word)) for word in words]
     start = text.index("key")

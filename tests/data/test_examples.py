@@ -7,6 +7,7 @@ import pytest
 
 from probekit.data.examples import Dataset, Example, RowExamples, RowSource, join_turns
 from probekit.probes.data import names_of
+from tests.stored import each_row
 
 EXAMPLE = Example("The keys", "plural", group="key", id="1", span=(4, 8), split="train")
 
@@ -26,19 +27,7 @@ def test_empty_fields_spans_outside_the_text_and_lone_surrogates_are_refused(cha
     assert replace(EXAMPLE, text="The \U0001f511 keys").span == (4, 8)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"text": "Our keys"},
-        {"label": "singular"},
-        {"group": "lock"},
-        {"id": "2"},
-        {"span": (3, 8)},
-        {"span": None},
-        {"split": "test"},
-        {"split": None},
-    ],
-)
+@each_row("change")
 def test_the_digest_sees_a_change_of_any_field(change):
     other = replace(EXAMPLE, id="0")
     digest = Dataset("a", (EXAMPLE, other)).digest

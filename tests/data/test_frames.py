@@ -13,6 +13,7 @@ from probekit.data.frames import MemoryData, tables_in
 from probekit.data.readers import read_dataset, read_texts
 from probekit.data.table import TableColumns
 from probekit.errors import ConfigError, DataError
+from tests.stored import each_line, each_row
 
 COLUMNS = TableColumns(group="topic", id="key", span=("from", "to"), split="side")
 ROWS = {
@@ -93,47 +94,7 @@ SET = datasets.Dataset.from_pandas(TWO)
 SENTENCES = {"sentence": ["a"], "Label": ["x"]}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(f"bad('text', {value!r})" for value in ("", None, ["a"], "\ud83d")),
-        "bad('label', None)",
-        "bad('label', float('nan'))",
-        "bad('label', pd.NA)",
-        *(f"bad('label', {value!r})" for value in ("NaN", 1)),
-        "bad('label', pd.Timestamp('2020-01-01'))",
-        "bad('key', 'k1')",
-        "bad('from', 'x')",
-        "bad('to', 99)",
-        *(
-            f"bad({column!r}, '', {i})"
-            for column in ("text", "key")
-            for i in ([0, 1, 2, 3], [7, 8, 9, 10])
-        ),
-        "read(pd.DataFrame({'text': ['a', ''], 'label': ['x', 'y']}, index=['i', 'i']))",
-        *(f"read({make}(SENTENCES))" for make in ("pd.DataFrame", "pl.DataFrame", "pa.table")),
-        "read(pl.DataFrame(SENTENCES), TableColumns(text='sentense'))",
-        "read(pl.DataFrame(SENTENCES), TableColumns(text='sentence'))",
-        "read(pd.DataFrame([['a', 'b', 'x']], columns=['text', 'text', 'label']))",
-        "read(pa.table([['a'], ['b'], ['x']], names=['text', 'text', 'label']))",
-        "read(pd.DataFrame({'text': [], 'label': []}))",
-        "read(pd.DataFrame())",
-        "read([])",
-        "read([*DICTS, 'a'])",
-        "read([*DICTS, {'text': 'c'}])",
-        "read([*DICTS, {'text': 'c', 'label': None}])",
-        "read(SET.rename_column('text', 'texts'))",
-        "read(SET.select([]))",
-        "read(datasets.Dataset.from_list([DICTS[0], {'text': '', 'label': 'y'}]))",
-        "read([{'text': 'c', 'label': 'x', 1: 'a', '1': 'b'}])",
-        *(
-            f"read([one | {{'g': g}} for one, g in zip(DICTS, {values})], {columns})"
-            for values in ("(True, 'True')", "(1, True)")
-            for columns in ("TableColumns(group='g')", "TableColumns(values=('g',))")
-        ),
-        "with_classes(1, -1)",  # the hub's way to leave out the labels of test rows
-    ],
-)
+@each_line("call")
 def test_invalid_tables_are_refused_with_their_row_and_column(call, refused):
     refused(eval, call, globals())
 
@@ -144,20 +105,7 @@ def test_columns_may_have_numbers_as_names():
     assert [(e.text, e.label) for e in examples] == [("a", "x"), ("b", "y")]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("rows.csv", r"^data is of type builtins\.str\. .* for a file, set `format` and `file`"),
-        (3, r"^data is of type builtins\.int\. Allowed: a data frame of pandas or polars, a list"),
-        (TWO["text"], r"^data is of type pandas.*Series\. Allowed"),
-        (np.ones((2, 2)), r"^data is of type numpy\.ndarray\. Allowed"),
-        (SENTENCES, r"^data is of type builtins\.dict\. .* pass pandas\.Data"),
-        ({"train": TWO, "dev": TWO, "test": TWO}, r"^data is of type builtins\.dict\."),
-        ({"train": TWO, "test": "x.csv"}, r"^data\['test'\] is of type builtins\.str"),
-        (pl.from_pandas(TWO).lazy(), r"LazyFrame\. .* Collect lazy rows first"),
-        (SET.to_iterable_dataset(), r"IterableDataset\. .* Collect"),
-    ],
-)
+@each_row("data, message")
 def test_other_types_are_refused(data, message):
     with pytest.raises(ConfigError, match=message):
         tables_in(data)

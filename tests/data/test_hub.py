@@ -8,6 +8,7 @@ from probekit.data.hub import HubData
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError, MissingError
 from tests.model.hub import GATED, connect, serving
+from tests.stored import each_line
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 ROWS = pd.DataFrame({"text": ["a", "b", "c"], "label": ["x", "y", "x"], "n": [1, 2, 3]})
@@ -65,17 +66,7 @@ def test_a_commit_in_the_local_cache_is_read_offline(tmp_path):
         assert len(read("org/name", "train", commit)) == len(rows)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "read(f'{folders}/one', 'train')",
-        "read(f'{folders}/saved')",
-        "read(f'{folders}/saved', 'tset')",
-        "read(f'{folders}/none')",
-        "read('org/name', 'train', COMMIT)",
-        "read('org/na me', 'train', COMMIT)",
-    ],
-)
+@each_line("call")
 def test_what_does_not_exist_is_reported(call, folders, refused):
     cached(folders, "f" * 40)  # not the commit that is needed
     refused(eval, call, globals() | {"folders": folders})

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.data.positions import PositionRule, plan_rows
+from tests.stored import each_line, each_row
 
 TEXT = "The keys fell\n"
 OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| fell|\n
@@ -23,31 +24,7 @@ def positions(rule, *, offsets=OFFSETS, span=(4, 8), text=TEXT, bos=False):
     return [row.tolist() for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"),
-    [
-        (PositionRule("last"), [[4]]),
-        (PositionRule("first"), [[0]]),
-        (PositionRule("mean"), [[1, 2, 3, 4]]),
-        (PositionRule("mean", skip_first=False), [[0, 1, 2, 3, 4]]),
-        (PositionRule("all"), [[0], [1], [2], [3], [4]]),
-        (PositionRule("index", index=1), [[1]]),
-        (PositionRule("index", index=-2), [[3]]),
-        (PositionRule("span"), [[1, 2]]),
-        (PositionRule("word"), [[2]]),
-        (PositionRule("word", pieces="first"), [[1]]),
-        (PositionRule("word", pieces="mean"), [[1, 2]]),
-        (PositionRule("word", pieces="all"), [[1], [2]]),
-        (PositionRule("reply"), [[1, 2]]),
-        (PositionRule("reply", pieces="all"), [[1], [2]]),
-        (PositionRule("reply_last"), [[2]]),
-        (PositionRule("between"), [[1, 2]]),
-        (PositionRule("share", share=0.0), [[0]]),
-        (PositionRule("share", share=0.5), [[1]]),
-        (PositionRule("share", share=0.51), [[2]]),
-        (PositionRule("share", share=1.0), [[2]]),
-    ],
-)
+@each_row("rule, expected")
 def test_each_rule_reads_its_tokens(rule, expected):
     assert positions(rule) == expected
     # BOS moves every token by one, is never read itself, and leaves no sink among them.
@@ -131,19 +108,7 @@ def test_tokens_of_half_a_character_belong_to_the_whole_one():
 NO_TOKEN = "it has no token {} (it has: 0 to 4, or -5 to -1 from its end)"
 
 
-@pytest.mark.parametrize(
-    ("rule", "span", "n_tokens", "reason"),
-    [
-        (PositionRule("word"), None, 5, "it has no span"),
-        (PositionRule("word"), (9, 15), 5, "its span extends beyond the text"),
-        (PositionRule("word"), (3, 4), 5, "its span contains only whitespace"),
-        (PositionRule("span"), (9, 13), 3, "its tokens do not cover the span, as after truncation"),
-        (PositionRule("word"), (4, 8), 2, "its tokens do not cover the span, as after truncation"),
-        (PositionRule("index", index=5), None, 5, NO_TOKEN.format(5)),
-        (PositionRule("index", index=-6), None, 5, NO_TOKEN.format(-6)),
-        (PositionRule("last"), None, 0, "it has no token"),
-    ],
-)
+@each_row("rule, span, n_tokens, reason")
 @pytest.mark.parametrize("bos", [False, True])
 def test_examples_without_tokens_get_no_row_but_a_reason(rule, span, n_tokens, reason, bos):
     whole = np.concatenate([OFFSETS, [[14, 15]]])  # one additional token, for the indices
@@ -160,16 +125,7 @@ def plan(at, span=(4, 8), **options):
     return plan_rows([OFFSETS], [span], [TEXT], PositionRule(at, **options), bos=False)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "plan('word', offset=9)",
-        "plan('user_last', offset=9)",  # a turn, not a span
-        "plan('user_last', offset=-9)",
-        "plan('span', span=None)",
-        "plan_rows([], [], [], PositionRule('last'), bos=False)",
-    ],
-)
+@each_line("call")
 def test_an_empty_plan_is_an_error_that_names_the_first_example(call, refused):
     refused(eval, call, globals())
 

@@ -10,6 +10,7 @@ from probekit.data.examples import Example
 from probekit.data.readers import FORMATS, FormatName, read_dataset, read_texts
 from probekit.data.table import TableColumns, read_messages
 from probekit.errors import DataError, MissingError
+from tests.stored import each_row
 
 ALL_COLUMNS = TableColumns(
     text="sentence", label="class", group="topic", id="key", span=("from", "to"), split="side"
@@ -90,42 +91,7 @@ def test_json_integers_become_strings_and_only_line_ends_end_a_line(read, text, 
 JSON = '{"text": "Yes.", "label": "y"}'
 
 
-@pytest.mark.parametrize(
-    ("format", "content"),
-    [
-        ("csv", ""),
-        ("csv", "text,label\n"),
-        ("csv", "text,label\nYes.,y\nNo.,\n"),
-        ("csv", 'text,label\n"two\nlines",y\n,n\n'),
-        ("csv", "text,label\nYes.,nan\n"),
-        ("csv", b"text,label\nYes.,y\nN\xe9,n\n"),
-        ("csv", 'text,label\nYes.,y\n"No.,n\nOh.,o\n'),
-        ("csv", 'text,label\n"Yes" he said,y\n'),
-        ("csv", "text,label\nYes.,y\nNo, never,n\n"),
-        ("csv", "text,label,text\nYes.,y,No.\n"),
-        ("csv", "text,lable\nYes.,y\n"),
-        ("csv", "\n\ntext,lable\nYes.,y\n"),
-        ("csv", "text\tlabel\nYes.\ty\n"),
-        ("csv", "text;label\nYes.\ty\n"),
-        ("csv", "text,label,key\nx,y,a\nx,y,b\nx,y,a\n"),
-        *(("csv", f"text,label,start,end\nYes.,y,0,{end}\n") for end in ("x", "-1", "2.0")),
-        *(("csv", f"text,label,start,end\nYes.,y,0,{end}\n") for end in ("", "99", "0")),
-        ("tsv", "text\tlabel\nYes.\n"),
-        ("jsonl", f'{JSON}\n{{"text": \n'),
-        ("jsonl", f'{JSON}\n["No.", "n"]\n'),
-        ("jsonl", '{"text": "Yes.", "text": "No.", "label": "y"}'),
-        ("jsonl", '{"text": "Yes.", "lable": "y"}'),
-        ("jsonl", f'{JSON}\n{{"text": "No."}}\n'),
-        *(("jsonl", f'{{"text": "Yes.", "label": {label}}}') for label in ("null", "NaN", "1.5")),
-        ("jsonl", '{"text": "Yes.", "label": "1"}\n{"text": "No.", "label": 1}\n'),
-        *(
-            ("jsonl", f'{JSON[:-1]}, "{key}": "1"}}\n{JSON[:-1]}, "{key}": 1}}')
-            for key in ("set", "source")
-        ),
-        ("jsonl", '{"text": "Yes.", "label": ["y"]}'),
-        ("jsonl", '\n{"text": "\\ud83d", "label": "y"}'),
-    ],
-)
+@each_row("format, content")
 def test_invalid_contents_are_reported_with_file_and_line(read, refused, format, content):
     of_header = {"start,end": TableColumns(span=("start", "end")), ",key": TableColumns(id="key")}
     of_header |= {'"set"': TableColumns(group="set"), '"source"': TableColumns(values=("source",))}
@@ -187,17 +153,6 @@ def test_a_column_of_a_table_is_read_without_labels(write, name, content):
     assert read_texts(path, name.split(".")[1], "said") == ("One, two", "no")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "format", "column"),
-    [
-        ("a.csv", "text\nx\n", None, None),
-        ("a.txt", "x\n", "xls", None),
-        ("a.txt", "x\n", None, "text"),
-        ("a.txt", "", None, None),
-        ("a.csv", "text\n", "csv", None),
-        ("a.csv", "text,n\nx,1\n ,2\n", "csv", None),
-        ("a.jsonl", '{"text": "x"}\n{"x": 1}\n', "jsonl", None),
-    ],
-)
+@each_row("name, content, format, column")
 def test_invalid_files_are_reported(write, refused, name, content, format, column):
     refused(read_texts, write(name, content), format, column)

@@ -16,6 +16,7 @@ from probekit.data.splits import (
     without_repeated,
     without_shared_words,
 )
+from tests.stored import each_line
 
 
 def shares(labels, split):
@@ -171,25 +172,7 @@ LARGE = ["rare", *["common"] * 100] * 2, ["g"] * 101 + ["h"] * 101
 FOUR, SIX = (Split(np.arange(n), np.arange(n, 2 * n)) for n in (2, 3))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "grouped_split(['rare'] * 2 + ['common'] * 9, ['g', 'g', *NUMBERS[:9]], test=0.2, seed=0)",
-        "grouped_split(['common'] * 9 + ['comon'], NUMBERS[:10], test=0.2, seed=0)",
-        "grouped_split(list('1122') + ['3.5'], list('abcde'), test=0.2, seed=0)",
-        "grouped_split(LARGE[0] + ['common'] * 400, LARGE[1] + NUMBERS, test=0.05, seed=0)",
-        "grouped_split('aaaa', 'abcd', test=0.5, seed=0)",
-        "given_split(dataset_of([*ROWS, ('x', 'd', 'tset')]))",
-        "given_split(dataset_of([*ROWS, ('x', 'a', 'test')]))",
-        "given_split(dataset_of([*ROWS, ('z', 'd', 'test')]))",
-        "given_split(dataset_of(ROWS[:2]))",
-        "given_split(dataset_of([ROWS[0], ROWS[3]]))",
-        "without_repeated(Split(train=np.array([0]), test=np.array([3])), REPEATED)",
-        "without_shared_words(FOUR, 'xyxy', list('abAB'), test=0.1, seed=0)",
-        # The only word of "x" in train also occurs in test.
-        "without_shared_words(SIX, 'xyyxyx', list('abcadb'), test=0.9, seed=0)",
-    ],
-)
+@each_line("call")
 def test_impossible_splits_are_refused_by_label_and_group(call, refused):
     refused(eval, call, globals())
 

@@ -7,6 +7,7 @@ import pytest
 
 from probekit.data.readers import read_dataset
 from probekit.data.words import ConlluColumns, WordColumns
+from tests.stored import each_line
 
 
 def word(id, form, *, head="0", misc="_"):
@@ -53,23 +54,7 @@ MERGED = [
 DOCUMENTS = ["# newdoc id = d1", word(1, "a"), "", word(1, "b"), "", "# newdoc", word(1, "c")]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        *(f"read(*SENTENCE, label={label!r})" for label in ("UPOS", "FORM", "LEMMA", "XPOS")),
-        *(f"read(*SENTENCE, label={label!r})" for label in ("DEPREL", "FEATS:VerbForm")),
-        "read(*MERGED)",  # parts that do not spell their token share its span
-        "read('# text = a b a c', word(1, 'a'), word(2, 'a'), word(3, 'c'))",
-        "read('# text = a b', word(1, 'a', misc='SpaceAfter=No'), word(2, 'b'))",
-        "read(word(1, 'Oh', misc='SpaceAfter=No'), word(2, '!'), word(3, 'No'), '', word(1, 'x'))",
-        "read(*DOCUMENTS, group='document')",
-        # Heads are indices of words despite multiword tokens and empty nodes.
-        "read(*TREE, label='HEAD')",
-        # Incomplete trees are skipped.
-        "read(*TREE, word(1, 'a', head=2), word(2, 'b', head='_'), label='HEAD')",
-        "read(*TREE, '# text = a c', word(1, 'a', head=2), word(2, 'b'), label='HEAD')",
-    ],
-)
+@each_line("call")
 def test_words_have_their_span_and_label_or_are_skipped_and_counted(read, snapshot, call):
     assert text_of(eval(call, globals() | {"read": read})) == snapshot
 
@@ -80,30 +65,7 @@ def headed(head):
     return [*TREE, *TREE[1:7], last]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        r"read('# text = a', '1\ta\tX')",
-        "read('# text = a', word(1, ' '))",
-        "read(word(1, 'a'), word(1, 'b'))",
-        "read(word(2, 'a'))",
-        "read(word('x', 'a'))",
-        r"read(word('\u0661', 'a'))",
-        "read(word('2-3', 'ab'), word(1, 'a'))",
-        "read(word('1-0', 'ab'), word(1, 'a'))",
-        "read(word('1-2', 'ab'), word(1, 'a'), word('2-3', 'bc'))",
-        "read(word('1-2', 'ab'), word(1, 'a'), '', word(1, 'a'))",
-        "read(word(1, 'a'), word('3.1', 'b'))",
-        "read('# text = a', '', word(1, 'a'))",
-        "read('# sent_id = s', word(1, 'a'), '', '# sent_id = s', word(1, 'a'))",
-        "read(word(1, 'a'), '', '# newdoc', word(1, 'b'), group='document')",
-        *(f"read(*headed({head!r}), label='HEAD')" for head in ("5", "-1", "3.1", "x")),
-        r"read(*headed('\u0663'), label='HEAD')",
-        "read(*SENTENCE, label='FEATS:Verbform')",
-        "read(label='UPSO')",
-        "read(group='paragraph')",
-    ],
-)
+@each_line("call")
 def test_invalid_conllu_is_reported_with_file_and_line(read, refused, call):
     refused(eval, call, globals() | {"read": read})
 
@@ -147,34 +109,11 @@ def test_words_have_spans_labels_and_sentences(read_columns, snapshot):
     assert all(read_columns(other, label="4") == dataset for other in others)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "read(CONLL_2003, label='4', group='document')",
-        r"read('1\tI x\tPRP\n2\tgo\tVB\n', word='2', label='3')",  # a tab separates
-        r"read('a\u00a0b X\nc\u2028d Y\n')",  # these do not
-    ],
-)
+@each_line("call")
 def test_other_columns_separators_and_groups(read_columns, snapshot, call):
     assert text_of(eval(call, globals() | {"read": read_columns})) == snapshot
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "read('')",
-        r"read('\n-DOCSTART- O\n\n')",
-        r"read('a X\nb\n')",
-        r"read('a X\nb X Y\n')",
-        r"read('a\tX\n\tX\n')",
-        r"read('a\tX\nb X\n')",
-        r"read('a\n')",
-        r"read('1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n')",  # CoNLL-U
-        r"read('\n\na x\n', group='document')",
-        *(f"read('', label={number!r})" for number in ("0", "-1", "NER", "1.0", "²", "99999")),
-        "read('', group='documents')",
-        "read_dataset(tmp_path / 'none.txt', format='columns')",
-    ],
-)
+@each_line("call")
 def test_invalid_lines_and_columns_are_named(read_columns, refused, call, tmp_path):
     refused(eval, call, globals() | {"read": read_columns, "tmp_path": tmp_path})

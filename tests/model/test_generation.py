@@ -25,6 +25,7 @@ from probekit.model.generation import (
 from probekit.model.passes.cache import Recording
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
+from tests.stored import each_line, each_row
 
 
 def logits(rows=5, size=97, seed=0):
@@ -43,17 +44,7 @@ def test_top_k_and_top_p_equal_the_reference(ours, reference, limits):
         assert torch.equal(ours(logits(), limit), reference(limit)(None, logits()))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"temperature": 1.0},
-        {"temperature": 0.6},
-        {"temperature": 1.3, "top_k": 4},
-        {"temperature": 1.0, "top_p": 0.8},
-        {"temperature": 2.0, "top_k": 6, "top_p": 0.7},
-    ],
-    ids=str,
-)
+@each_row("options")
 def test_tokens_are_sampled_with_their_probabilities(options):
     row = logits(rows=1, size=9) / 3
     expected = row / options["temperature"]
@@ -218,24 +209,7 @@ def ones(*shape):
     return torch.ones(shape, dtype=torch.int64)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "generate(GPT2(TINY).train(), ones(1, 2), 3)",
-        "generate(model, ones(1, 4), 21)",
-        "generate(model, ones(0, 3), 21)",
-        "generate(model, ones(1, 5), 21, tap=Recording(), slide=True)",
-        *(f"generate(model, ones(2, 4), 21, mask=ones{shape})" for shape in ((2, 3), (1, 4))),
-        "generate(model, ones(2, 4), 21, mask=ones(2, 5))",  # not cut to fit
-        "continued([''])",
-        "continued(['a', ''])",
-        "continued(['a'], stop=[''])",
-        "continued(['a'], stop='end')",
-        "continued(['a b' * 200])",
-        "continued(['a b' * 100])",
-        "continued([])",
-    ],
-)
+@each_line("call")
 def test_impossible_prompts_and_stop_strings_are_refused(model, mini, tokenizer, refused, call):
     def continued(prompts, **options):
         continue_texts(mini, tokenizer, prompts, Decoding(60), bos=False, **options)

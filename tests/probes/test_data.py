@@ -1,11 +1,11 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.probes import data as data_module
 from probekit.probes.data import ProbeData, check_known, group_folds, numbers, sample_groups
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from tests.stored import each_line
 
 
 def data(**changes) -> ProbeData:
@@ -19,29 +19,7 @@ def kinds(*names):
     return ProbeSettings(kinds=tuple(map(ProbeSpec, names)))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "data(train=np.array([], dtype=int))",
-        "data(test=np.array([], dtype=int))",
-        "data(groups='aabbbd')",
-        "data(y='xxxxxx')",
-        "check_known(data(y='xyxyxz'))",
-        "numbers(np.array(['1', '2', '3', '4', '5', 'seven']), np.arange(6))",
-        "numbers(np.array(['1', 'nan']), np.arange(2))",
-        "numbers(np.array(['1', 'inf']), np.arange(2))",
-        "numbers(np.array(['1e-300', '2e-300']), np.arange(2))",
-        "numbers(np.array(['1_000', '1']), np.arange(2))",
-        "kinds()",
-        "kinds('logistic', 'logistic')",
-        "kinds('logistic', 'ridge_regression')",
-        "kinds('structural_depth', 'svm')",
-        "group_folds(np.array(list('abab')), np.array(list('wxyy')), 5, 0)",
-        "group_folds(np.array(list('abab')), np.array(list('wwww')), 5, 0)",
-        "data_module.fittable_insides(np.array([0, 0, 1]), np.array([0, 0, 1]))",
-        "sample_groups(np.array(list('aaa')), 2, seed=0)",
-    ],
-)
+@each_line("call")
 def test_data_and_settings_that_do_not_fit_together_are_refused(call, refused):
     refused(eval, call, globals())
 

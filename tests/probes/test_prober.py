@@ -13,6 +13,7 @@ from probekit.probes.score.metrics import WIDER_OVER_FOLDS, class_scores, detect
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve import design
+from tests.stored import each_line
 
 N_TRAIN, ROWS = 300, np.arange(450)
 SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=False)
@@ -244,19 +245,7 @@ OF_ONE_GROUP = np.where(ROWS < N_TRAIN, DATA.groups, "one")
 OF_LABELS = np.where(ROWS < N_TRAIN, DATA.y, DATA.groups)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "probed(SPOILT)",
-        "probed(signal(5), kinds=K_OF_9)",
-        *(
-            f"ProbeSettings(C={given})"
-            for given in ("()", "None", "(1, 0)", "'low'", "(1, float('inf'))")
-        ),
-        "Prober(make_data(groups=OF_ONE_GROUP), SETTINGS)",
-        "Prober(make_data(groups=OF_LABELS), replace(SETTINGS, folds=2))",
-    ],
-)
+@each_line("call")
 def test_rows_and_splits_that_cannot_be_probed_are_refused(call, refused):
     refused(eval, call, globals())
 

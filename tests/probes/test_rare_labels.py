@@ -16,6 +16,7 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.results.site_results import pack, unpack
+from tests.stored import each_row
 
 N = 1000
 POSITIVE = np.arange(N) % 33 == 0
@@ -111,39 +112,14 @@ def test_trees_have_the_default_of_each_kind():
     assert ProbeSettings(kinds=(depth, distance), metric="spearman").main_metrics == ("spearman",)
 
 
-@pytest.mark.parametrize(
-    ("kinds", "settings"),
-    [
-        (["logistic", "svm"], {"metric": "brier"}),
-        (["logistic"], {"metric": "r2"}),
-        (["ridge_regression"], {"metric": "accuracy"}),
-        (["logistic"], {"metric": "codelength"}),
-        (["logistic"], {"metric": "balanced"}),
-        *(([kind], {"class_weight": "balanced"}) for kind in ("mlp", "lda", "mass_mean")),
-        (["ridge_regression"], {"class_weight": "balanced"}),
-    ],
-    ids=str,
-)
+@each_row("kinds, settings")
 def test_a_metric_or_class_weights_that_do_not_fit_the_kinds_are_refused(kinds, settings, refused):
     refused(ProbeSettings, kinds=tuple(map(ProbeSpec, kinds)), **settings)
 
 
-@pytest.mark.parametrize(
-    "sets",
-    [
-        ("probe.class_weight=balanced", "probe.kinds=[{kind: lda}]"),
-        ("probe.class_weight=balance",),
-        ("data.positive=singular", "probe.kinds=[{kind: ridge_regression}]"),
-    ],
-    ids=str,
-)
+@each_row("sets")
 def test_the_experiment_file_names_the_key(sets, refused, repository):
-    file = repository / "experiments" / "quickstart.yaml"
-    refused(load_experiment, file, sets)
-    assert (
-        load_experiment(file, ("probe.class_weight=balanced",)).probe.settings().class_weight
-        == "balanced"
-    )
+    refused(load_experiment, repository / "experiments" / "quickstart.yaml", sets)
 
 
 def rare_rows(n, width, n_classes):

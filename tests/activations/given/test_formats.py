@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from probekit.activations.given.formats import NpyArray, row_ids
 from probekit.activations.given.given import open_activations
 from probekit.errors import DataError
+from tests.stored import each_row
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 
@@ -106,24 +107,7 @@ def test_a_chunk_that_no_codec_can_unpack_is_refused(tmp_path, codec):
         open_activations(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"chunks": [0, 4]}, "cannot be read"),
-        ({"chunks": [10**15, 4]}, r"unpacks from .* to 16000.0 TB"),
-        ({"chunks": [10**9, 4]}, r"unpacks from .* to 16.0 GB"),
-        ({"chunks": "x"}, "cannot be read"),
-        ({"shape": [10**15, 4]}, "stores 4 of 100,000,000,000,000 chunks"),
-        ({"shape": [50, 4]}, "stores 4 of 5 chunks"),
-        ({"shape": [1, 10**12]}, "stores 4 of 250,000,000,000 chunks"),
-        ({"shape": "x"}, "cannot be read"),
-        ({"dtype": "<f8"}, "cannot be read"),
-        ({"fill_value": "x"}, "cannot be read"),
-        ({"compressor": {"id": "pickle"}}, "pickled"),
-        ({"filters": [{"id": "pickle", "protocol": 5}]}, "pickled"),
-    ],
-    ids=str,
-)
+@each_row("changes, message")
 def test_wrong_zarr_metadata_are_refused(tmp_path, changes, message):
     path, _ = zarr_array(tmp_path, zarr_format=2)
     metadata = json.loads((path / ".zarray").read_text()) | changes

@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from probekit.activations.given import given as given_module
 from probekit.activations.given.formats import natural
 from probekit.activations.given.given import open_activations, placed_sites
-from probekit.errors import DataError, ProbekitError, StoreError
+from probekit.errors import DataError, StoreError
+from tests.stored import each_line
 
 ROWS = np.random.default_rng(0).normal(size=(10, 4)).astype(np.float32)
 
@@ -87,51 +88,9 @@ def test_bfloat16_in_a_npy_file_has_no_type_of_its_own(tmp_path):
         assert given.arrays["a"].dtype == "bfloat16"
 
 
-@pytest.mark.parametrize(
-    ("activations", "message"),
-    [
-        ({}, "activations is empty"),
-        ([ROWS], r"of type list. Allowed: a mapping.*dict\(enumerate\(layers\)\)"),
-        (3, "of type int"),
-        ({"a": ROWS, "b": ROWS[:4]}, "b has 4 rows, but a has 10"),
-        ({"a": with_one(np.nan)}, r"a: row 3 contains nan \(1 such row"),
-        ({"a": with_one(np.inf)}, "a: row 3 contains inf"),
-        ({"a": with_one(np.inf, np.float16)}, "65,504: save the activations as float32"),
-        ({"a": with_one(1e300, np.float64)}, "row 3 contains inf.*3.4e38"),
-        ({"a": ROWS.astype(object)}, "a: the array has dtype object.*different lengths"),
-        ({"a": ROWS.astype(int)}, r"a: the array has dtype int64.*astype\(numpy.float32\)"),
-        ({"a": ROWS > 0}, "dtype bool"),
-        ({"a": ROWS + 1j}, "dtype complex64"),
-        ({"a": [[1.0, 2.0], [3.0]]}, "a: the rows do not form an array"),
-        ({"a": "text"}, r"a: the array has shape \(\)"),
-        ({"a": ROWS[:, 0]}, r"a: the array has shape \(10,\), but needs \(n_rows, n_features\)"),
-        ({"a": ROWS[None]}, r"a: .*with an axis of positions.*Give `position`"),
-        ({"a": ROWS[:, :0]}, "so it has no features"),
-        ({"a": ROWS[:0]}, "so it has no rows"),
-        ({"a": np.ma.masked_less(ROWS, ROWS.min() + 1e-6)}, "contains nan"),
-        ({"a": list(np.ma.masked_less(ROWS, ROWS.min() + 1e-6))}, "contains nan"),
-        ({"a": [np.ma.masked_array([1.0, 2.0], mask=[False, True])] * 10}, "row 0 contains nan"),
-        ({0: ROWS, "layer_0": ROWS}, "'layer_0' occurs twice"),
-        ({"a": ROWS, "A": ROWS}, "'A' looks the same as 'a'"),
-        ({"h0": ROWS, "h0 ": ROWS}, "'h0 ' looks the same as 'h0'"),
-        ({"h0": ROWS, "\uff480": ROWS}, "'\uff480' looks the same as 'h0'"),
-        ({"\xe9": ROWS, "e\u0301": ROWS}, "'e\u0301' looks the same as '\xe9'"),
-        ({"layer_1": ROWS, "layer_01": ROWS}, "'layer_01' looks the same as 'layer_1'"),
-        ({1: ROWS, "Layer_001": ROWS}, "'Layer_001' looks the same as 'layer_1'"),
-        ({"a\n": ROWS}, "cannot be printed"),
-        ({"": ROWS}, "is empty"),
-        ({"a" * 201: ROWS}, "has more than 200 characters"),
-        ({"a + b": ROWS}, "joins the names"),
-        ({"chosen": ROWS}, "is reserved"),
-        ({True: ROWS}, "of type bool"),
-        ({("a", 1): ROWS}, "of type tuple"),
-        ({-1: ROWS}, "of type int"),
-        ({"blocks.0.attn.hook_pattern": ROWS}, "pairs of positions"),
-    ],
-)
-def test_unusable_activations_are_refused(activations, message):
-    with pytest.raises(ProbekitError, match=message):
-        open_activations(activations)
+@each_line("activations")
+def test_unusable_activations_are_refused(activations, refused):
+    refused(open_activations, eval(activations))
 
 
 def test_globs_choose_sites(refused):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from ruamel.yaml import YAML
 from torch import nn
@@ -139,6 +140,13 @@ class Configuration:
 _ROWS = YAML(typ="safe").load(Path(__file__).with_suffix(".yaml"))
 CONFIGURATIONS = tuple(Configuration(name, settings) for name, settings in _ROWS.items())
 
+# Rows that run by day, the others at night: each family and each switch is on in one of them.
+BY_DAY = (
+    "llama2 with biases", "llama3 tied", "mistral, window of 2", "qwen2 alternating",
+    "qwen3 with biases and windows", "gemma2 with biases", "gemma2 without caps, untied",
+    "gemma3 with a cap of logits", "neox with scaling", "neox tied, without biases",
+    "olmo2 with biases, tied", "opt untied", "phi3 with longrope", "olmoe with normalized weights",
+)  # fmt: skip
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
@@ -153,3 +161,11 @@ def rows(names):
     """The rows of CONFIGURATIONS with these names."""
     by_name = {row.name: row for row in CONFIGURATIONS}
     return [by_name[name] for name in names]
+
+
+def by_day(among):
+    """The rows as parameters of a test; those that are not in BY_DAY run at night."""
+    night = pytest.mark.nightly
+    return [
+        pytest.param(row, id=row.name, marks=() if row.name in BY_DAY else night) for row in among
+    ]

@@ -1,7 +1,6 @@
 """Sites of the networks with rotary positions follow their formulas, written out here."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +8,12 @@ import torch.nn.functional as F
 
 from probekit.model.families.rotary import frequencies
 from probekit.model.families.table import from_transformers
-from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
 GATES = {
     "llama": F.silu,
     "olmo2": F.silu,
-    "phi3": F.silu,
     "gemma": lambda x: F.gelu(x, approximate="tanh"),
 }
 # The module of each norm in a block.
@@ -23,8 +21,6 @@ BEFORE = {"ln1": "input_layernorm", "ln2": "post_attention_layernorm"}
 NORMS = {
     "llama": BEFORE,
     "neox": BEFORE,
-    "phi3": BEFORE,
-    "olmoe": BEFORE,
     "olmo2": {"ln1_post": "post_attention_layernorm", "ln2_post": "post_feedforward_layernorm"},
     "gemma": {
         "ln1": "input_layernorm",
@@ -35,10 +31,11 @@ NORMS = {
 }
 
 
-ROTARY = [row for row in CONFIGURATIONS if row.model_type not in ("gpt2", "opt")]
+# The others are compared with what transformers computes there, in test_parity.py.
+WRITTEN = [row for row in CONFIGURATIONS if row.model_type not in ("gpt2", "opt", "phi3", "olmoe")]
 
 
-@pytest.fixture(scope="module", params=ROTARY, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=by_day(WRITTEN))
 def model(request):
     return from_transformers(request.param.reference(torch.float64))
 
@@ -67,8 +64,8 @@ class Formulas:
         torch.testing.assert_close(self.at(name), expected, atol=1e-6, rtol=1e-6)
 
     def norm(self, site, x, module):
-        """Over the features of a head, or over all of a token in OLMo 2 and OLMoE."""
-        flat = x.flatten(2) if self.family in ("olmo2", "olmoe") else x
+        """Over the features of a head, or over all of a token in OLMo 2."""
+        flat = x.flatten(2) if self.family == "olmo2" else x
         is_centred = self.family == "neox"
         centred = flat - flat.mean(-1, keepdim=True) if is_centred else flat
         scale = (centred.square().mean(-1, keepdim=True) + self.config.norm_epsilon).sqrt()
@@ -83,11 +80,6 @@ class Formulas:
         return x if module is None else self.norm(site, x, getattr(self.block, module))
 
     def heads(self, name, x):
-        if self.family == "phi3":  # the rows of all queries, of all keys, and of all values
-            n_heads, n_kv_heads = self.config.n_heads, self.config.n_kv_heads
-            rows = self.block.self_attn.qkv_proj.weight.unflatten(0, (-1, self.config.d_head))
-            own = rows.split((n_heads, n_kv_heads, n_kv_heads))["qkv".index(name)]
-            return torch.einsum("bpm, hdm -> bphd", x, own)
         if self.family != "neox":
             module = getattr(self.block.self_attn, f"{name}_proj")
             return F.linear(x, module.weight, module.bias).unflatten(-1, (-1, self.config.d_head))
@@ -104,20 +96,13 @@ class Formulas:
         rotary = config.rotary
         if window is not None and self.family == "gemma":
             rotary = config.rotary_in_windows
-        is_long = rotary.rope_type == "longrope"
-        plain = replace(rotary, rope_type="default") if is_long else rotary
-        frequency = frequencies(plain, config.d_head)
-        if is_long:
-            frequency = frequency / torch.tensor(rotary.short_factor)
+        frequency = frequencies(rotary, config.d_head)
         for name in "qk":
             one = self.at(f"attn.hook_{name}")
             if f"blocks.0.attn.{name}_norm.hook_scale" in self.cache:
                 module = getattr(self.block.self_attn, f"{name}_norm")
                 one = self.norm(f"attn.{name}_norm", one, module)
-            turned, n_turned = rotated(one, frequency), 2 * len(frequency)
-            if is_long:
-                turned[..., :n_turned] *= math.sqrt(1 + math.log(160 / 128) / math.log(128))
-            self.same(f"attn.hook_rot_{name}", turned)
+            self.same(f"attn.hook_rot_{name}", rotated(one, frequency))
         q, k, v = (self.at(f"attn.hook_{name}").transpose(1, 2) for name in ("rot_q", "rot_k", "v"))
         group = config.n_heads // config.n_kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
@@ -133,41 +118,16 @@ class Formulas:
         out = self.block.attention.dense if is_neox else self.block.self_attn.o_proj
         return F.linear(self.at("attn.hook_z").flatten(2), out.weight, out.bias)
 
-    def gates(self, mlp):
-        if self.family == "phi3":  # the rows of the gate, then those of the other factor
-            gate, up = mlp.gate_up_proj.weight.chunk(2)
-            return ("pre", gate, None), ("pre_linear", up, None)
-        linears = (("pre", mlp.gate_proj), ("pre_linear", mlp.up_proj))
-        return [(name, linear.weight, linear.bias) for name, linear in linears]
-
-    def experts(self, x):
-        mlp, n_chosen = self.block.mlp, self.config.num_experts_per_tok
-        self.same("mlp.hook_router", x @ mlp.gate.weight.T)
-        share = self.at("mlp.hook_router").softmax(-1)
-        fewest = share.sort(-1, descending=True).values[..., n_chosen - 1 : n_chosen]
-        self.same("mlp.hook_chosen", (share >= fewest).double())
-        weights = share * self.at("mlp.hook_chosen")
-        total = weights.sum(-1, keepdim=True) if self.config.norm_topk_prob else 1
-        self.same("mlp.hook_chosen_weights", weights / total)
-        out = torch.zeros_like(x)
-        for number, expert in enumerate(mlp.experts):
-            post = F.silu(x @ expert.gate_proj.weight.T) * (x @ expert.up_proj.weight.T)
-            of_expert = self.at("mlp.hook_chosen_weights")[..., number, None]
-            out += of_expert * (post @ expert.down_proj.weight.T)
-        return out
-
     def mlp(self, x):
         mlp = self.block.mlp
-        if self.family == "olmoe":
-            return self.experts(x)
         if self.family == "neox":
             self.same("mlp.hook_pre", F.linear(x, mlp.dense_h_to_4h.weight, mlp.dense_h_to_4h.bias))
             approximation = "none" if self.config.hidden_act == "gelu" else "tanh"
             post = F.gelu(self.at("mlp.hook_pre"), approximate=approximation)
             down = mlp.dense_4h_to_h
         else:
-            for name, weight, bias in self.gates(mlp):
-                self.same(f"mlp.hook_{name}", F.linear(x, weight, bias))
+            for name, gate in (("pre", mlp.gate_proj), ("pre_linear", mlp.up_proj)):
+                self.same(f"mlp.hook_{name}", F.linear(x, gate.weight, gate.bias))
             post = GATES[self.family](self.at("mlp.hook_pre")) * self.at("mlp.hook_pre_linear")
             down = mlp.down_proj
         self.same("mlp.hook_post", post)
@@ -210,15 +170,3 @@ def test_without_a_chosen_expert_the_mlp_returns_zeros(name):
 
     assert model(TOKENS, tap=tap).isfinite().all()
     assert not any(output.any() for output in outputs)
-
-
-def test_components_are_the_parameters(model):
-    layers = range(model.config.n_layers)
-    counted = {
-        name.format(l=layer, e=expert)
-        for component in model.config.components
-        for layer in (layers if component.in_block else [0])
-        for expert in range(model.axis_sizes.get("n_experts", 1))
-        for name in component.tensors(model.config)
-    }
-    assert counted == model.state_dict().keys()

@@ -11,6 +11,7 @@ from scipy import stats
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from tests.activations.captures import run
 from tests.model.reference import SMALL, TINY, differences, pad
+from tests.stored import each_line
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 6], [5, 35, 8, 9, 79]])
 
@@ -63,47 +64,7 @@ def as_given(site, value):
     return value
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "model(torch.tensor([[97]]))",
-        "model(torch.tensor([[-2]]))",
-        "model(ids(1, 24))",
-        "model(ids(2, 3), torch.ones(2, 4))",
-        "model(ids(2, 2), torch.tensor([[1, 0], [0, 0]]))",
-        "model(torch.zeros(1, 3))",
-        "model(ids(1, 2), torch.tensor([[1, 2]]))",
-        "model([[1, 2]])",
-        "model(torch.ones(1, 3, dtype=torch.bool))",
-        "model(ids(1, 1), [[True]])",
-        "model(ids(3))",
-        "model(TOKENS, tap=lambda site, value: None)",
-        "model(TOKENS, tap=lambda site, value: torch.zeros(1))",
-        "model(TOKENS, tap=lambda site, value: value.half())",
-        "model(TOKENS, logits=False)",  # no result
-        "model(TOKENS, sites=['blocks.0.hook_resid_post'])",  # no tap
-        "model(TOKENS, tap=as_given, sites=['blocks.0.hook_resid_pots'])",
-        "model.resume(torch.zeros(1, 2, 21), 2, tap=as_given, sites=['blocks.1.hook_resid_post'])",
-        "model.resume(torch.zeros(1, 2, 21), 1, sites=['blocks.1.hook_resid_post'])",  # no tap
-        "model.loss(TOKENS, targets=TOKENS.T)",
-        "model.loss(TOKENS, targets=torch.full_like(TOKENS, 97))",
-        "model.loss(TOKENS[:, :1])",
-        "model.loss(TOKENS[:0])",
-        "GPT2Config(n_embd=20, n_head=3)",
-        "GPT2Config(vocab_size=0)",
-        "GPT2Config(n_layer=-1)",
-        *(f"GPT2Config(n_inner={value!r})" for value in (0, "3")),
-        "GPT2Config(n_positions=1.5)",
-        "GPT2Config(layer_norm_epsilon=0)",
-        "GPT2Config(initializer_range=True)",
-        "GPT2Config(attn_pdrop=-0.1)",
-        "GPT2Config(resid_pdrop=1)",
-        *(f"GPT2Config(embd_pdrop={value})" for value in ("float('nan')", "'0.1'")),
-        "GPT2Config(bias=1)",
-        "GPT2Config(qkv_bias='no')",
-        "GPT2Config(tie_word_embeddings=None)",
-    ],
-)
+@each_line("call")
 def test_impossible_inputs_taps_and_sizes_are_refused_by_name(model, refused, call):
     refused(eval, call, globals() | {"model": model})
 

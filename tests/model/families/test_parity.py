@@ -11,7 +11,7 @@ from probekit.model.families.table import from_transformers
 from probekit.model.generation import generate
 from probekit.model.passes.context import KeyValueCache
 from probekit.model.weights.state_dict import unstacked
-from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 from tests.model.families.recorded import site_differences
 
 N_TOKENS = 21  # more than every window
@@ -21,7 +21,7 @@ LENGTHS = (N_TOKENS, 9)
 RECORDED = [row for row in CONFIGURATIONS if row.model_type in ("opt", "phi3", "olmoe")]
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=by_day(CONFIGURATIONS))
 def configuration(request):
     return request.param
 
@@ -98,7 +98,7 @@ def test_attentions(configuration, ours):
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@pytest.mark.parametrize("row", RECORDED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", by_day(RECORDED))
 def test_every_site_equals_the_recorded_one(row, dtype, bound):
     reference = row.reference(dtype)
     found = site_differences(reference, from_transformers(reference), TOKENS)

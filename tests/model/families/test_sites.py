@@ -6,12 +6,12 @@ import torch
 from probekit.errors import ConfigError
 from probekit.model import network
 from probekit.model.families.table import from_transformers, random_network
-from tests.model.families.configurations import CONFIGURATIONS
+from tests.model.families.configurations import CONFIGURATIONS, by_day
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS, ids=lambda row: row.name)
+@pytest.fixture(scope="module", params=by_day(CONFIGURATIONS))
 def model(request):
     return from_transformers(request.param.reference(torch.float64))
 
@@ -115,3 +115,15 @@ def test_random_weights_follow_the_seed_and_gains_are_one(model):
         if parameter.ndim == 1:
             is_one = name.endswith("weight") and type(first).__name__ != "Gemma"
             assert bool((parameter == is_one).all()), name
+
+
+def test_components_are_the_parameters(model):
+    layers = range(model.config.n_layers)
+    counted = {
+        name.format(l=layer, e=expert)
+        for component in model.config.components
+        for layer in (layers if component.in_block else [0])
+        for expert in range(model.axis_sizes.get("n_experts", 1))
+        for name in component.tensors(model.config)
+    }
+    assert counted == model.state_dict().keys()

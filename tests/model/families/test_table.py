@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import probekit
 from probekit.model.families.table import FAMILIES, from_transformers, load_model
-from tests.model.families.configurations import CONFIGURATIONS, rows
+from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65]])
 # Prints how much larger the peak of the process is after a load than before, in units of weights.
@@ -36,7 +36,7 @@ print((after - before) / weights)
 """
 
 
-@pytest.mark.parametrize("row", CONFIGURATIONS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", by_day(CONFIGURATIONS))
 def test_sharded_bfloat16_folders_load_in_their_dtype(row, tmp_path):
     reference = row.reference(torch.bfloat16)
     reference.save_pretrained(tmp_path, max_shard_size="8KB")
@@ -70,7 +70,7 @@ def test_the_networks_of_the_families_are_those_of_the_table():
     assert probekit.load_model is load_model
 
 
-@pytest.mark.parametrize("row", CONFIGURATIONS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", by_day(CONFIGURATIONS))
 def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
     reference = row.reference()
     ours = from_transformers(reference)

@@ -17,6 +17,7 @@ from probekit.model.generation import generate
 from probekit.model.passes.cache import Recording
 from tests.model.gpt2_sites import SITES, describe, expand, layer_of, select, site_names
 from tests.model.reference import TINY
+from tests.stored import each_line
 
 
 def test_gpt2_small_has_208_sites():
@@ -37,23 +38,7 @@ def chosen(patterns, n_layers):
     return [one.text for one in select(patterns, n_layers, TINY.axis_sizes)]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "expand(['blocks.*.attn.hook_result'], 2)",  # computed on request
-        "expand(lambda name: 'result' in name, 1)",
-        "expand([('pattern', -1), ('pattern', -2)], 2)",  # counted from the last block
-        "expand([('pattern', ONE)], 2)",
-        "expand(('pattern', ONE), 2)",
-        "expand(lambda name: name.endswith('resid_post'), 2)",
-        "expand([lambda name: 'pattern' in name, ('z', 0)], 2)",
-        # in the order of the forward pass
-        "chosen(['blocks.*.attn.hook_z[head=2]', 'blocks.0.mlp.hook_post[neuron=10]'], 2)",
-        *(f"chosen(['blocks.[02].attn.hook_z{heads}'], 3)" for heads in ("", "[head=*]")),
-        *(f"chosen(['blocks.[02].attn.hook_z[head={n}]'], 3)" for n in ("2,0", "2, 0")),
-        "chosen(['blocks.0.mlp.hook_pre[neuron=*]'] * 2, 1)",  # each occurs once
-    ],
-)
+@each_line("call")
 def test_patterns_select_sites_heads_and_neurons(call, snapshot):
     assert "\n".join(eval(call)) == snapshot
 
@@ -151,30 +136,7 @@ def test_generation_records_parts(model):
         torch.testing.assert_close(recorded[name], cache[name])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "expand(['blocks.0.hook_resid_prr'], 4)",
-        "expand(['blocks.4.hook_resid_pre'], 4)",
-        "expand(['blocks.*.hook_nothing'], 4)",
-        "expand(['pattern'], 2)",  # the layer is missing
-        *(f"expand([({name!r}, 1)], 4)" for name in ("patern", "normalized")),
-        *(f"expand([('pattern', {layer})], 4)" for layer in (4, -5)),
-        "expand([''], 4)",
-        *(f"chosen(['blocks.0.attn.hook_z[head={n}]'], 2)" for n in ("3", "0,3", "", "**", "-1")),
-        *(f"chosen(['blocks.0.hook_resid_pre[head={head}]'], 2)" for head in ("*", "1")),
-        "chosen(['blocks.0.attn.hook_z[heads=1]'], 2)",
-        "chosen(['blocks.0.attn.hook_z[head=1'], 2)",
-        "chosen(['hook_z[head'], 2)",
-        "chosen(['blocks.0.mlp.hook_post[neuron 17]'], 2)",
-        "chosen(['hook_z'], 2)",
-        "cache['blocks.1.attn.hook_z[head=1]']",  # only head 2 is there
-        "cache[NEURON]",
-        "cache[3]",
-        "model.run_with_cache(TOKENS, ['hook_embed', None])",
-        "model(TOKENS, tap=lambda _, value: value[..., :3], sites=HEAD)",
-    ],
-)
+@each_line("call")
 def test_impossible_sites_and_parts_are_refused_with_the_nearest(model, refused, call):
     _, cache = model.run_with_cache(TOKENS, [HEAD])
     refused(eval, call, globals() | {"model": model, "cache": cache})

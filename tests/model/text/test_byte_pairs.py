@@ -13,6 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from probekit.model.text.byte_pairs import read_vocabulary
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
+from tests.stored import each_line
 
 CABINET = "The keys to the old cabinet"
 MERGES = (MINI / "merges.txt").read_text().splitlines()
@@ -209,21 +210,7 @@ def test_positions_of_parts(mini, bos):
     assert mini.position_of(text, text, bos=bos, piece="first") == bos
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        r"mini.encode('a\ud800', bos=False)",
-        "mini.batch(['one', None], bos=False, side='right')",
-        "mini.batch(['The', 'The keys to the'], bos=False)",
-        *(
-            f"mini.position_of(CABINET, {part!r}, bos=False)"
-            for part in (" door", " keyss", "keys")
-        ),
-        *(f"mini.position_of(CABINET, {part!r}, bos=False)" for part in (" ke", "he", "", 5)),
-        "mini.position_of('The', 'The', bos=False, piece='middle')",
-        "read_vocabulary(tmp_path)",
-    ],
-)
+@each_line("call")
 def test_what_has_no_tokens_is_refused(mini, refused, call, tmp_path):
     refused(eval, call, globals() | {"mini": mini, "tmp_path": tmp_path})
 

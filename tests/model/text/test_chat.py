@@ -13,6 +13,7 @@ from probekit.errors import CheckpointError, DataError
 from probekit.model.text.chat import ChatTemplate
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.text.test_hub_tokenizer import CHAT_ML, byte_level, sentence_piece, write
+from tests.stored import each_line
 
 # In the manner of ChatML (Qwen), Llama 3 (strips turns, begins with BOS, has a date), Gemma (names
 # of roles, refuses others), and Llama 2 (the turns of a pair in one line); and, below, of Qwen 3 (a
@@ -158,15 +159,7 @@ def test_keys_that_the_template_does_not_read_are_named(tmp_path):
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 @pytest.mark.parametrize("value", ["why", ""])
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% if m.reasoning_content %}<r>{{ m.reasoning_content }}{% endif %}{% if m.thinking %}<t>"
-        "{{ m.thinking }}{% endif %}{{ m.content }}",
-        "{% if m.thinking is defined %}<t>{{ m.thinking }}{% endif %}{{ m.content }}",
-        "{% if m.reasoning %}<x>{% elif m['reasoning_content'] %}<r>{% endif %}{{ m.content }}",
-    ],
-)
+@each_line("template")
 def test_names_of_reasoning_are_filled_as_by_transformers(tmp_path, key, value, template):
     written, chat = with_keys(template, **{key: value})
     folder = write(tmp_path, written)
@@ -263,21 +256,7 @@ def test_published_templates_work(name, snapshot):
     assert chat.render(["word " * 100_000])[0].count("word") == 100_000
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ [1, 2] | random }}",
-        "{{ [[1, 2]] | map('random') }}",
-        "{{ lipsum() }}",
-        "{{ cycler(1) }}",
-        # addresses in memory
-        "{{ range }}",
-        "{{ 'a'.upper ~ '' }}",
-        "{{ '%s' % raise_exception }}",
-        "{{ [range] | string }}",
-        "{{ self }}",
-    ],
-)
+@each_line("template")
 def test_chance_is_refused(template):
     with pytest.raises(CheckpointError, match=r"^a\.jinja: .*(No filter|undefined|as a value)"):
         ChatTemplate(template, where="a.jinja").render(["Hi"])

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from probekit.errors import CheckpointError, ProbekitError
 from probekit.model.text.hub_tokenizer import HubTokenizer
 from probekit.model.text.tokenizer import Tokenizer
+from tests.stored import each_row
 
 CHAT_ML = (
     "{% for m in messages %}<|begin|>{{ m['role'] + '\n' + m['content'] + '<|end|>' + '\n' }}"
@@ -185,25 +186,7 @@ def test_tokens_drawn_at_random_are_refused(contents):
         use(damaged(contents, "tokenizer.json", ["model", "dropout"], 0.5))
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "value"),
-    [
-        *(("tokenizer_config.json", ["bos_token"], bos) for bos in (5, [], [{}], {"content": 7})),
-        ("tokenizer_config.json", ["eos_token"], {}),
-        ("tokenizer_config.json", ["chat_template"], [None]),
-        ("tokenizer_config.json", ["chat_template"], [{"name": "default", "template": 5}]),
-        ("config.json", ["eos_token_id"], -1),
-        ("config.json", ["eos_token_id"], [10**30]),
-        ("config.json", ["bos_token_id"], True),
-        ("generation_config.json", ["eos_token_id"], "<|end|>"),
-        *(("tokenizer.json", ["decoder"], decoder) for decoder in ([], "x", 5)),
-        *(("tokenizer.json", ["model"], model) for model in ("BPE", None, [])),
-        ("tokenizer.json", ["model", "vocab"], {}),
-        ("tokenizer.json", ["model", "vocab"], ["x"]),
-        ("tokenizer.json", ["model", "continuing_subword_prefix"], "BPE"),  # the library panics
-        ("tokenizer.json", ["added_tokens"], 5),
-    ],
-)
+@each_row("name, keys, value")
 def test_the_message_has_file_and_key(contents, name, keys, value):
     with pytest.raises(CheckpointError, match=rf"^{name}\b.*\b({'|'.join(keys)})\b"):
         use(damaged(contents, name, keys, value))

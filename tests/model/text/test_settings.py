@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast
 from probekit.errors import CheckpointError, DataError
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
+from tests.stored import each_row
 
 TEXTS = ["The keys", " a  b\n", "Größe <new> <|endoftext|> <extra>x", "", "e\u0301 日本 👍🏽"]
 MERGES = [tuple(line.split(" ")) for line in (MINI / "merges.txt").read_text().splitlines()[1:]]
@@ -55,27 +56,7 @@ def template(before="", after=""):
     )
 
 
-@pytest.mark.parametrize(
-    ("encoder", "settings"),
-    [
-        (of_merges(MERGES[:3000]), {}),
-        (of_merges(MERGES, AddedToken("<new>", special=True)), {"do_lower_case": False}),
-        (of_merges(MERGES, AddedToken("<new>", special=False)), {"bos_token": "<new>"}),
-        (of_merges(MERGES, AddedToken("Ke", lstrip=True)), {"additional_special_tokens": ["x"]}),
-        (of_merges(space=True), {"add_prefix_space": True}),
-        (of_merges(space=True), {}),
-        (of_merges(processor=template("<|endoftext|>")), {"bos_token": "<|endoftext|>"}),
-    ],
-    ids=[
-        "retrained",
-        "special",
-        "not special",
-        "in words",
-        "space",
-        "space only in the file",
-        "bos",
-    ],
-)
+@each_row("encoder, settings")
 def test_a_tokenizer_json_of_gpt2_is_read_as_by_transformers(tmp_path, encoder, settings):
     folder = write(tmp_path, encoder, tokenizer_config=settings)
     tokenizer = Tokenizer.from_pretrained(folder)
@@ -201,62 +182,12 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     assert Tokenizer.from_pretrained(tmp_path / "saved").bos_id == N_IDS
 
 
-@pytest.mark.parametrize(
-    ("encoder", "files"),
-    [
-        (None, {"tokenizer_config": {"add_prefix_space": True}}),
-        (of_merges(), {"tokenizer_config": {"add_prefix_space": True}}),
-        (of_merges(space=True), {"tokenizer_config": {"add_prefix_space": False}}),
-        (None, {"added_tokens": {"<new>": N_IDS}}),
-        (of_merges(), {"added_tokens": {"<|endoftext|>": 5}}),
-        (of_merges(), {"tokenizer_config": {"added_tokens_decoder": {"9": {"content": "<new>"}}}}),
-        (None, {"tokenizer_config": {"bos_token": "<s>"}}),
-        (
-            of_merges(),
-            {"special_tokens_map": {"additional_special_tokens": ["x", {"content": "<s>"}]}},
-        ),
-        (
-            None,
-            {
-                "tokenizer_config": {"bos_token": "<|endoftext|>"},
-                "special_tokens_map": {"bos_token": "x"},
-            },
-        ),
-        (of_merges(), {"tokenizer_config": {"do_lower_case": True, "fix_mistral_regex": True}}),
-        (of_merges(), {"added_tokens": {"Ġthe": IDS["Ġthe"]}}),
-        (None, {"added_tokens": {"<|endoftext|>": 0}}),
-        (None, {"tokenizer_config": {"cls_token": "the"}}),
-        (None, {"tokenizer_config": described(lstrip=True)}),
-        (None, {"tokenizer_config": described(special=False)}),
-        (
-            None,
-            {
-                "tokenizer_config": {
-                    "bos_token": described(rstrip=True)["added_tokens_decoder"]["0"]
-                }
-            },
-        ),
-    ],
-)
+@each_row("encoder, files")
 def test_what_would_change_ids_is_refused_by_name(tmp_path, refused, encoder, files):
     refused(Tokenizer.from_pretrained, write(tmp_path, encoder, **files))
 
 
-@pytest.mark.parametrize(
-    ("processor", "own"),
-    [
-        (None, False),
-        (processors.ByteLevel(), False),
-        (template(), False),
-        (template("<|endoftext|>"), True),
-        (processors.Sequence([processors.ByteLevel(), template("<|endoftext|>")]), True),
-        (template("<|endoftext|>", "<new>"), None),
-        (template("<|endoftext|> <|endoftext|>"), None),
-        (template("<new>"), None),
-        (template("", "<|endoftext|>"), None),
-        (processors.RobertaProcessing(("<new>", N_IDS), ("<|endoftext|>", 0)), None),
-    ],
-)
+@each_row("processor, own")
 def test_beginning_of_text_by_default_as_the_tokenizer_does(tmp_path, processor, own, refused):
     named = {"bos_token": "<|endoftext|>"}
     encoder = of_merges(MERGES, AddedToken("<new>", special=True), processor=processor)

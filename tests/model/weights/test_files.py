@@ -20,6 +20,7 @@ from probekit.model.weights.files import json_object, read_json, read_verified
 from probekit.model.weights.sources import MINI
 from tests.damage import cut, flipped
 from tests.model.reference import TINY
+from tests.stored import each_line
 
 FILES = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
 UNVERIFIED = "nothing: it has no digest"
@@ -174,25 +175,9 @@ def test_every_file_of_the_hub_s_cache_is_compared_with_its_name(tmp_path, algor
                 GPT2Config.from_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "not valid JSON"),
-        (b"\xff", "not valid JSON: 'utf-8' codec"),
-        ('{"a": 1}'.encode("utf-16"), "not valid JSON"),
-        (b"[]", "must contain a JSON object, not a list"),
-        (b"null", "not a NoneType"),
-        (b"[" * 100_000, "not valid JSON: maximum recursion"),
-        (b'{"a":' * 200 + b"1" + b"}" * 200, "more than 100 lists and objects"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "not valid JSON: Exceeds the limit"),
-        (rb'{"a": "\ud800"}', "surrogates not allowed"),
-        (rb'{"\uD800": 1}', "surrogates not allowed"),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_what_is_no_json_object_is_refused(content, message):
-    with pytest.raises(CheckpointError, match=rf"^a\.json .*{message}"):
-        json_object(Path("a.json"), content)
+@each_line("content")
+def test_what_is_no_json_object_is_refused(content, refused):
+    refused(json_object, Path("a.json"), eval(content))
 
 
 def test_pairs_of_surrogates_and_depth_are_allowed():

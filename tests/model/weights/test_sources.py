@@ -20,6 +20,7 @@ from probekit.model.weights.state_dict import digest_weights
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.hub import COMMIT, GATED, connect, serving
 from tests.model.reference import TINY, reference_model
+from tests.stored import each_line
 
 
 @pytest.fixture
@@ -92,16 +93,7 @@ def test_a_revision_has_its_own_weights_and_folder(hub, monkeypatch, refused):
     refused(load_model, "org/pythia", revision="step2000")
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "load_model(model, revision='step1')",
-        "load_model('mini', revision='step1')",
-        "load_model('org/name@a', revision='b')",
-        "GPT2.from_pretrained('org/nothing')",
-        "GPT2.from_pretrained('org/name@v9')",
-    ],
-)
+@each_line("call")
 def test_models_and_revisions_that_do_not_exist_are_reported(model, refused, call):
     refused(eval, call, globals() | {"model": model})
 

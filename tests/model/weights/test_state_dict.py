@@ -16,6 +16,7 @@ from probekit.errors import CheckpointError, StoreError
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.weights.sources import MINI, find_model
 from tests.model.reference import TINY, our_model, reference_model
+from tests.stored import each_line
 
 
 @pytest.fixture
@@ -91,19 +92,7 @@ def test_a_damaged_file_is_named(folder, name, content):
         GPT2.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "GPT2.from_pretrained(tmp_path)",
-        "GPT2.from_pretrained(tmp_path / 'half')",
-        "GPT2.from_pretrained(tmp_path / 'nowhere')",
-        r"GPT2.from_pretrained('C:\\models\\mine')",  # written as a path
-        r"GPT2.from_pretrained('models\\mine')",
-        *(f"GPT2.from_pretrained({path!r})" for path in ("./mine", "~/mine")),
-        *(f"find_model({slip!r})" for slip in ("gpt-2", "gpt2-small", "GPT2", "gpt2_medium")),
-        *(f"find_model({slip!r})" for slip in ("minni", "mini@main", "a//b", "")),
-    ],
-)
+@each_line("call")
 def test_what_is_no_model_is_answered_with_what_is(call, refused, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

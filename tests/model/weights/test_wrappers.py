@@ -11,6 +11,7 @@ from torch import nn
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.families.table import find_config, from_transformers, load_model
 from tests.model.families.configurations import rows
+from tests.stored import each_row
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65]])
 GPT2, QWEN3, GEMMA2, NEOX, LLAMA = rows(["gpt2", "qwen3 tied", "gemma2", "neox", "llama3"])
@@ -111,18 +112,7 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["adapter_config.json", "adapter_model.safetensors"],
-        ["adapter_model.bin"],
-        ["adapters.safetensors"],
-        ["pytorch_lora_weights.safetensors"],
-        ["style.lora"],
-        ["quantize_config.json"],
-        ["hf_quant_config.json"],
-    ],
-)
+@each_row("names")
 def test_files_that_change_the_network_are_refused_by_name(tmp_path, names):
     GPT2.reference().save_pretrained(tmp_path)
     for name in names:

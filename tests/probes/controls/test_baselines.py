@@ -12,6 +12,7 @@ from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
 from probekit.probes.settings import ProbeSettings
+from tests.stored import each_row
 
 bag_of_words, n_grams, neighbouring_words, length = TEXT_BASELINES
 LONGEST = {bag_of_words: 1, n_grams: 2}  # of the baselines that count words in texts
@@ -142,19 +143,7 @@ def test_a_label_of_a_single_fold_is_no_obstacle(refused):
     refused(text_model, bag_of_words, texts, 0 * codes, FOLDS, tested, 2)
 
 
-@pytest.mark.parametrize(
-    ("words", "codes", "tested", "expected"),
-    [
-        # "zoo" and "aardvark" are unseen; 1 and 2 are equally frequent, for "sea" and over all.
-        (
-            ["run", "run", "run", "cat", "cat", "sea", "sea"],
-            [1, 1, 0, 2, 2, 1, 2],
-            ["cat", "run", "zoo", "aardvark", "sea"],
-            [2, 1, 1, 1, 1],
-        ),
-        (["sea", "sea", "cat", "cat"], [0, 2, 2, 2], ["sea"], [2]),
-    ],
-)
+@each_row("words, codes, tested, expected")
 def test_word_identity_knows_seen_words_and_uses_the_overall_frequency_else(
     words, codes, tested, expected
 ):

@@ -10,6 +10,7 @@ from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from tests.stored import each_row
 
 WORDS = np.array([f"word{i}" for i in range(4000)])
 TRAIN = np.array(["noun"] * 60 + ["verb"] * 30 + ["adj"] * 10)
@@ -105,22 +106,7 @@ IS_NEW = np.arange(150) >= 25
 DATA = make_data()
 
 
-@pytest.mark.parametrize(
-    ("data", "settings"),
-    [
-        (replace(DATA, types=new_words(DATA, IS_NEW)), {}),  # PITFALL 44
-        (replace(DATA, types=new_words(DATA, IS_NEW)), {"control_draws": 0}),
-        (DATA, {"control_by": "group"}),
-        (make_data(groups=np.minimum(np.arange(N_ROWS) // 3, 104).astype(str)), {}),
-        (make_data(types=(DATA.types.astype(int) % 9).astype(str)), {}),  # PITFALL 44
-        (make_data(types=(DATA.types.astype(int) % 10).astype(str)), {}),
-        (DATA, {}),
-    ],
-    ids=[
-        *("new words", "new words, no draws", "by group", "few groups"),
-        *("nine types", "ten types", "control"),
-    ],
-)
+@each_row("data, settings")
 def test_pitfall_44_without_a_control_the_reason_is_given(data, settings, snapshot):
     prober = Prober(data, replace(SETTINGS, **settings))
     assert prober.why_no_control == snapshot

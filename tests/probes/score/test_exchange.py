@@ -22,6 +22,7 @@ from probekit.probes.score.contributions import (
 )
 from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
+from tests.stored import each_line
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
@@ -298,15 +299,6 @@ def test_one_mixed_group_does_not_keep_the_others_from_exchanging():
     assert 0.35 < (permuted == truth).mean() < 0.65
 
 
-def test_rows_of_their_own_are_all_exchanged():
-    truth = np.arange(5)
-    permuted = permuted_labels(truth, truth, 1000, seed=0)
-    for row in permuted:
-        assert sorted(row) == list(range(5))
-    for place in range(5):
-        np.testing.assert_allclose(np.bincount(permuted[:, place]) / 1000, 0.2, atol=0.05)
-
-
 def test_labels_that_cannot_be_exchanged_prove_nothing():
     truth, groups = np.zeros(10, int), np.arange(10) // 2
     permuted = permuted_labels(truth, groups, 19, seed=0)
@@ -321,14 +313,7 @@ def test_p_values_count_the_observed_labels_and_what_ties_with_them():
     assert p.maximum.tolist() == [1.0, 0.4]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "p_values(np.ones(1), np.ones((2, 5)))",
-        "p_values(np.array([np.nan]), np.ones((1, 5)))",
-        "holm(np.array([0.5, np.nan]))",
-    ],
-)
+@each_line("call")
 def test_scores_without_a_place_are_refused(call, refused):
     refused(eval, call, globals())
 
@@ -424,17 +409,6 @@ def test_a_true_null_is_rejected_at_most_at_the_level(draw, n):
     p, _ = simulated(draw, n)
     assert within(p <= 0.05)
     assert np.mean(p <= 0.3) > 0.15  # the test does reject at a higher level
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("draw", [labels_of_groups, two_nouns])
-def test_exchanging_single_rows_would_reject_far_more(draw):
-    def by_rows(generator):
-        rows, groups = draw(generator)
-        return rows, np.arange(len(groups))
-
-    p, _ = simulated(by_rows, 200, draws=99)
-    assert np.mean(p <= 0.05) > 0.17
 
 
 def eight_sites(generator, strength=0.0, size=5):

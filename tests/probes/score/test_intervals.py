@@ -187,15 +187,6 @@ def test_the_interval_has_its_nominal_coverage(sizes):
     assert 0.92 <= covered / 400 <= 0.99  # the Monte Carlo error is 0.011
 
 
-def test_intervals_of_rows_would_be_too_narrow():
-    covered = 0
-    for seed in range(200):
-        correct, _ = correlated(np.random.default_rng(seed), 0.8, 0.3, EQUAL)
-        found = of_correct(correct, np.arange(len(correct)))
-        covered += found.low <= 0.8 <= found.high
-    assert covered / 200 < 0.75
-
-
 def test_r2_with_errors_in_one_group_has_an_interval():
     truth, group = np.arange(40.0), np.arange(40) // 5
     guess = np.where(group == 3, truth + 9, truth)

@@ -29,6 +29,7 @@ from probekit.probes.score.scored import (
 )
 from probekit.probes.settings import ProbeSettings
 from probekit.results.site_results import pack, unpack
+from tests.stored import each_line
 
 OF_CLASSES = metric_functions("class", frozenset({"scores"}))
 OF_NUMBERS = metric_functions("number")
@@ -144,14 +145,7 @@ def test_several_classes_are_averaged_unless_one_is_positive():
     assert metrics.auprc(given, Resamples.whole(60))[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "NumberPredictions(np.zeros(3), np.array([0, np.nan, 0]))",
-        "detected(700, metric='tpr_at_fpr_1')",
-        "detected(700, metric='achieved_fpr_5')",
-    ],
-)
+@each_line("call")
 def test_metrics_of_unfit_predictions_are_refused(call, refused):
     refused(eval, call, globals())
 

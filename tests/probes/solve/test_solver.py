@@ -14,6 +14,7 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import Scaling, class_means
 from tests.probes.logistic import excess, objective, problem, scaling, standardised
+from tests.stored import each_row
 
 GRID = (1e-4, 1e-2, 1.0, 100.0)
 
@@ -169,18 +170,7 @@ def test_many_fits_together_equal_each_alone(n_features):
         assert fit.C == one.C
 
 
-@pytest.mark.parametrize(
-    ("C", "weight", "n_rows", "n_features", "n_duals"),
-    [
-        (1e-3, 1, 90, 120, 0),
-        (1.0, 1, 90, 120, 0),
-        (0.1, 9, 90, 120, 0),
-        (9.0, 1, 90, 120, 6),
-        (0.1, 1e4, 90, 120, 6),
-        (1.0, 1, 10, 120, 6),
-        (1.0, 1, 90, 220, 6),
-    ],
-)
+@each_row("C, weight, n_rows, n_features, n_duals")
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_small_shares_are_solved_together_if_that_is_precise_and_cheaper(
     monkeypatch, n_classes, C, weight, n_rows, n_features, n_duals
