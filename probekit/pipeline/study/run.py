@@ -28,8 +28,16 @@ from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.study_page import study_page
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
-from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
+from probekit.results.study import (
+    RIVAL_COLUMNS,
+    STUDY,
+    STUDY_COLUMNS,
+    STUDY_RECORD,
+    STUDY_RIVALS,
+    StudyResult,
+)
 from probekit.results.table import TableColumn, make_table
+from probekit.results.verdict import RIVALS
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
@@ -61,7 +69,7 @@ def run_study(
     page: bool,
     watcher: Watcher,
 ) -> StudyResult:
-    """Run all cells of a study, write study.csv and report.html, and return the result.
+    """Run all cells of a study, write its tables and report.html, and return the result.
 
     A cell that fails is reported, and its row has the error; the other cells are run.
 
@@ -106,14 +114,20 @@ def run_study(
                 watched.tell(f"The error in cell {one} also occurs in {names}.")
         first, second, *others = STUDY_COLUMNS
         keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
-        table = csv_text(make_table(rows, [first, second, *keys, *others])).encode()
-        write_atomic(folder / STUDY, table)
+        rivals = [{"cell": row["cell"]} | one for row in rows for one in row.get("rivals", ())]
+        tables = {
+            STUDY: make_table(rows, [first, second, *keys, *others]),
+            STUDY_RIVALS: make_table(rivals, RIVAL_COLUMNS),
+        }
+        contents = {name: csv_text(table).encode() for name, table in tables.items()}
+        for name, content in contents.items():
+            write_atomic(folder / name, content)
         record = {
             "study": study.name,
             "question": study.question,
             "keys": list(study.keys),
             "n_unused": study.n_unused,
-            "files": {STUDY: digest([table])},
+            "files": {name: digest([content]) for name, content in contents.items()},
         }
         write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
@@ -166,11 +180,8 @@ class _CellJob:
             result = self.run_one(
                 cell.experiment, out=self.folder / CELLS, workers=self.workers, watcher=messages
             )
-            return (
-                row
-                | _scores(result)
-                | {"folder": result.folder.relative_to(self.folder).as_posix()}
-            )
+            folder = result.folder.relative_to(self.folder).as_posix()
+            return row | _scores(result) | {"folder": folder}
         except DeviceLostError:
             raise  # the next cells would fail, too
         except ProbekitError as error:
@@ -180,27 +191,24 @@ class _CellJob:
 
 
 def _scores(result: RunResult) -> dict[str, Any]:
-    """Return the columns of study.csv about the scores of a finished cell."""
+    """Return the columns of study.csv of a finished cell, and the rows of its `rivals`."""
     record = load_record(result.folder / "run.json")
     verdict = record.verdict
-    row: dict[str, Any] = {
+    score = {} if verdict.score is None else verdict.score.model_dump()
+    return score | {
         "metric": verdict.metric,
+        "score": score.get("value"),
         "verdict": verdict.case,
         "p": verdict.p,
         "layer": None if verdict.best is None else verdict.best.layer,
         "repeated": record.data.repeated,
         "caveats": "\n".join(result.warnings),
+        "rivals": [
+            dict(rival) | {"rival": name}
+            for name, rival in verdict.rivals.items()
+            if name in RIVALS
+        ],
     }
-    if verdict.score is not None:
-        names = ("ci_low", "ci_high", "chance", "n", "n_groups", "site", "position", "probe")
-        row |= {"score": verdict.score.value} | {
-            name: getattr(verdict.score, name) for name in names
-        }
-    for name, rival in verdict.rivals.items():
-        numbers = {"difference": rival.difference, "low": rival.ci_low, "high": rival.ci_high}
-        row |= {name: rival.value, f"{name}_p": rival.p}
-        row |= {f"{name}_{key}": number for key, number in numbers.items()}
-    return row
 
 
 def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> dict[str, Any]:
