@@ -264,8 +264,8 @@ def joined(parts: Sequence[LazyRows]) -> LazyRows:
         numbers = np.arange(*place.indices(ends[-1])) if is_slice else place
         rows = np.empty((len(numbers), first.shape[1]), first.dtype)
         of_part = np.searchsorted(ends, numbers, side="right")
-        for index, part in enumerate(parts):
-            is_own = of_part == index
+        for index in np.unique(of_part):
+            is_own, part = of_part == index, parts[index]
             rows[is_own] = part.select(numbers[is_own] - ends[index] + len(part))[:]
         return rows
 
