@@ -188,12 +188,16 @@ class Transfer:
         pairs = self.scores[["site", "probe"]].drop_duplicates()
         return list(pairs.itertuples(index=False, name=None))
 
-    def at(self, site: str, probe: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the scores and cosines of one kind of probe at one site."""
-        scores, cosines = (
-            only(table, site=site, probe=probe) for table in (self.scores, self.cosines)
-        )
-        return scores, cosines
+    def maps(self, site: str, probe: str) -> dict[str, pd.DataFrame]:
+        """Return what one kind of probe has for each pair of sets at one site, a row for a pair.
+
+        `score` has the main metric; `raw` and `standardised`, if the kind has directions, cosines
+        by space. `value`, `ci_low` and `ci_high` of a cosine are itself and the ends of its null.
+        """
+        scores = only(self.scores, metric=self.metric, site=site, probe=probe)
+        names = {"cosine": "value", "null_low": "ci_low", "null_high": "ci_high"}
+        cosines = only(self.cosines, site=site, probe=probe).rename(columns=names)
+        return {"score": scores, **dict(iter(cosines.groupby("space", sort=False)))}
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -18,7 +18,13 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import write_checkpoint
 from probekit.training.recipe import Recipe, TrainingSection
-from probekit.training.run_files import Progress, checkpoint_folder, damaged_state, sealed
+from probekit.training.run_files import (
+    SEAL,
+    Progress,
+    checkpoint_folder,
+    damaged_state,
+    state_digest,
+)
 
 
 def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
@@ -128,14 +134,15 @@ class Learner:
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-    """Write a training state atomically, with a digest of all its bytes.
+    """Write a training state atomically, with a digest of all that it contains.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    # safetensors requires contiguous tensors; transposed views are not.
-    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, sealed(save(plain, progress.to_metadata())))
+    # safetensors requires contiguous arrays; transposed views are not.
+    arrays = {name: tensors[name].cpu().contiguous().numpy() for name in sorted(tensors)}
+    metadata = {name: str(value) for name, value in asdict(progress).items()}
+    write_atomic(path, save(arrays, metadata | {SEAL: state_digest(metadata, arrays.items())}))
 
 
 def load_state(path: Path, learner: Learner) -> None:

@@ -119,10 +119,10 @@ def test_files_and_figures_are_written(found, folder):
     assert len(only(scores, metric="accuracy")) == 2 * 2 * 2 * 3
     assert len(pd.read_csv(folder / "first" / "cosines.csv")) == 2 * 2 * 4
     assert "same" in (folder / "first" / "transfer.html").read_text()
-    rows, cosines = found.at(*found.chosen)
-    heat = score_map(only(rows, metric="accuracy"), found.names, "accuracy").data[0]
+    maps = found.maps(*found.chosen)
+    heat = score_map(maps["score"], found.names, "accuracy").data[0]
     assert heat.zmin == pytest.approx(min(0.5, *heat.z[0]))
-    drawn = cosine_map(only(cosines, space="raw"), found.names).data[0]
+    drawn = cosine_map(maps["raw"], found.names).data[0]
     assert (drawn.zmin, drawn.zmax) == (-1, 1)
     assert "with permuted labels" in drawn.hovertext[0][1]
 
