@@ -43,7 +43,7 @@ from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.comparison import COSINES, SCORES, Transfer
-from probekit.results.finished_run import flat
+from probekit.results.finished_run import differing, flat
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10  # label permutations for the null distribution of cosines
@@ -285,19 +285,18 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
         )
     first, *others = experiments
     sections = {"model", "tokens", "capture", "probe"}
-    values = flat(first.model_dump(mode="json", include=sections))
-    for other in others:
-        other_values = flat(other.model_dump(mode="json", include=sections))
-        differing = [
-            f"{key}: {values[key]} in {first.name}, {other_values[key]} in {other.name}"
-            for key in values
-            if key not in _MAY_DIFFER and values[key] != other_values[key]
+    values = [flat(one.model_dump(mode="json", include=sections)) for one in experiments]
+    for other, own in zip(others, values[1:], strict=True):
+        lines = [
+            f"{key}: {a} in {first.name}, {b} in {other.name}"
+            for key, (a, b) in differing([values[0], own]).items()
+            if key not in _MAY_DIFFER
         ]
-        if differing:
+        if lines:
             raise ConfigError(
                 "A transfer requires experiments that differ only in their data, but these differ "
                 "in:\n  "
-                + "\n  ".join(differing)
+                + "\n  ".join(lines)
                 + "\nGive them the same values, for instance with --set for all files."
             )
     for experiment in experiments:

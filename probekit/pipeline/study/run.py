@@ -38,25 +38,23 @@ from probekit.results.study import (
 )
 from probekit.results.table import TableColumn, make_table
 from probekit.results.verdict import RIVALS
-from probekit.terminal import SILENT, Watcher
+from probekit.terminal import SILENT, SilentWatcher, Watcher
 from probekit.workers import parallel_map
 
 _LEAST_MEMORY = 500e6  # bytes of a process that runs cells
 _LEAST_SECONDS = 1.0  # of a cell that is not finished yet
 
 
-class _Messages:
+@dataclass(frozen=True)
+class _Messages(SilentWatcher):
     """A watcher of one cell, which passes on messages; the progress is that of the study."""
 
-    def __init__(self, watcher: Watcher, cell: str) -> None:
-        self._watcher, self._cell = watcher, cell
-
-    def progress(self, step: str, done: float, total: int) -> None:
-        """Report nothing."""
+    watcher: Watcher
+    cell: str
 
     def tell(self, message: str) -> None:
         """Report a message with the name of the cell."""
-        self._watcher.tell(f"{self._cell}: {message}")
+        self.watcher.tell(f"{self.cell}: {message}")
 
 
 def run_study(
@@ -102,8 +100,8 @@ def run_study(
             study.cells, _rows(study.cells, job, shares_cells=shares_cells), strict=True
         ):
             rows.append(row | {"published": study.published.get(row["dataset"])})
-            if row.get("error"):
-                text, kind = cell.plain_error(row["error"])
+            if error := row.get("error"):
+                text, kind = cell.plain_error(error)
                 if kind not in failed:
                     watched.tell(f"Error in cell {cell.name}: {text}")
                 failed[kind].append(cell.name)

@@ -140,15 +140,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     has_published = bool(rows["added"].notna().any())
     figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": has_published})
     y, blue = list(range(len(shown))), style.SERIES_COLOURS[0]
-    figure.add_shape(
-        type="line",
-        x0=0,
-        x1=0,
-        y0=0,
-        y1=1,
-        yref="paper",
-        line={"color": style.GREY, "dash": "dash"},
-    )
+    figure.add_vline(x=0, line={"color": style.GREY, "dash": "dash"})
     fill = np.where(shown["holm"] == "", "-open", "")
     shape = np.where(shown["is_constant"], "square", "circle")
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
