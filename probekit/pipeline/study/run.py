@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,10 @@ def run_study(
         for name in (STUDY_RECORD, "report.html"):
             (folder / name).unlink(missing_ok=True)
         rows = list[dict[str, Any]]()
-        job = _CellJob(run_one, folder, workers, watched)
+        job = partial(_row, run_one=run_one, folder=folder, workers=workers, watcher=watched)
+        found = _rows(study.cells, job, workers or cpu_count(), shares_cells=shares_cells)
         watched.progress("cells", 0, len(study.cells))
-        for cell, row in zip(
-            study.cells, _rows(study.cells, job, shares_cells=shares_cells), strict=True
-        ):
+        for cell, row in zip(study.cells, found, strict=True):
             rows.append(row | {"published": study.published.get(row["dataset"])})
             if error := row.get("error"):
                 text, kind = cell.plain_error(error)
@@ -136,56 +136,52 @@ def run_study(
 
 
 def _rows(
-    cells: Sequence[StudyCell], job: _CellJob, *, shares_cells: bool
+    cells: Sequence[StudyCell], job: partial[dict[str, Any]], workers: int, *, shares_cells: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of each cell, in order."""
+    """Yield the row of each cell, in order; `job` is `_row` with all arguments but the cell."""
     # The first cell that is not finished shows how much time and memory a cell takes.
     others, seconds = list(cells), 0.0
     while others and seconds < _LEAST_SECONDS:
         start = time.perf_counter()
         yield job(others.pop(0))
         seconds = time.perf_counter() - start
-    seconds *= len(others)
-    n = min(job.workers or cpu_count(), len(others))
+    n = min(workers, len(others))
     if not shares_cells or n < 2 or n * max(peak_memory(), _LEAST_MEMORY) > available_memory():
         yield from map(job, others)
         return
-    alone = _CellJob(job.run_one, job.folder, 1, SILENT)
-    yield from parallel_map(alone, others, n, max(1, cpu_count() // n), seconds)
+    alone, n_threads = partial(job, workers=1, watcher=SILENT), max(1, cpu_count() // n)
+    yield from parallel_map(alone, others, n, n_threads, seconds * len(others))
 
 
-@dataclass(frozen=True)
-class _CellJob:
-    """Callable that runs a cell and returns its row of study.csv; picklable for other processes.
+def _row(
+    cell: StudyCell,
+    *,
+    run_one: Callable[..., RunResult],
+    folder: Path,
+    workers: int | None,
+    watcher: Watcher,
+) -> dict[str, Any]:
+    """Run a cell and return its row of study.csv, with the rows of its `rivals`.
 
-    Attributes:
+    Args:
+        cell: the cell.
         run_one: runs an experiment; see `run_study`.
         folder: the folder of the study.
         workers: number of workers that share the sites of the cell.
         watcher: receives messages.
     """
-
-    run_one: Callable[..., RunResult]
-    folder: Path
-    workers: int | None
-    watcher: Watcher
-
-    def __call__(self, cell: StudyCell) -> dict[str, Any]:
-        row: dict[str, Any] = dict(cell.values)
-        row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
-        messages = _Messages(self.watcher, cell.name)
-        try:
-            result = self.run_one(
-                cell.experiment, out=self.folder / CELLS, workers=self.workers, watcher=messages
-            )
-            folder = result.folder.relative_to(self.folder).as_posix()
-            return row | _scores(result) | {"folder": folder}
-        except DeviceLostError:
-            raise  # the next cells would fail, too
-        except ProbekitError as error:
-            return row | {"error": str(error)}
-        finally:
-            release_memory()
+    row: dict[str, Any] = dict(cell.values)
+    row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
+    own: dict[str, Any] = {"workers": workers, "watcher": _Messages(watcher, cell.name)}
+    try:
+        result = run_one(cell.experiment, out=folder / CELLS, **own)
+        return row | _scores(result) | {"folder": result.folder.relative_to(folder).as_posix()}
+    except DeviceLostError:
+        raise  # the next cells would fail, too
+    except ProbekitError as error:
+        return row | {"error": str(error)}
+    finally:
+        release_memory()
 
 
 def _scores(result: RunResult) -> dict[str, Any]:

@@ -130,14 +130,14 @@ def test_too_little_memory_for_cells_side_by_side_runs_them_in_turn(
 def test_an_interrupted_study_resumes_to_the_same_tables(place, finished, tmp_path, monkeypatch):
     heard = Heard()
 
-    def interrupt(self, cell):
+    def interrupt(cell, **options):
         if cell.name == "rows-C-0.01":
             raise KeyboardInterrupt
-        return job(self, cell)
+        return row(cell, **options)
 
-    job = study_run._CellJob.__call__
+    row = study_run._row
     with monkeypatch.context() as patch:
-        patch.setattr(study_run._CellJob, "__call__", interrupt)
+        patch.setattr(study_run, "_row", interrupt)
         with pytest.raises(KeyboardInterrupt):
             start(place, tmp_path)
     with pytest.raises(MissingError, match="resume it"):
