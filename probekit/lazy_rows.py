@@ -260,8 +260,7 @@ def joined(parts: Sequence[LazyRows]) -> LazyRows:
 
     def read(place: Place) -> Features:
         """Return some rows, each read from its source."""
-        is_slice = isinstance(place, slice)
-        numbers = np.arange(*place.indices(ends[-1])) if is_slice else place
+        numbers = np.arange(*place.indices(ends[-1])) if isinstance(place, slice) else place
         rows = np.empty((len(numbers), first.shape[1]), first.dtype)
         of_part = np.searchsorted(ends, numbers, side="right")
         for index in np.unique(of_part):

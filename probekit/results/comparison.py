@@ -197,7 +197,8 @@ class Transfer:
         scores = only(self.scores, metric=self.metric, site=site, probe=probe)
         names = {"cosine": "value", "null_low": "ci_low", "null_high": "ci_high"}
         cosines = only(self.cosines, site=site, probe=probe).rename(columns=names)
-        return {"score": scores, **dict(iter(cosines.groupby("space", sort=False)))}
+        by_space = {str(space): rows for space, rows in cosines.groupby("space", sort=False)}
+        return {"score": scores} | by_space
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -250,7 +250,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
     rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
-    cells = [
+    cells: list[Sequence[Cell | str]] = [
         (
             Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
             *([metric_name(row["metric"])] if has_metrics else []),
