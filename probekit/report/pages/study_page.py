@@ -155,14 +155,11 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
         **texts,
     )
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    figure.add_scatter(
-        x=shown["depth"].tolist(), y=y, marker=dots, xaxis="x2", showlegend=False, **texts
-    )
+    depths, added = shown["depth"].tolist(), shown["added"].tolist()
+    figure.add_scatter(x=depths, y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
-        figure.add_scatter(
-            x=shown["added"].tolist(), y=y, name="published", marker=diamond, **texts
-        )
+        figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
     figure.update_yaxes(
         tickvals=y,
         ticktext=[style.short_tick(cell) for cell in shown["cell"]],
@@ -205,13 +202,10 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
     rows = []
     for name, found in of_rivals.items():
         results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        numbers = [
-            found["p"].count() - constant,
-            results.get(BETTER, 0),
-            (found["fdr"] == BETTER).sum(),
-        ]
-        above = f"{results.get(ABOVE_CHANCE, 0)} of {constant}" if constant else "–"
-        texts = map(str, [*numbers, results.get(WORSE, 0), above])
+        better, worse, above = (results.get(one, 0) for one in (BETTER, WORSE, ABOVE_CHANCE))
+        n_fdr, of_constant = (found["fdr"] == BETTER).sum(), f"{above} of {constant}"
+        numbers = found["p"].count() - constant, better, n_fdr, worse
+        texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
     columns = (
         Column("compared with", "site"),
