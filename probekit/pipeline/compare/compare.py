@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.data.checks import FEW_GROUPS
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.loader import load_any_experiment
@@ -44,7 +45,6 @@ from probekit.results.verdict import Choice
 Pair: TypeAlias = tuple[dict[str, Any], Predictions, Predictions]
 # If each run has only one value in one of these columns, probes are paired although it differs.
 _MAY_DIFFER = ("position", "view", "probe")
-FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
 class FinishedRun:
