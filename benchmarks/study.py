@@ -15,7 +15,7 @@ from pathlib import Path
 
 import probekit
 from probekit.report.sentences.studies import study_answer
-from probekit.results.study import FIRST, StudyResult, best_first, compared_cells
+from probekit.results.study import FIRST, StudyResult, by_gain, compared_cells
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv
 
@@ -52,7 +52,7 @@ def main() -> None:
     result = probekit.run(SETTINGS, over=over, **options)
     assert isinstance(result, StudyResult)
     print(study_answer(result))
-    for _, row in best_first(compared_cells(result.table, result.rivals, FIRST)).iterrows():
+    for _, row in by_gain(compared_cells(result.table, result.rivals, FIRST)).iterrows():
         print(
             f"{row['cell']:25} {row['score']:.2f}, words {row['value']:.2f}, difference "
             f"{row['difference']:+.2f}  {'no test' if math.isnan(row['p']) else row['holm']}"

@@ -249,11 +249,11 @@ class LazyRows:
             yield slice(start, min(start + step, len(self)))
 
 
-def joined(parts: Sequence[LazyRows]) -> LazyRows:
+def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
     """Return the rows of several sources with equal features, one after the other.
 
     >>> parts = [LazyRows.of(np.array([[1.0], [2.0]])), LazyRows.of(np.array([[3.0]]))]
-    >>> joined(parts)[np.array([2, 0])].tolist()
+    >>> joined_rows(parts)[np.array([2, 0])].tolist()
     [[3.0], [1.0]]
     """
     ends, first = np.cumsum(list(map(len, parts))), parts[0]

@@ -189,7 +189,7 @@ class Transfer:
         return list(pairs.itertuples(index=False, name=None))
 
     def maps(self, site: str, probe: str) -> dict[str, pd.DataFrame]:
-        """Return what one kind of probe has for each pair of sets at one site, a row for a pair.
+        """Return the tables of a kind of probe at a site, each with a row for each pair of sets.
 
         `score` has the main metric; `raw` and `standardised`, if the kind has directions, cosines
         by space. `value`, `ci_low` and `ci_high` of a cosine are itself and the ends of its null.

@@ -162,7 +162,7 @@ class StudyResult:
         n_failed = len(self.failed)
         lines = [f"Study {self.record.study}: {self.record.question or 'no question'}"]
         lines += [f"{counted(len(self.table), 'cell')}, {n_failed} of them failed"]
-        for _, row in best_first(rows).head(MOST_CELLS).iterrows():
+        for _, row in by_gain(rows).head(MOST_CELLS).iterrows():
             score = format_number(row["score"], row["score_low"], row["score_high"])
             lead, p = signed(row["difference"]), format_p(row["p"])
             lines.append(f"  {row['cell']}: {row['metric']} {score}, to {title} {lead} (p {p})")
@@ -234,7 +234,7 @@ def compared_cells(table: pd.DataFrame, rivals: pd.DataFrame, rival: str) -> pd.
     return rows
 
 
-def best_first(rows: pd.DataFrame) -> pd.DataFrame:
+def by_gain(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `compared_cells`, those that are most better than the rival first."""
     lead = rows["difference"] * rows["metric"].map(lambda name: METRICS[name].sign)
     return rows.loc[lead.sort_values(ascending=False, kind="stable").index]

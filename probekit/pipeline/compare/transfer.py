@@ -22,7 +22,7 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows, joined
+from probekit.lazy_rows import LazyRows, joined_rows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.capture.jobs import begin_work
 from probekit.pipeline.experiment.prepare import prepare
@@ -148,7 +148,7 @@ def transfer(
         watcher.progress("transfer", done, len(selections))
         X = [one.source.block(selection) for one in sets]
         spread = pooled_spread([x.select(_scaling(one)) for one, x in zip(sets, X, strict=True)])
-        every_row = joined(X).loaded()
+        every_row = joined_rows(X).loaded()
         results = [side.prober.site(every_row) for side in sides]
         for spec in first.prober.settings.kinds:
             place = {

@@ -28,7 +28,7 @@ from probekit.results.study import (
     STUDY_RIVALS,
     WORSE,
     StudyResult,
-    best_first,
+    by_gain,
     compared_cells,
     compared_settings,
     measured_rivals,
@@ -67,7 +67,7 @@ def study_page(result: StudyResult) -> str:
     if len(settings):
         details.append(page.Paragraph(settings_answer(settings, metric)))
     if names:
-        figures = [_figures(best_first(rows), name, metric) for name, rows in of_rivals.items()]
+        figures = [_figures(by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
         first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
@@ -240,7 +240,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
     """
     first, *others = of_rivals
     columns = {name: Column(_title(name, metric)) for name in others if name in SHOWN}
-    rows = best_first(of_rivals[first])
+    rows = by_gain(of_rivals[first])
     rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
