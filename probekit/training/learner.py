@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,13 +18,7 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import write_checkpoint
 from probekit.training.recipe import Recipe, TrainingSection
-from probekit.training.run_files import (
-    SEAL,
-    Progress,
-    checkpoint_folder,
-    damaged_state,
-    state_digest,
-)
+from probekit.training.run_files import Progress, checkpoint_folder, damaged_state, sealed
 
 
 def initial_model(recipe: Recipe, d_vocab: int) -> GPT2:
@@ -141,8 +135,7 @@ def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -
     """
     # safetensors requires contiguous arrays; transposed views are not.
     arrays = {name: tensors[name].cpu().contiguous().numpy() for name in sorted(tensors)}
-    metadata = {name: str(value) for name, value in asdict(progress).items()}
-    write_atomic(path, save(arrays, metadata | {SEAL: state_digest(metadata, arrays.items())}))
+    write_atomic(path, save(arrays, sealed(progress, arrays)))
 
 
 def load_state(path: Path, learner: Learner) -> None:

@@ -12,7 +12,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from io import StringIO
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from probekit.training.recipe import Recipe, fixed_settings, learning_rate
 
 LOG, RECIPE, STATE = "log.csv", "recipe.yaml", "state.safetensors"
 CHECKPOINTS = "checkpoints"
-SEAL = "digest"  # key of the digest in the metadata of a state
+_SEAL = "digest"  # key of the digest in the metadata of a state
 _START_AGAIN = "Delete it to start from the beginning."
 _STEP = re.compile(r"step-(\d+)")  # name of the folder of a checkpoint
 _LINE = re.compile(rb"[^\n]*\n")
@@ -190,7 +190,13 @@ class Progress:
                 )
 
 
-def state_digest(metadata: Mapping[str, str], arrays: Iterable[tuple[str, NDArray[Any]]]) -> str:
+def sealed(progress: Progress, arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return the metadata of a state with these arrays, sorted by name: progress and digest."""
+    metadata = {name: str(value) for name, value in asdict(progress).items()}
+    return metadata | {_SEAL: _digest(metadata, arrays.items())}
+
+
+def _digest(metadata: Mapping[str, str], arrays: Iterable[tuple[str, NDArray[Any]]]) -> str:
     """Return the digest of a state: of its metadata, and of name, type and bytes of its arrays."""
     header = canonical_json(dict(metadata)).encode()
     of_arrays = (
@@ -220,9 +226,9 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
     try:
         with safe_open(path, "np") as file:
             metadata: dict[str, Any] = file.metadata()
-            written = metadata.pop(SEAL)
+            written = metadata.pop(_SEAL)
             arrays = ((name, file.get_tensor(name)) for name in sorted(file.keys()))
-            if verify and state_digest(metadata, arrays) != written:
+            if verify and _digest(metadata, arrays) != written:
                 raise ValueError("its digest does not match")
             return Progress(step=int(metadata.pop("step")), **metadata)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
