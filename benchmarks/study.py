@@ -8,13 +8,14 @@ in the order of the page, with the result of the comparison with the words.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 from itertools import cycle, islice
 from pathlib import Path
 
 import probekit
 from probekit.report.sentences.studies import study_answer
-from probekit.results.study import StudyResult, by_lead, compared_cells
+from probekit.results.study import FIRST, StudyResult, by_gain, compared_cells
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv
 
@@ -50,12 +51,11 @@ def main() -> None:
     options = {"out": folder / "runs", "cache_root": folder / "cache", "workers": 1}
     result = probekit.run(SETTINGS, over=over, **options)
     assert isinstance(result, StudyResult)
-    print(study_answer(result.table))
-    found = compared_cells(result.table, "bag_of_words")["holm"]
-    for number, row in by_lead(result.table, "bag_of_words").iterrows():
+    print(study_answer(result))
+    for _, row in by_gain(compared_cells(result.table, result.rivals, FIRST)).iterrows():
         print(
-            f"{row['cell']:25} {row['score']:.2f}, words {row['bag_of_words']:.2f}, difference "
-            f"{row['bag_of_words_difference']:+.2f}  {found.get(number, 'no test')}"
+            f"{row['cell']:25} {row['score']:.2f}, words {row['value']:.2f}, difference "
+            f"{row['difference']:+.2f}  {'no test' if math.isnan(row['p']) else row['holm']}"
         )
     print(f"Page: {result.report}")
 

@@ -47,7 +47,7 @@ def write_tasks(files: list[Path], folder: Path, cells: int) -> None:
 def resident(number: int) -> int:
     """Return the memory in kB of a process and of all that it has started."""
     found, folder = 0, Path(f"/proc/{number}")
-    with suppress(OSError):  # it has ended
+    with suppress(OSError, IndexError):  # it has ended, or ends and has no memory any more
         found = int(re.findall(r"VmRSS:\s*(\d+)", (folder / "status").read_text())[0])
         for path in folder.glob("task/*/children"):
             found += sum(map(resident, map(int, path.read_text().split())))

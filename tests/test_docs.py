@@ -26,7 +26,7 @@ from probekit.experiment.schema import Experiment
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
-from probekit.results.study import STUDY_COLUMNS
+from probekit.results.study import RIVAL_COLUMNS, STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES
 from tests.documents import PLACEHOLDERS, anchors, blocks, commands, links, pages, write_data
 
@@ -262,7 +262,7 @@ def test_every_metric_is_explained():
     assert [name for name in METRICS if f"`{name}`" not in text] == []
 
 
-@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES, SOURCES, STUDY_COLUMNS])
+@pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES, SOURCES, STUDY_COLUMNS, RIVAL_COLUMNS])
 def test_every_column_has_a_meaning(columns):
     assert all(column.meaning and not column.meaning.endswith(".") for column in columns)
 

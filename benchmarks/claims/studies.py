@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.differences import signed_rank
-from probekit.results.study import BETTER, compared_cells
+from probekit.results.study import BETTER, FIRST, compared_cells
 
 Array = NDArray[np.float64]
 
@@ -87,10 +87,10 @@ def study(rng: np.random.Generator, n: int, correlation: float, lead: float) -> 
     is_better = (np.arange(n) < n // 3) & (lead > 0)
     z += lead * is_better
     p = 2 * scipy.stats.norm.sf(np.abs(z))
-    rival = {"": 0.5, "_difference": z, "_low": z - 1.96, "_high": z + 1.96, "_p": p}
-    table = pd.DataFrame({f"bag_of_words{name}": column for name, column in rival.items()})
-    table = table.assign(metric="accuracy", **{f"majority{name}": np.nan for name in rival})
-    found = compared_cells(table, "bag_of_words")[["holm", "fdr"]]
+    table = pd.DataFrame({"cell": range(n), "metric": "accuracy", "error": "", "p": p})
+    ends = {"difference": z, "ci_low": z - 1.96, "ci_high": z + 1.96, "p": p}
+    rivals = pd.DataFrame({"cell": range(n), "rival": FIRST, **ends, "is_constant": False})
+    found = compared_cells(table, rivals, FIRST)[["holm", "fdr"]]
     wrong = found.ne("") & ~(found.eq(BETTER) & is_better[:, None])
     right = found.eq(BETTER) & is_better[:, None]
     return np.stack([wrong.sum(), right.sum()], axis=1)

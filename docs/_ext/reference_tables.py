@@ -29,7 +29,7 @@ from probekit.model.families.olmoe import OLMoEConfig
 from probekit.model.families.opt import OPTConfig
 from probekit.model.families.phi3 import Phi3Config
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
-from probekit.results.study import STUDY_COLUMNS
+from probekit.results.study import RIVAL_COLUMNS, STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
 from probekit.section import json_schema
 from probekit.training.recipe import Recipe
@@ -195,6 +195,11 @@ def study_columns() -> str:
     return _columns(STUDY_COLUMNS)
 
 
+def rival_columns() -> str:
+    """Return the columns of study_rivals.csv."""
+    return _columns(RIVAL_COLUMNS)
+
+
 def sources_columns() -> str:
     """Return the columns of sources.csv."""
     return _columns(SOURCES)
@@ -341,6 +346,7 @@ TABLES: dict[str, Callable[[], str]] = {
         recipe_keys,
         results_columns,
         study_columns,
+        rival_columns,
         sources_columns,
     )
 } | {f"sites_of_{name}": partial(sites_of, config) for name, config in NETWORKS.items()}

@@ -192,12 +192,17 @@ class Transfer:
         pairs = self.scores[["site", "probe"]].drop_duplicates()
         return list(pairs.itertuples(index=False, name=None))
 
-    def at(self, site: str, probe: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return the scores and cosines of one kind of probe at one site."""
-        scores, cosines = (
-            only(table, site=site, probe=probe) for table in (self.scores, self.cosines)
-        )
-        return scores, cosines
+    def maps(self, site: str, probe: str) -> dict[str, pd.DataFrame]:
+        """Return the tables of a kind of probe at a site, each with a row for each pair of sets.
+
+        `score` has the main metric; `raw` and `standardised`, if the kind has directions, cosines
+        by space. `value`, `ci_low` and `ci_high` of a cosine are itself and the ends of its null.
+        """
+        scores = only(self.scores, metric=self.metric, site=site, probe=probe)
+        names = {"cosine": "value", "null_low": "ci_low", "null_high": "ci_high"}
+        cosines = only(self.cosines, site=site, probe=probe).rename(columns=names)
+        by_space = {str(space): rows for space, rows in cosines.groupby("space", sort=False)}
+        return {"score": scores} | by_space
 
     @cached_property
     def verdicts(self) -> pd.DataFrame:

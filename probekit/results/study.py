@@ -1,4 +1,4 @@
-"""The tables of a study: study.csv, with one row for each cell, and the result in Python."""
+"""Tables of a study: a row for each cell, and one for each of its rivals; its result in Python."""
 
 from __future__ import annotations
 
@@ -18,22 +18,12 @@ from probekit.probes.score.exchange import holm
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.results.record import STARTED, RecordPart, changed_files, read_record
-from probekit.results.table import TableColumn, limits, read_columns
+from probekit.results.table import TableColumn, limits, only, read_columns
 from probekit.results.verdict import RIVALS
 
-STUDY, STUDY_RECORD = "study.csv", "study.json"
+STUDY, STUDY_RIVALS, STUDY_RECORD = "study.csv", "study_rivals.csv", "study.json"
 MOST_CELLS = 20  # of the text of a result
 FIRST = "bag_of_words"  # the rival that cells are compared with, if it was measured
-# The embedding is no target and has its own name.
-_TITLES = {name: TARGETS[name].title if name in TARGETS else name for name in RIVALS}
-# Columns of each rival: ending of the name, and meaning with the title of the rival.
-_OF_RIVAL = {
-    "": "score of {}",
-    "_difference": "reported score minus this one",
-    "_low": "lower end of the 95 % interval of the difference",
-    "_high": "upper end of the interval",
-    "_p": "p-value of the difference; for the majority class `p`",
-}
 # Columns of study.csv; after the first two there is one for each varied key but `data`.
 STUDY_COLUMNS = (
     TableColumn("cell", "name of the cell, and of the folder of its runs"),
@@ -50,11 +40,6 @@ STUDY_COLUMNS = (
     TableColumn("layer", "block of the site chosen by the scores of all folds", "number"),
     TableColumn("position", "probed position"),
     TableColumn("probe", "kind of probe"),
-    *(
-        TableColumn(f"{name}{part}", meaning.format(_TITLES[name]), "number")
-        for name in RIVALS
-        for part, meaning in _OF_RIVAL.items()
-    ),
     TableColumn(
         "repeated", "share of test rows whose text occurs in their training rows", "number"
     ),
@@ -62,6 +47,20 @@ STUDY_COLUMNS = (
     TableColumn("caveats", "reasons to doubt the result, most serious first, one per line"),
     TableColumn("folder", "folder of the run of the cell, relative to that of the study"),
     TableColumn("error", "error of a cell that failed; empty for the others"),
+)
+# Columns of study_rivals.csv.
+RIVAL_COLUMNS = (
+    TableColumn("cell", "name of the cell"),
+    TableColumn("rival", "what else was scored on its test rows", allowed=RIVALS),
+    TableColumn("value", "score of the rival", "number"),
+    TableColumn("difference", "reported score of the cell minus `value`", "number"),
+    *limits("ci_", "the 95 % interval of the difference"),
+    TableColumn("p", "p-value of the difference; for the majority class `p` of the cell", "number"),
+    TableColumn(
+        "is_constant",
+        "whether the rival predicts the same for all rows, as the majority class does",
+        "boolean",
+    ),
 )
 
 
@@ -116,12 +115,7 @@ class StudyResult:
         Raises:
             DataError: study.csv is damaged.
         """
-        damages = [
-            f"{name} {damage}" for name, damage in changed_files(self.folder, self.record.files)
-        ]
-        if damages:
-            raise DataError(f"{self.folder} is damaged: {', '.join(damages)}. Run the study again.")
-        table = read_columns(self.folder / STUDY, STUDY_COLUMNS)
+        table = self._read(STUDY, STUDY_COLUMNS)
         varied = {"data", *table} - {column.name for column in STUDY_COLUMNS}
         if wrong := sorted(set(self.record.keys) - varied):
             raise DataError(
@@ -129,6 +123,24 @@ class StudyResult:
                 f"{STUDY} lacks. Run the study again."
             )
         return table
+
+    @cached_property
+    def rivals(self) -> pd.DataFrame:
+        """The rows of study_rivals.csv, one for each finished cell and rival.
+
+        Raises:
+            DataError: study_rivals.csv is damaged.
+        """
+        return self._read(STUDY_RIVALS, RIVAL_COLUMNS)
+
+    def _read(self, name: str, columns: Sequence[TableColumn]) -> pd.DataFrame:
+        """Return a table of the study after comparing all files with their digests."""
+        damages = [
+            f"{name} {damage}" for name, damage in changed_files(self.folder, self.record.files)
+        ]
+        if damages:
+            raise DataError(f"{self.folder} is damaged: {', '.join(damages)}. Run the study again.")
+        return read_columns(self.folder / name, columns)
 
     @property
     def failed(self) -> pd.DataFrame:
@@ -143,33 +155,32 @@ class StudyResult:
 
     def __repr__(self) -> str:
         """Return the result as text: a line for each of the first cells, by what they add."""
-        rival = next(iter(measured_rivals(self.table)), FIRST)
-        rows, title = by_lead(self.table, rival), _TITLES[rival]
+        rival = main_rival(self.rivals)
+        rows = compared_cells(self.table, self.rivals, rival)
+        # The embedding is no target and has its own name.
+        title = TARGETS[rival].title if rival in TARGETS else rival
         n_failed = len(self.failed)
         lines = [f"Study {self.record.study}: {self.record.question or 'no question'}"]
         lines += [f"{counted(len(self.table), 'cell')}, {n_failed} of them failed"]
-        for _, row in rows.head(MOST_CELLS).iterrows():
-            score = format_number(row["score"], row["ci_low"], row["ci_high"])
-            lead, p = signed(row[f"{rival}_difference"]), format_p(row[f"{rival}_p"])
+        for _, row in by_gain(rows).head(MOST_CELLS).iterrows():
+            score = format_number(row["score"], row["score_low"], row["score_high"])
+            lead, p = signed(row["difference"]), format_p(row["p"])
             lines.append(f"  {row['cell']}: {row['metric']} {score}, to {title} {lead} (p {p})")
         if len(rows) > MOST_CELLS:
             lines.append(f"  and {len(rows) - MOST_CELLS} more")
         lines.append(f"Page: {self.report}" if self.report else f"Folder: {self.folder}")
-        return "\n".join([*lines, "Also: .table, .failed, .record"])
+        return "\n".join([*lines, "Also: .table, .rivals, .failed, .record"])
 
 
-def by_lead(table: pd.DataFrame, rival: str) -> pd.DataFrame:
-    """Return the finished cells, those that are most better than a rival first."""
-    rows = table[table["error"] == ""]
-    signs = rows["metric"].map(lambda name: METRICS[name].sign if name else 1)
-    lead = rows[f"{rival}_difference"] * signs
-    return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
-
-
-def measured_rivals(table: pd.DataFrame) -> list[str]:
+def measured_rivals(rivals: pd.DataFrame) -> list[str]:
     """Return the rivals that any cell has a difference from, the one of the answer first."""
-    rivals = [name for name in RIVALS if table[f"{name}_difference"].notna().any()]
-    return sorted(rivals, key=FIRST.__ne__)
+    measured = set(rivals.loc[rivals["difference"].notna(), "rival"])
+    return sorted(measured, key=[FIRST, *RIVALS].index)
+
+
+def main_rival(rivals: pd.DataFrame) -> str:
+    """Return the rival of the answer: the first of `measured_rivals`, `FIRST` without any."""
+    return next(iter(measured_rivals(rivals)), FIRST)
 
 
 # Results of a comparison with a rival. A rival that predicts the same for all rows has no test of
@@ -177,19 +188,20 @@ def measured_rivals(table: pd.DataFrame) -> list[str]:
 BETTER, WORSE, ABOVE_CHANCE = "better", "worse", "above chance"
 
 
-def compared_cells(table: pd.DataFrame, rival: str) -> pd.DataFrame:
-    """Return how the cells that have a p-value compare with a rival, a row for each.
+def compared_cells(table: pd.DataFrame, rivals: pd.DataFrame, rival: str) -> pd.DataFrame:
+    """Return the finished cells with their difference from a rival, in the order of the study.
 
-    Columns: `is_constant`, whether the rival predicts the same for all rows, as the majority class
-    does; `holm` and `fdr`, the result after adjustment of the p-values for all cells, or "" if it
-    is not significant. Holm's adjustment limits the probability of any false result to 5 %. The
-    false discovery rate is that of Benjamini and Yekutieli, because cells that share texts or a
+    Columns: those of study.csv, where the ends of the interval of the score are `score_low` and
+    `score_high`, and those of study_rivals.csv, so that `ci_low`, `ci_high` and `p` are of the
+    difference; `holm` and `fdr`, the result after adjustment of the p-values for all cells, or ""
+    if it is not significant. Holm's adjustment limits the probability of any false result to 5 %.
+    The false discovery rate is that of Benjamini and Yekutieli, because cells that share texts or a
     network have dependent p-values, and two-sided p-values do not have the positive dependence that
     the procedure of Benjamini and Hochberg requires. Both allow any dependence.
 
     A rival that predicts the same for all rows has the p-value of the association of predictions
     and labels: it counts in the adjustment, and its result is `ABOVE_CHANCE` if the interval of the
-    difference excludes 0.
+    difference excludes 0. `is_constant` is false for cells without a p-value.
 
     Simulated by `python -m benchmarks.claims.studies` in 2,000 studies of 8 and of 30 cells without
     any true difference, with correlations from 0 to 0.9 between cells: there is any false result in
@@ -198,31 +210,34 @@ def compared_cells(table: pd.DataFrame, rival: str) -> pd.DataFrame:
 
     Args:
         table: the rows of study.csv.
+        rivals: the rows of study_rivals.csv.
         rival: one of `RIVALS`.
 
     Source: Holm (1979), A simple sequentially rejective multiple test procedure; Benjamini and
     Yekutieli (2001), The control of the false discovery rate in multiple testing under dependency.
     """
-    rows = table[table[f"{rival}_p"].notna()]
-    p = rows[f"{rival}_p"].to_numpy()
-    signs = np.array([METRICS[name].sign for name in rows["metric"]], dtype=int)
-    lead, low, high = (rows[f"{rival}_{end}"] * signs for end in ("difference", "low", "high"))
-    parts = ("", "_low", "_high", "_p")
-    own, majority = (
-        rows[[f"{name}{part}" for part in parts]].to_numpy() for name in (rival, "majority")
+    own = table[table["error"] == ""].rename(
+        columns={"ci_low": "score_low", "ci_high": "score_high"}
     )
-    is_constant = np.isclose(own, majority, rtol=0, atol=0, equal_nan=True).all(axis=1)
-    result = np.where(lead > 0, BETTER, np.where(lead < 0, WORSE, "")).astype(object)
-    result[is_constant] = np.where(np.minimum(low, high) > 0, ABOVE_CHANCE, "")[is_constant]
+    rows = own.drop(columns="p").merge(only(rivals, rival=rival), on="cell", how="left")
+    signs = rows["metric"].map(lambda name: METRICS[name].sign)
+    lead, low, high = (rows[name] * signs for name in ("difference", "ci_low", "ci_high"))
+    p = rows["p"].dropna()
+    rows["is_constant"] = rows["is_constant"].eq(True) & rows["p"].notna()
+    result = np.where(lead > 0, BETTER, np.where(lead < 0, WORSE, ""))
+    above = np.where(np.minimum(low, high) > 0, ABOVE_CHANCE, "")
+    result = np.where(rows["is_constant"], above, result)
     by = scipy.stats.false_discovery_control(p, method="by") if len(p) else p
-    return pd.DataFrame(
-        {
-            "is_constant": is_constant,
-            "holm": np.where(holm(p) < LEVEL, result, ""),
-            "fdr": np.where(by < LEVEL, result, ""),
-        },
-        index=rows.index,
-    )
+    for name, adjusted in {"holm": holm(p.to_numpy()), "fdr": by}.items():
+        is_significant = pd.Series(adjusted, p.index).reindex(rows.index) < LEVEL
+        rows[name] = np.where(is_significant, result, "")
+    return rows
+
+
+def by_gain(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `compared_cells`, those that are most better than the rival first."""
+    lead = rows["difference"] * rows["metric"].map(lambda name: METRICS[name].sign)
+    return rows.loc[lead.sort_values(ascending=False, kind="stable").index]
 
 
 def compared_settings(table: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

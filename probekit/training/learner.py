@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
@@ -128,14 +128,14 @@ class Learner:
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-    """Write a training state atomically, with a digest of all its bytes.
+    """Write a training state atomically, with a digest of all that it contains.
 
     Raises:
         StoreError: the file cannot be written.
     """
-    # safetensors requires contiguous tensors; transposed views are not.
-    plain = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, sealed(save(plain, progress.to_metadata())))
+    # safetensors requires contiguous arrays; transposed views are not.
+    arrays = {name: tensors[name].cpu().contiguous().numpy() for name in sorted(tensors)}
+    write_atomic(path, save(arrays, sealed(progress, arrays)))
 
 
 def load_state(path: Path, learner: Learner) -> None:

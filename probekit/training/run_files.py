@@ -9,17 +9,17 @@ digest. Each checkpoint is the folder of a complete model.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from io import StringIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError
 from probekit.files import regular, write_atomic
@@ -28,9 +28,7 @@ from probekit.training.recipe import Recipe, fixed_settings, learning_rate
 
 LOG, RECIPE, STATE = "log.csv", "recipe.yaml", "state.safetensors"
 CHECKPOINTS = "checkpoints"
-_CHUNK = 1 << 22  # bytes hashed at a time
-_SEAL = "digest"  # metadata key of the digest
-_BLANK = "0" * 64  # placeholder for the digest while the bytes are hashed
+_SEAL = "digest"  # key of the digest in the metadata of a state
 _START_AGAIN = "Delete it to start from the beginning."
 _STEP = re.compile(r"step-(\d+)")  # name of the folder of a checkpoint
 _LINE = re.compile(rb"[^\n]*\n")
@@ -155,10 +153,6 @@ class Progress:
         """Return the progress of a run with a recipe."""
         return cls(step, canonical_json(recipe.model_dump(mode="json")), corpus, tokens, log)
 
-    def to_metadata(self) -> dict[str, str]:
-        """Return safetensors metadata with a placeholder for the digest."""
-        return {name: str(value) for name, value in asdict(self).items()} | {_SEAL: _BLANK}
-
     def check_recipe(self, recipe: Recipe, folder: Path) -> None:
         """Raise if a recipe would have changed the results of the completed steps.
 
@@ -196,18 +190,19 @@ class Progress:
                 )
 
 
-def sealed(content: bytes) -> tuple[bytes, memoryview]:
-    """Replace the placeholder in a state by its digest; return the header and the tensor bytes."""
-    # The first 8 bytes are the size of the rest of the header.
-    end = 8 + struct.unpack("<Q", content[:8])[0]
-    header, tensors = content[:end], memoryview(content)[end:]
-    assert header.count(_entry(_BLANK)) == 1
-    return header.replace(_entry(_BLANK), _entry(digest([header, tensors]))), tensors
+def sealed(progress: Progress, arrays: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Return the metadata of a state with these arrays, sorted by name: progress and digest."""
+    metadata = {name: str(value) for name, value in asdict(progress).items()}
+    return metadata | {_SEAL: _digest(metadata, arrays.items())}
 
 
-def _entry(value: str) -> bytes:
-    """Return the entry of the digest as it is written in the header."""
-    return f'"{_SEAL}":"{value}"'.encode()
+def _digest(metadata: Mapping[str, str], arrays: Iterable[tuple[str, NDArray[Any]]]) -> str:
+    """Return the digest of a state: of its metadata, and of name, type and bytes of its arrays."""
+    header = canonical_json(dict(metadata)).encode()
+    of_arrays = (
+        (f"{name} {one.dtype} {one.shape}".encode(), one.tobytes()) for name, one in arrays
+    )
+    return digest(chain([header], chain.from_iterable(of_arrays)))
 
 
 def is_pretraining(folder: Path) -> bool:
@@ -229,22 +224,14 @@ def read_progress(folder: Path, *, verify: bool = True) -> Progress | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file:
-            size = file.read(8)
-            if len(size) < 8:
-                raise ValueError("it is truncated")
-            # A damaged size must not fill the memory. No header has 10**8 bytes.
-            header = size + file.read(min(struct.unpack("<Q", size)[0], 10**8))
-            metadata: dict[str, Any] = json.loads(header[8:])["__metadata__"]
-            written = metadata.pop(_SEAL, None)
-            if written is None:
-                raise ValueError("it has no digest")
-            tensors = iter(partial(file.read, _CHUNK), b"")
-            parts = chain([header.replace(_entry(written), _entry(_BLANK))], tensors)
-            if verify and digest(parts) != written:
+        with safe_open(path, "np") as file:
+            metadata: dict[str, Any] = file.metadata()
+            written = metadata.pop(_SEAL)
+            arrays = ((name, file.get_tensor(name)) for name in sorted(file.keys()))
+            if verify and _digest(metadata, arrays) != written:
                 raise ValueError("its digest does not match")
             return Progress(step=int(metadata.pop("step")), **metadata)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise damaged_state(path, error) from error
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}.") from error

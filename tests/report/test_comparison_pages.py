@@ -72,7 +72,7 @@ def test_a_cell_without_a_score_is_empty(transfer, snapshot, is_dropped):
     rows.loc[is_cell, SCORE] = np.nan
     bare = replace(transfer, scores=rows[~is_cell] if is_dropped else rows)
     maps = [
-        drawn(score_map(one.at(*one.chosen)[0], transfer.names, "accuracy"))
+        drawn(score_map(one.maps(*one.chosen)["score"], transfer.names, "accuracy"))
         for one in (transfer, bare)
     ]
     assert changed(*maps) == snapshot(name="a cell less")

@@ -1,11 +1,19 @@
-"""A finished study with made numbers: study.csv and study.json."""
+"""A finished study with made numbers: study.csv, study_rivals.csv and study.json."""
 
 import numpy as np
 import pandas as pd
 
 from probekit.provenance import digest, seal
 from probekit.results.record import FORMAT
-from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
+from probekit.results.study import (
+    RIVAL_COLUMNS,
+    STUDY,
+    STUDY_COLUMNS,
+    STUDY_RECORD,
+    STUDY_RIVALS,
+    StudyResult,
+)
+from probekit.results.table import make_table
 from probekit.results.verdict import RIVALS
 
 SETTING = "model.source"
@@ -21,33 +29,47 @@ def made_cells(n, *, settings=("mini",), seed=0):
     for number in range(n):
         for at, setting in enumerate(settings):
             lead = (0.2, 0.25, 0.0, -0.01)[number % 4] + 0.02 * at + 0.01 * rng.normal()
-            words, majority = (0.5 if number % 4 == 1 else 0.7), 0.5
+            score = (0.5 if number % 4 == 1 else 0.7) + lead
             row = {"cell": f"task_{number:03d}-{setting}", "dataset": f"task_{number:03d}"}
-            row |= {SETTING: setting, "metric": "accuracy", "score": words + lead, "chance": 0.5}
-            row |= {"ci_low": words + lead - 0.05, "ci_high": words + lead + 0.05, "p": 1e-5}
+            row |= {SETTING: setting, "metric": "accuracy", "score": score, "chance": 0.5}
+            row |= {"ci_low": score - 0.05, "ci_high": score + 0.05, "p": 1e-5}
             row |= {"n": 160, "n_groups": 40, "verdict": "yes", "layer": number % 5}
             row |= {"site": f"blocks.{number % 5}.hook_resid_post", "probe": "logistic"}
             row |= {"position": "last", "repeated": 0.0, "folder": f"cells/task_{number:03d}/a1"}
             row |= {"caveats": "", "error": "", "published": 0.72 if number % 3 == 0 else np.nan}
-            for name in RIVALS:
-                value = {"majority": majority, "bag_of_words": words}.get(name, 0.6)
-                own = row["score"] - value
-                p = 1e-5 if value == majority or own > 0.05 else 0.6
-                row |= {name: value, f"{name}_difference": own, f"{name}_p": p}
-                row |= {f"{name}_low": own - 0.06, f"{name}_high": own + 0.06}
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def write_study(folder, cells, *, name="made", n_unused=0):
+def made_rivals(cells, **changes):
+    """Return the rows of study_rivals.csv of these cells, with other columns of some rivals."""
+    rows = []
+    for cell in cells[cells["error"] == ""].to_dict("records"):
+        words = 0.5 if int(cell["dataset"][-3:]) % 4 == 1 else 0.7
+        for name in RIVALS:
+            value = {"majority": 0.5, "bag_of_words": words}.get(name, 0.6)
+            lead = cell["score"] - value
+            row = {"cell": cell["cell"], "rival": name, "value": value, "difference": lead}
+            row |= {"ci_low": lead - 0.06, "ci_high": lead + 0.06, "is_constant": value == 0.5}
+            rows.append(row | {"p": 1e-5 if value == 0.5 or lead > 0.05 else 0.6})
+    rivals = make_table(rows, RIVAL_COLUMNS)
+    for name, columns in changes.items():
+        for column, values in columns.items():
+            rivals.loc[rivals["rival"] == name, column] = values
+    return rivals
+
+
+def write_study(folder, cells, rivals=None, *, n_unused=0):
     """Write a study of these cells and return its result."""
     first, second, *others = (column.name for column in STUDY_COLUMNS)
     folder.mkdir(parents=True, exist_ok=True)
     keys = ["data", *([SETTING] if SETTING in cells else [])]
-    text = cells.reindex(columns=[first, second, *keys[1:], *others]).to_csv(index=False)
-    (folder / STUDY).write_text(text)
-    record = {"study": name, "question": None, "keys": keys, "n_unused": n_unused}
-    record["files"] = {STUDY: digest([text.encode()])}
+    cells = cells.reindex(columns=[first, second, *keys[1:], *others])
+    record = {"study": "made", "question": None, "keys": keys, "n_unused": n_unused, "files": {}}
+    rivals = made_rivals(cells) if rivals is None else rivals
+    for name, table in {STUDY: cells, STUDY_RIVALS: rivals}.items():
+        (folder / name).write_text(text := table.to_csv(index=False))
+        record["files"][name] = digest([text.encode()])
     (folder / STUDY_RECORD).write_bytes(seal(record, FORMAT))
     return StudyResult(folder)
 

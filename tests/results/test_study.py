@@ -21,20 +21,21 @@ from probekit.results.study import (
     compared_settings,
 )
 from probekit.results.verdict import RIVALS
-from tests.results.made_studies import SETTING, failing, made_cells, write_study
+from tests.results.made_studies import SETTING, failing, made_cells, made_rivals, write_study
 
 
-def with_differences(p, leads, metric="accuracy"):
-    """Return the cells of a study with these p-values and differences from the bag of words."""
-    rows = made_cells(len(p)).assign(metric=metric, bag_of_words=0.7)
-    values = {"difference": leads, "low": leads - 0.01, "high": leads + 0.01, "p": p}
-    return rows.assign(**{f"bag_of_words_{name}": value for name, value in values.items()})
+def compared(p, leads, metric="accuracy", cells=None):
+    """Return how cells with these p-values and differences from the bag of words compare."""
+    cells = made_cells(len(p)) if cells is None else cells
+    words = {"difference": leads, "ci_low": leads - 0.01, "ci_high": leads + 0.01, "p": p}
+    rivals = made_rivals(cells, bag_of_words={**words, "is_constant": False})
+    return compared_cells(cells.assign(metric=metric), rivals, "bag_of_words")
 
 
 def test_results_are_those_of_holm_and_of_benjamini_and_yekutieli():
     p = np.array([0.0001, 0.0007, 0.001, 0.0014, 0.0018, 0.007, 0.0071, 0.3, 0.6, 1.0])
     leads = np.array([0.1, 0.1, -0.1, 0.1, 0.1, 0.1, 0.1, 0.1, -0.1, 0.0])
-    found = compared_cells(with_differences(p, leads), "bag_of_words")
+    found = compared(p, leads)
     # By hand: Holm stops at the sixth of ten p-values, which is 0.007 > 0.05 / 5 is False.
     stepped = [value <= LEVEL / (len(p) - rank) for rank, value in enumerate(p)]
     n_holm = stepped.index(False)
@@ -46,36 +47,35 @@ def test_results_are_those_of_holm_and_of_benjamini_and_yekutieli():
 
 
 def test_a_false_discovery_rate_allows_more_results_than_holm():
-    p = np.repeat([0.0015, 0.9], [30, 30])
-    found = compared_cells(with_differences(p, np.full(60, 0.1)), "bag_of_words")
+    found = compared(np.repeat([0.0015, 0.9], [30, 30]), np.full(60, 0.1))
     assert (found["holm"] == BETTER).sum() == 0
     assert (found["fdr"] == BETTER).sum() == 30
 
 
 def test_lower_scores_are_better_where_the_metric_says_so():
-    cells = with_differences(np.full(4, 1e-6), np.array([-0.1, -0.1, 0.1, 0.1]), "brier")
-    assert compared_cells(cells, "bag_of_words")["holm"].tolist() == [BETTER] * 2 + [WORSE] * 2
+    found = compared(np.full(4, 1e-6), np.array([-0.1, -0.1, 0.1, 0.1]), "brier")
+    assert found["holm"].tolist() == [BETTER] * 2 + [WORSE] * 2
 
 
 def test_a_rival_that_predicts_the_same_for_all_rows_is_not_counted_as_a_difference(tmp_path):
     cells = made_cells(8)
-    for rows in (cells, write_study(tmp_path, cells).table):
-        found = compared_cells(rows, "bag_of_words")
+    study = write_study(tmp_path, cells)
+    for tables in ((cells, made_rivals(cells)), (study.table, study.rivals)):
+        found = compared_cells(*tables, "bag_of_words")
         assert found["is_constant"].tolist() == [False, True, False, False] * 2
         assert found["holm"].tolist() == [BETTER, ABOVE_CHANCE, "", ""] * 2
-        assert set(compared_cells(rows, "majority")["holm"]) == {ABOVE_CHANCE}
+        assert set(compared_cells(*tables, "majority")["holm"]) == {ABOVE_CHANCE}
     # An association with an interval that contains 0 is not above chance.
-    wide = cells.assign(bag_of_words_low=-0.1, majority_low=-0.1)
-    assert (compared_cells(wide, "bag_of_words")["holm"] == ABOVE_CHANCE).sum() == 0
+    wide = made_rivals(cells, bag_of_words={"ci_low": -0.1})
+    assert (compared_cells(cells, wide, "bag_of_words")["holm"] == ABOVE_CHANCE).sum() == 0
 
 
 def test_cells_without_a_test_are_in_no_family():
-    cells = failing(with_differences(np.full(6, 0.009), np.full(6, 0.1)), 2, "no data")
-    found = compared_cells(cells, "bag_of_words")
-    assert found.index.tolist() == [0, 1, 3, 4, 5]
+    failed = failing(made_cells(6), 2, "no data")
+    found = compared(np.array([0.009] * 5), np.full(5, 0.1), cells=failed)
+    assert found["cell"].tolist() == [f"task_{n:03}-mini" for n in (0, 1, 3, 4, 5)]
     assert found["holm"].tolist() == [BETTER] * 5  # 5 x 0.009 < 0.05
-    none = compared_cells(cells.assign(bag_of_words_p=np.nan), "bag_of_words")
-    assert none.empty
+    assert set(compared(np.full(6, np.nan), np.full(6, 0.1))["holm"]) == {""}
 
 
 def with_scores(by_setting):
@@ -136,10 +136,11 @@ def test_all_settings_of_two_keys_are_one_family():
 
 
 def test_cells_without_baselines_are_compared_with_the_embedding(tmp_path):
+    none = dict.fromkeys(("difference", "p"), np.nan)
+    others = dict.fromkeys(set(RIVALS) - {"embedding"}, none)
     cells = made_cells(2)
-    for rival in set(RIVALS) - {"embedding"}:
-        cells[[f"{rival}_difference", f"{rival}_p"]] = np.nan
-    assert "to embedding +" in repr(write_study(tmp_path, cells))
+    study = write_study(tmp_path, cells, made_rivals(cells, **others))
+    assert "to embedding +" in repr(study)
 
 
 @pytest.mark.parametrize("keys", [["nope"], ["data", "score"], ["data", "cell"]])

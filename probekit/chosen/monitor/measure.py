@@ -15,7 +15,7 @@ from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
-from probekit.lazy_rows import Features, LazyRows
+from probekit.lazy_rows import LazyRows
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.design import Probed
@@ -138,7 +138,8 @@ def transferred(
     X are the rows of all sets at the site.
     """
     for train, result in zip(sets, results, strict=False):
-        prober, fit, settings = train.prober, result.fits[spec.text], train.experiment.monitor
+        prober, fit = train.prober, result.fits[spec.text]
+        settings = train.source.experiment.monitor
         if settings is None:
             continue
         negatives, X_negatives = train.source.further["negatives"], train.further["negatives"]
@@ -147,21 +148,21 @@ def transferred(
         code = list(prober.data.classes).index(positive)
 
         def detected(
-            X: Features, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
+            X: LazyRows, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
         ) -> Floats:
             """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.class_scores(X.astype(np.float64), len(prober.data.classes))
+            scores = fit.class_scores(X, len(prober.data.classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
             return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
 
-        of_negatives = [detected(rows) for _, rows in X_negatives.block(site).blocks()]
+        of_negatives = detected(X_negatives.block(site))
         for test, x in zip(sets, X, strict=True):
             tested = test.prober
             rows = monitor_rows(
                 settings.fpr,
-                np.concatenate(of_negatives),
+                of_negatives,
                 negatives.groups,
-                detected(x[tested.test_rows]),
+                detected(x.select(tested.test_rows)),
                 tested.data.y[tested.test_rows] == positive,
                 tested.resamples_of(spec.text),
             )

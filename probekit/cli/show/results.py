@@ -172,14 +172,17 @@ def _difference_cells(row: pd.Series) -> tuple[str, ...]:
 
 def show_transfer(result: Transfer) -> None:
     """Print scores and cosines of the selected site as matrices, and the means of every site."""
-    scores, cosines = result.at(*result.chosen)
     echo(line_label(" ".join(result.chosen)))
-    main = only(scores, metric=result.metric)
     echo(f"{metric_name(result.metric)}, trained on (down) and tested on (across):")
-    show_table(_matrix(result.names, main, ("value", "ci_low", "ci_high")))
-    for space, rows in cosines.groupby("space", sort=False):
-        echo(f"cosine, {space} features, with 95 % interval under permuted labels:")
-        show_table(_matrix(result.names, rows, ("cosine", "null_low", "null_high")))
+    for name, rows in result.maps(*result.chosen).items():
+        if name != "score":
+            echo(f"cosine, {name} features, with 95 % interval under permuted labels:")
+        texts = {
+            (row["train"], row["test"]): format_number(row["value"], row["ci_low"], row["ci_high"])
+            for _, row in rows.iterrows()
+        }
+        lines = [(train, *(texts[train, test] for test in result.names)) for train in result.names]
+        show_table(ResultTable("", ("", *result.names), lines))
     measured = only(result.scores, metric=result.metric)
     is_own = measured["train"] == measured["test"]
     means, names = [], site_names(site for site, _ in result.places())
@@ -194,21 +197,6 @@ def show_transfer(result: Transfer) -> None:
     echo(line_label(transfer_answer(result)))
     for note in result.notes:
         echo(f"warning: {note}", err=True)
-
-
-def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, str]) -> ResultTable:
-    """Return a table, trained on (down) by tested on (across), of a value and its interval.
-
-    `columns` are those of the value and of the two ends of the interval. There must be a row for
-    each pair of names, also of a name with itself.
-    """
-    value, low, high = columns
-    texts = {
-        (row["train"], row["test"]): format_number(row[value], row[low], row[high])
-        for _, row in rows.iterrows()
-    }
-    lines = [(train, *(texts[train, test] for test in names)) for train in names]
-    return ResultTable("", ("", *names), lines)
 
 
 def show_causes(tables: CauseTables) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.data.checks import FEW_GROUPS
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.loader import load_any_experiment
@@ -44,7 +45,6 @@ from probekit.results.verdict import Choice
 Pair: TypeAlias = tuple[dict[str, Any], Predictions, Predictions]
 # If each run has only one value in one of these columns, probes are paired although it differs.
 _MAY_DIFFER = ("position", "view", "probe")
-FEW_GROUPS = 20  # with fewer groups, intervals are approximate
 
 
 class FinishedRun:
@@ -73,7 +73,7 @@ class FinishedRun:
         self.folder = Path(folder)
         check_finished(self.folder)
         self.record = open_record(self.folder)
-        self.verdict = verdict = self.record.verdict
+        self.verdict = self.record.verdict
         path = self.folder / "test_rows.csv"  # columns `example`, `group` and `label`, all as text
         with reading_run_file(path):
             self.test_rows = read_csv(path, dtype=str, keep_default_na=False)
@@ -94,31 +94,21 @@ class FinishedRun:
         self.places = tuple(dict.fromkeys(place(row) for _, row in rows.iterrows()))
         measured = only(pd.concat([rows, headline]), metric="selectivity")
         self.selectivity = {place(row): float(row["value"]) for _, row in measured.iterrows()}
-        self.chosen = None
-        chosen = verdict.score if verdict.is_nested else verdict.best
+        is_nested, self.chosen = self.verdict.is_nested, None
+        chosen = self.verdict.score if is_nested else self.verdict.best
         if chosen is not None:
             site = chosen.name if isinstance(chosen, Choice) else NESTED_SITE
             self.chosen = ProbeAddress(site, chosen.position, chosen.view, chosen.probe)
         groups = self.test_rows["group"].to_numpy(dtype=str)
-        widening = WIDER_OVER_FOLDS if verdict.is_nested else 1.0
+        widening = WIDER_OVER_FOLDS if is_nested else 1.0
         self.resamples = Resamples.leave_one_out(groups, widening=widening)
 
     @cached_property
     def truth(self) -> NDArray[np.generic]:
-        """The true label of each test row, as a class code or a number; shape (n_test,).
-
-        Raises:
-            DataError: A test row has a label that is not a training label.
-        """
+        """The true label of each test row, as a class code or a number; shape (n_test,)."""
         labels = self.test_rows["label"].to_numpy(dtype=str)
         if self.reads_numbers:
             return labels.astype(np.float64)
-        unknown = sorted(set(labels) - set(self.classes))
-        if unknown:
-            raise DataError(
-                f"{self.folder / 'test_rows.csv'} has the label {unknown[0]!r}, which is not among "
-                f"the labels in run.json: {', '.join(self.classes)}. Run the experiment again."
-            )
         # The classes are sorted and contain every label, so this is the index of each label.
         return np.searchsorted(np.array(self.classes), labels)
 
@@ -141,8 +131,7 @@ class FinishedRun:
         stem = site_stem(site, offset)
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
-        result = saved.read(stem, origin)
-        if result is None:
+        if (result := saved.read(stem, origin)) is None:
             raise DataError(
                 f"{self.folder / stem}.json and .safetensors are missing or were changed after the "
                 f"run, so the predictions at {site} are lost. Run the experiment again with the "
@@ -223,40 +212,38 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     """
     if Path(run_a).resolve() == Path(run_b).resolve():
         raise ConfigError(f"{run_a} and {run_b} are the same folder. Give two different runs.")
-    runs = [FinishedRun(run) for run in (run_a, run_b)]
+    a, b = runs = [FinishedRun(run) for run in (run_a, run_b)]
     settings = [settings_of(load_config(run.folder / "config.yaml")) for run in runs]
     titles = run_titles([(run.record, own) for run, own in zip(runs, settings, strict=True)])
-    if runs[0].reads_numbers != runs[1].reads_numbers:
-        of_numbers, of_classes = titles if runs[0].reads_numbers else titles[::-1]
+    if a.reads_numbers != b.reads_numbers:
+        of_numbers, of_classes = titles if a.reads_numbers else titles[::-1]
         raise DataError(
             f"{of_numbers} predicts numbers and {of_classes} classes: they have no metric in "
             "common. Compare two runs of the same type."
         )
-    classes = [set(run.classes) for run in runs]
-    if classes[0] != classes[1]:
+    only_in = (sorted({*a.classes} - {*b.classes}), sorted({*b.classes} - {*a.classes}))
+    if any(only_in):
         lists = "; ".join(
-            f"only {title} has {', '.join(map(repr, sorted(own - other)[:10]))}"
-            for title, own, other in zip(titles, classes, classes[::-1], strict=True)
-            if own - other
+            f"only {title} has {', '.join(map(repr, own[:10]))}"
+            for title, own in zip(titles, only_in, strict=True)
+            if own
         )
         raise DataError(
             f"The runs have different labels: {lists}. Scores are comparable only with the same "
             "set of labels. Rename the labels, or compare other runs."
         )
-    a, b = runs
     pairs = match(a, b)
     if not pairs:
         raise DataError(
             "The runs have no predictions that can be compared row by row: their probes read whole "
             "texts or trees. Compare the intervals in results.csv."
         )
-    main_metrics = [run.verdict.metric for run in runs]
-    if metric is None and len(set(main_metrics)) > 1:
+    if metric is None and a.verdict.metric != b.verdict.metric:
         raise ConfigError(
-            f"The main metric is {main_metrics[0]} in {titles[0]} and {main_metrics[1]} in "
+            f"The main metric is {a.verdict.metric} in {titles[0]} and {b.verdict.metric} in "
             f"{titles[1]}. Choose one with --metric."
         )
-    metric = metric or main_metrics[0]
+    metric = metric or a.verdict.metric
     available = [set(metrics_of(of_a)) & set(metrics_of(of_b)) for _, of_a, of_b in pairs]
     usable = [pair for pair, names in zip(pairs, available, strict=True) if metric in names]
     if not usable:
@@ -264,14 +251,14 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         raise UnknownNameError(
             f"No predictions of these runs have the metric {metric!r}. {nearest(metric, allowed)}"
         )
-    indices_in_b = align(runs[0].test_rows, runs[1].test_rows) if shares_ids(*runs) else None
+    indices_in_b = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
     results = differences(usable, (a.resamples, b.resamples), indices_in_b, metric)
     pairing: Pairing = "unpaired" if indices_in_b is None else "paired"
     common = {
         "metric": metric,
         "pairing": pairing,
-        "n_a": len(runs[0].test_rows),
-        "n_b": len(runs[1].test_rows),
+        "n_a": len(a.test_rows),
+        "n_b": len(b.test_rows),
         "n_groups_a": a.resamples.n_groups,
         "n_groups_b": b.resamples.n_groups,
     }
@@ -281,8 +268,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         table.append(columns | difference_columns(difference, metric) | holds | common)
     notes = list(_notes_on_rows(runs, titles, common, results))
     for run, title in zip(runs, titles, strict=True):
-        sites = run.record.other_tensors
-        if sites:
+        if sites := run.record.other_tensors:
             listed = f"{sites[0]} and {len(sites) - 1:,} more" if sites[1:] else sites[0]
             notes.append(f"{title}: other tensors than those of their names at {listed}.")
     n_skipped = len(pairs) - len(usable)
@@ -290,15 +276,13 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         notes.append(f"Not compared: {counted(n_skipped, 'score')} without {metric}.")
     baselines = [set(run.experiment.probe.baselines) for run in runs]
     for title, own, other in zip(titles, baselines, baselines[::-1], strict=True):
-        if other - own:
-            notes.append(
-                f"{title} has no baseline {', '.join(sorted(other - own))}: not compared. Run it "
-                "with the same `probe.baselines`."
-            )
+        if missing := ", ".join(sorted(other - own)):
+            text = f"{title} has no baseline {missing}: not compared. Run it with the same "
+            notes.append(f"{text}`probe.baselines`.")
     return RunComparison(
         a=titles[0],
         b=titles[1],
-        experiment=runs[0].record.run if runs[0].record.run == runs[1].record.run else "",
+        experiment=a.record.run if a.record.run == b.record.run else "",
         metric=metric,
         pairing=pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
@@ -23,13 +24,13 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LazyRows, joined_rows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers
-from probekit.probes.arrays import Floats
+from probekit.probes.arrays import Codes, Floats
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
@@ -41,7 +42,7 @@ from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.comparison import COSINES, SCORES, Transfer
-from probekit.results.finished_run import flat
+from probekit.results.finished_run import differing, flat
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10  # label permutations for the null distribution of cosines
@@ -62,39 +63,38 @@ _SHARED = {"known_texts": "repeat a text", "known_groups": "are in a group"}
 POOLED = "all sets"  # name of the training rows of all sets together
 
 
-@dataclass(frozen=True, eq=False)
-class TransferSet:
+class TransferSet(NamedTuple):
     """A data set for training and testing.
 
     Attributes:
-        name: name of its experiment.
-        experiment: settings for reading, splitting and probing.
         source: its rows and their activations.
         prober: fits and scores probes on the rows.
         further: the activations of further texts, by the name of the texts.
     """
 
-    name: str
-    experiment: Experiment
     source: NetworkEngine
     prober: Prober
-    further: Mapping[str, Activations] = field(default_factory=dict)
+    further: Mapping[str, Activations]
+
+    @property
+    def name(self) -> str:
+        """The name of its experiment."""
+        return self.source.experiment.name
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
+class _Side(NamedTuple):
     """Training rows of one set or of several, and the sets that their probes are tested on.
 
     Attributes:
         name: the name of the set, or of the pooled sets.
         members: indices of the sets with the training rows.
-        tested: indices of the sets with the test rows, ascending.
+        tested: of each set with test rows, by its index, the places of these among all test rows.
         prober: fits and scores probes on the rows of all sets, one after the other.
     """
 
     name: str
-    members: tuple[int, ...]
-    tested: tuple[int, ...]
+    members: Sequence[int]
+    tested: Mapping[int, Codes]
     prober: Prober
 
 
@@ -138,7 +138,8 @@ def transfer(
             if others:
                 leaks[side.name, sets[number].name] = _shared_rows(others, sets[number])
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
-    first, selections = sets[0], sets[0].source.selections
+    first, settings = sets[0], sets[0].source.experiment
+    selections, main_metric = first.source.selections, first.prober.main_metric
     scores: list[dict[str, Any]] = []
     cosines: list[dict[str, Any]] = []
     tables = defaultdict[str, list[dict[str, Any]]](list)
@@ -146,22 +147,15 @@ def transfer(
     for done, selection in enumerate(selections):
         watcher.progress("transfer", done, len(selections))
         X = [one.source.activations.block(selection) for one in sets]
-        # Training rows that scale the features: those that are not typical do not, if others are.
-        scaling = []
-        for one, x in zip(sets, X, strict=True):
-            data, rows = one.prober.data, one.prober.data.train
-            if data.typical is not None and data.typical[rows].any():
-                rows = rows[data.typical[rows]]
-            scaling.append(x[rows])
-        spread = pooled_spread(scaling)
-        joined = np.concatenate([x[:] for x in X])
-        results = [side.prober.site(joined) for side in sides]
+        spread = pooled_spread([x.select(_scaling(one)) for one, x in zip(sets, X, strict=True)])
+        every_row = joined_rows(X).loaded()
+        results = [side.prober.site(every_row) for side in sides]
         for spec in first.prober.settings.kinds:
             place = {
-                "model": first.experiment.model.name,
+                "model": settings.model.name,
                 "site": selection.text,
-                "position": first.experiment.tokens.position.text,
-                "view": first.experiment.capture.view,
+                "position": settings.tokens.position.text,
+                "view": settings.capture.view,
                 "probe": spec.text,
             }
             measured = [one for own in results[: len(sets)] for one in own.of_kind(spec.text)]
@@ -169,8 +163,7 @@ def transfer(
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
             # NaN if the metric is undefined for all sets.
             mean = float(np.mean(values)) if values else math.nan
-            sign = METRICS[first.prober.main_metric].sign  # -1 if lower values are better
-            validation[place["site"], place["probe"]] = sign * mean
+            validation[selection.text, spec.text] = METRICS[main_metric].sign * mean
             for row in _scores(sets, sides, results, spec):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
             for analysis, transferred in doors("measure", "transferred"):
@@ -179,13 +172,14 @@ def transfer(
             directions = list(_directions(sets, X, results, spec, null_draws))
             cosines += [place | row for row in _cosines(directions, spread)]
     watcher.progress("transfer", len(selections), len(selections))
+    n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     result = Transfer(
         names=tuple(one.name for one in sets),
         pooled=tuple(side.name for side in sides[len(sets) :]),
-        model=first.experiment.model.name,
+        model=settings.model.name,
         scores=pd.DataFrame(scores, columns=list(SCORES)),
         cosines=pd.DataFrame(cosines, columns=list(COSINES)),
-        metric=first.prober.main_metric,
+        metric=main_metric,
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
         notes=tuple(
             f"Test rows of {test} that {_SHARED[what]} of the training rows of {train}: {n:,} of "
@@ -196,23 +190,29 @@ def transfer(
         ),
         tables={file: pd.DataFrame(rows) for file, rows in tables.items()},
     )
-    folder = Path(out)
-    sweep_drafts(folder.glob(".*"))
-    write_atomic(folder / "transfer.csv", csv_text(result.scores))
-    write_atomic(folder / "cosines.csv", csv_text(result.cosines))
-    for file, content in result.tables.items():
-        write_atomic(folder / file, csv_text(content))
     record = {
-        "experiments": {one.name: dump_settings(one.experiment) for one in sets},
+        "experiments": {one.name: dump_settings(one.source.experiment) for one in sets},
         "digests": {one.name: one.source.design.dataset.digest for one in sets},
         "weights": first.source.activations.stores[TASK].identity.weights,
-        "compared_with": checks_of_files(first.experiment),
+        "compared_with": checks_of_files(settings),
         "notes": list(result.notes),
         "versions": versions(),
     }
+    folder = Path(out)
+    sweep_drafts(folder.glob(".*"))
+    files = {"transfer.csv": result.scores, "cosines.csv": result.cosines, **result.tables}
+    for name, table in files.items():
+        write_atomic(folder / name, csv_text(table))
     write_atomic(folder / "transfer.json", pretty_json(record))
     write_atomic(folder / "transfer.html", transfer_page(result))
     return result
+
+
+def _scaling(one: TransferSet) -> Codes:
+    """Return the training rows that scale features: the typical ones, if there are any."""
+    data = one.prober.data
+    typical = data.train if data.typical is None else data.train[data.typical[data.train]]
+    return typical if len(typical) else data.train
 
 
 def make_sets(
@@ -267,7 +267,7 @@ def make_sets(
                     source, analysis.texts, source.selections, cache_root=root, watcher=watcher
                 )
         source = replace(source, activations=CapturedRows(one.experiment, {TASK: store}))
-        sets.append(TransferSet(one.experiment.name, one.experiment, source, prober, further))
+        sets.append(TransferSet(source, prober, further))
     return sets
 
 
@@ -287,19 +287,18 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
         )
     first, *others = experiments
     sections = {"model", "tokens", "capture", "probe"}
-    values = flat(first.model_dump(mode="json", include=sections))
-    for other in others:
-        other_values = flat(other.model_dump(mode="json", include=sections))
-        differing = [
-            f"{key}: {values[key]} in {first.name}, {other_values[key]} in {other.name}"
-            for key in values
-            if key not in _MAY_DIFFER and values[key] != other_values[key]
+    values = [flat(one.model_dump(mode="json", include=sections)) for one in experiments]
+    for other, own in zip(others, values[1:], strict=True):
+        lines = [
+            f"{key}: {a} in {first.name}, {b} in {other.name}"
+            for key, (a, b) in differing([values[0], own]).items()
+            if key not in _MAY_DIFFER
         ]
-        if differing:
+        if lines:
             raise ConfigError(
                 "A transfer requires experiments that differ only in their data, but these differ "
                 "in:\n  "
-                + "\n  ".join(differing)
+                + "\n  ".join(lines)
                 + "\nGive them the same values, for instance with --set for all files."
             )
     for experiment in experiments:
@@ -331,32 +330,37 @@ def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
     """Return the training sides: each set, all together and, of several, all but each one."""
     parts = [one.prober.data for one in sets]
     starts = np.cumsum([0, *(len(data.y) for data in parts)])
-    of_rows: dict[str, Any] = {
-        name: np.concatenate([getattr(data, name) for data in parts]) for name in ("y", "types")
-    }
-    # Groups are indices, so that no two sets share one: each keeps its own folds and intervals.
-    of_rows["groups"] = np.concatenate(
-        [start + data.groups for start, data in zip(starts, parts, strict=False)]
+
+    def of_rows(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(data, name) for data in parts])
+
+    every = ProbeData(
+        y=of_rows("y"),
+        # Groups are indices, so that no two sets share one: each keeps its folds and intervals.
+        groups=np.concatenate([at + own.groups for at, own in zip(starts, parts, strict=False)]),
+        types=of_rows("types"),
+        train=parts[0].train,
+        test=parts[0].test,
+        typical=None if parts[0].typical is None else of_rows("typical"),
+        positive=sets[0].prober.positive,
     )
-    if parts[0].typical is not None:
-        of_rows["typical"] = np.concatenate([data.typical for data in parts])
-    every = tuple(range(len(sets)))
-    plans: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-        one.name: ((number,), every) for number, one in enumerate(sets)
-    }
-    plans[POOLED] = every, every
-    for number, one in enumerate(sets if len(sets) > 2 else ()):
-        plans[f"{POOLED} but {one.name}"] = every[:number] + every[number + 1 :], (number,)
     settings = replace(sets[0].prober.settings, control_draws=0, baselines=())
+    numbers = range(len(sets))
+    plans: dict[str, tuple[Sequence[int], Sequence[int]]] = {
+        sets[number].name: ((number,), numbers) for number in numbers
+    }
+    plans[POOLED] = numbers, numbers
+    for number in numbers if len(sets) > 2 else ():
+        others = [one for one in numbers if one != number]
+        plans[f"{POOLED} but {sets[number].name}"] = others, (number,)
     sides = []
     for name, (members, tested) in plans.items():
-        data = ProbeData(
-            **of_rows,
-            train=np.concatenate([starts[one] + parts[one].train for one in members]),
-            test=np.concatenate([starts[one] + parts[one].test for one in tested]),
-            positive=sets[0].prober.positive,
-        )
-        sides.append(_Side(name, members, tested, Prober(data, settings)))
+        train = np.concatenate([starts[one] + parts[one].train for one in members])
+        test = np.concatenate([starts[one] + parts[one].test for one in tested])
+        prober = Prober(replace(every, train=train, test=test), settings)
+        ends = np.cumsum([len(sets[one].prober.test_rows) for one in tested])
+        places = dict(zip(tested, np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+        sides.append(_Side(name, members, places, prober))
     return sides
 
 
@@ -372,7 +376,7 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
         known = one.prober.data
         texts |= set(map(appearance, one.source.design.texts[known.train]))
         names |= set(map(folded, names_of(known.groups[known.train], known.group_names)))
-        a, b = one.experiment.data, test.experiment.data
+        a, b = one.source.experiment.data, test.source.experiment.data
         sources = ("root", "file", "train", "test", "hub", "memory")
         is_same = all(getattr(a, key) == getattr(b, key) for key in sources)
         # Groups of two sources are comparable if both are columns. Data of words have sentence
@@ -435,12 +439,10 @@ def _scores(
 
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
-        predictions, tested = result.predictions[Predictor(spec.text, "task")], sets[number].prober
+        predictions = result.predictions[Predictor(spec.text, "task")]
         chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
-        start = sum(len(sets[one].prober.test_rows) for one in side.tested if one < number)
         groups = side.prober.data.groups[side.prober.test_rows]
-        scored = Scored((predictions,), (chance,), groups, facts)
-        return scored.take(np.arange(start, start + len(tested.test_rows)))
+        return Scored((predictions,), (chance,), groups, facts).take(side.tested[number])
 
     for number, test in enumerate(sets):
         resamples, main = test.prober.resamples_of(spec.text), test.prober.main_metric

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,33 @@ from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.study_page import study_page
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
-from probekit.results.study import STUDY, STUDY_COLUMNS, STUDY_RECORD, StudyResult
+from probekit.results.study import (
+    RIVAL_COLUMNS,
+    STUDY,
+    STUDY_COLUMNS,
+    STUDY_RECORD,
+    STUDY_RIVALS,
+    StudyResult,
+)
 from probekit.results.table import TableColumn, make_table
-from probekit.terminal import SILENT, Watcher
+from probekit.results.verdict import RIVALS
+from probekit.terminal import SILENT, SilentWatcher, Watcher
 from probekit.workers import parallel_map
 
 _LEAST_MEMORY = 500e6  # bytes of a process that runs cells
 _LEAST_SECONDS = 1.0  # of a cell that is not finished yet
 
 
-class _Messages:
+@dataclass(frozen=True)
+class _Messages(SilentWatcher):
     """A watcher of one cell, which passes on messages; the progress is that of the study."""
 
-    def __init__(self, watcher: Watcher, cell: str) -> None:
-        self._watcher, self._cell = watcher, cell
-
-    def progress(self, step: str, done: float, total: int) -> None:
-        """Report nothing."""
+    watcher: Watcher
+    cell: str
 
     def tell(self, message: str) -> None:
         """Report a message with the name of the cell."""
-        self._watcher.tell(f"{self._cell}: {message}")
+        self.watcher.tell(f"{self.cell}: {message}")
 
 
 def run_study(
@@ -61,7 +68,7 @@ def run_study(
     page: bool,
     watcher: Watcher,
 ) -> StudyResult:
-    """Run all cells of a study, write study.csv and report.html, and return the result.
+    """Run all cells of a study, write its tables and report.html, and return the result.
 
     A cell that fails is reported, and its row has the error; the other cells are run.
 
@@ -88,14 +95,13 @@ def run_study(
         for name in (STUDY_RECORD, "report.html"):
             (folder / name).unlink(missing_ok=True)
         rows = list[dict[str, Any]]()
-        job = _CellJob(run_one, folder, workers, watched)
+        job = partial(_row, run_one=run_one, folder=folder, workers=workers, watcher=watched)
+        found = _rows(study.cells, job, workers or cpu_count(), shares_cells=shares_cells)
         watched.progress("cells", 0, len(study.cells))
-        for cell, row in zip(
-            study.cells, _rows(study.cells, job, shares_cells=shares_cells), strict=True
-        ):
+        for cell, row in zip(study.cells, found, strict=True):
             rows.append(row | {"published": study.published.get(row["dataset"])})
-            if row.get("error"):
-                text, kind = cell.plain_error(row["error"])
+            if error := row.get("error"):
+                text, kind = cell.plain_error(error)
                 if kind not in failed:
                     watched.tell(f"Error in cell {cell.name}: {text}")
                 failed[kind].append(cell.name)
@@ -106,14 +112,20 @@ def run_study(
                 watched.tell(f"The error in cell {one} also occurs in {names}.")
         first, second, *others = STUDY_COLUMNS
         keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
-        table = csv_text(make_table(rows, [first, second, *keys, *others])).encode()
-        write_atomic(folder / STUDY, table)
+        rivals = [{"cell": row["cell"]} | one for row in rows for one in row.get("rivals", ())]
+        tables = {
+            STUDY: make_table(rows, [first, second, *keys, *others]),
+            STUDY_RIVALS: make_table(rivals, RIVAL_COLUMNS),
+        }
+        contents = {name: csv_text(table).encode() for name, table in tables.items()}
+        for name, content in contents.items():
+            write_atomic(folder / name, content)
         record = {
             "study": study.name,
             "question": study.question,
             "keys": list(study.keys),
             "n_unused": study.n_unused,
-            "files": {STUDY: digest([table])},
+            "files": {name: digest([content]) for name, content in contents.items()},
         }
         write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
@@ -124,83 +136,73 @@ def run_study(
 
 
 def _rows(
-    cells: Sequence[StudyCell], job: _CellJob, *, shares_cells: bool
+    cells: Sequence[StudyCell], job: partial[dict[str, Any]], workers: int, *, shares_cells: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield the row of each cell, in order."""
+    """Yield the row of each cell, in order; `job` is `_row` with all arguments but the cell."""
     # The first cell that is not finished shows how much time and memory a cell takes.
     others, seconds = list(cells), 0.0
     while others and seconds < _LEAST_SECONDS:
         start = time.perf_counter()
         yield job(others.pop(0))
         seconds = time.perf_counter() - start
-    seconds *= len(others)
-    n = min(job.workers or cpu_count(), len(others))
+    n = min(workers, len(others))
     if not shares_cells or n < 2 or n * max(peak_memory(), _LEAST_MEMORY) > available_memory():
         yield from map(job, others)
         return
-    alone = _CellJob(job.run_one, job.folder, 1, SILENT)
-    yield from parallel_map(alone, others, n, max(1, cpu_count() // n), seconds)
+    alone, n_threads = partial(job, workers=1, watcher=SILENT), max(1, cpu_count() // n)
+    yield from parallel_map(alone, others, n, n_threads, seconds * len(others))
 
 
-@dataclass(frozen=True)
-class _CellJob:
-    """Callable that runs a cell and returns its row of study.csv; picklable for other processes.
+def _row(
+    cell: StudyCell,
+    *,
+    run_one: Callable[..., RunResult],
+    folder: Path,
+    workers: int | None,
+    watcher: Watcher,
+) -> dict[str, Any]:
+    """Run a cell and return its row of study.csv, with the rows of its `rivals`.
 
-    Attributes:
+    Args:
+        cell: the cell.
         run_one: runs an experiment; see `run_study`.
         folder: the folder of the study.
         workers: number of workers that share the sites of the cell.
         watcher: receives messages.
     """
-
-    run_one: Callable[..., RunResult]
-    folder: Path
-    workers: int | None
-    watcher: Watcher
-
-    def __call__(self, cell: StudyCell) -> dict[str, Any]:
-        row: dict[str, Any] = dict(cell.values)
-        row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
-        messages = _Messages(self.watcher, cell.name)
-        try:
-            result = self.run_one(
-                cell.experiment, out=self.folder / CELLS, workers=self.workers, watcher=messages
-            )
-            return (
-                row
-                | _scores(result)
-                | {"folder": result.folder.relative_to(self.folder).as_posix()}
-            )
-        except DeviceLostError:
-            raise  # the next cells would fail, too
-        except ProbekitError as error:
-            return row | {"error": str(error)}
-        finally:
-            release_memory()
+    row: dict[str, Any] = dict(cell.values)
+    row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
+    own: dict[str, Any] = {"workers": workers, "watcher": _Messages(watcher, cell.name)}
+    try:
+        result = run_one(cell.experiment, out=folder / CELLS, **own)
+        return row | _scores(result) | {"folder": result.folder.relative_to(folder).as_posix()}
+    except DeviceLostError:
+        raise  # the next cells would fail, too
+    except ProbekitError as error:
+        return row | {"error": str(error)}
+    finally:
+        release_memory()
 
 
 def _scores(result: RunResult) -> dict[str, Any]:
-    """Return the columns of study.csv about the scores of a finished cell."""
+    """Return the columns of study.csv of a finished cell, and the rows of its `rivals`."""
     record = load_record(result.folder / "run.json")
     verdict = record.verdict
-    row: dict[str, Any] = {
+    score = {} if verdict.score is None else verdict.score.model_dump()
+    return score | {
         "metric": verdict.metric,
+        "score": score.get("value"),
         "verdict": verdict.case,
         "p": verdict.p,
         "layer": None if verdict.best is None else verdict.best.layer,
         "repeated": record.data.repeated,
         "caveats": "\n".join(result.warnings),
+        "rivals": [
+            dict(rival) | {"rival": name}
+            for name, rival in verdict.rivals.items()
+            if name in RIVALS
+        ],
     }
-    if verdict.score is not None:
-        names = ("ci_low", "ci_high", "chance", "n", "n_groups", "site", "position", "probe")
-        row |= {"score": verdict.score.value} | {
-            name: getattr(verdict.score, name) for name in names
-        }
-    for name, rival in verdict.rivals.items():
-        numbers = {"difference": rival.difference, "low": rival.ci_low, "high": rival.ci_high}
-        row |= {name: rival.value, f"{name}_p": rival.p}
-        row |= {f"{name}_{key}": number for key, number in numbers.items()}
-    return row
 
 
 def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> dict[str, Any]:

@@ -213,16 +213,19 @@ def bound_of_null(null: Floats) -> float:
     return float(ordered[min(number, len(ordered)) - 1])
 
 
-def pooled_spread(parts: Sequence[Features]) -> Floats:
+def pooled_spread(parts: Sequence[LazyRows]) -> Floats:
     """Return the standard deviation (n_features,) of each feature over the rows of all matrices.
 
-    Each matrix has shape (n_rows, n_features).
+    Each matrix has shape (n_rows, n_features), and is read by blocks.
 
-    >>> pooled_spread([np.array([[1.0], [3.0]]), np.array([[1.0], [3.0]])]).tolist()
+    >>> rows = LazyRows.of(np.array([[1.0], [3.0]]))
+    >>> pooled_spread([rows, rows]).tolist()
     [1.0]
     """
     n_rows = sum(map(len, parts))
-    mean = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / n_rows
-    squares = sum(np.square(part - mean).sum(axis=0) for part in parts)
+    mean = sum(block.sum(axis=0) for part in parts for _, block in part.computed()) / n_rows
+    squares = sum(
+        np.square(block - mean).sum(axis=0) for part in parts for _, block in part.computed()
+    )
     found: Floats = np.sqrt(squares / n_rows)
     return found

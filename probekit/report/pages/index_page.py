@@ -152,7 +152,7 @@ def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
 @lru_cache(maxsize=100)
 def _study(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
     """Return the entry of a finished study; for `written` see `_pretraining`."""
-    answer = study_answer(StudyResult(folder).table)
+    answer = study_answer(StudyResult(folder))
     title, seconds = f"{folder.resolve().name}, study", max(written) / 1e9
     return Entry(title, path, url, "finished", answer, seconds, answer)
 

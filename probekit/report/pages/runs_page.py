@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
@@ -81,7 +82,6 @@ class ShownRun:
         """
         check_finished(folder)
         record = open_record(folder)
-        scores = Scores.load(folder / "results.csv")
         config = load_config(folder / "config.yaml")
         paths = MachinePaths.of(config, record.model.source)
         facts = run_facts(config, record)
@@ -89,7 +89,7 @@ class ShownRun:
             name=record.run,  # `load_runs` makes it unique
             folder=folder,
             record=paths.hide_in(record),
-            scores=scores,
+            scores=Scores.load(folder / "results.csv"),
             settings=settings_of(config),
             facts={name: paths.hide(text) for name, text in facts.items()},
             answer=" ".join(run_answers(open_causes(folder), record)),
@@ -105,14 +105,12 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         ConfigError: A run is given twice.
     """
     runs = [ShownRun.load(folder) for folder in folders]
-    first: dict[str, Path] = {}
-    for run in runs:
-        if run.identity in first:
+    for one, other in combinations(runs, 2):
+        if one.identity == other.identity:
             raise ConfigError(
-                f"One run is given twice: {first[run.identity]} and {run.folder} have the same "
-                "key. Give each run once."
+                f"One run is given twice: {one.folder} and {other.folder} have the same key. Give "
+                "each run once."
             )
-        first[run.identity] = run.folder
     titles = run_titles([(run.record, run.settings) for run in runs])
     named = [replace(run, name=name) for run, name in zip(runs, titles, strict=True)]
     if len({run.verdict.metric for run in named}) > 1:
@@ -129,11 +127,16 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
     common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
-    # Below each answer its question, unless all runs have the same one.
-    answers = []
-    for run in runs:
-        below = "" if common else run.record.question or ""
-        answers.append((run.name, Cell(page.unbroken(run.answer), [(below, "note")])))
+    answers = [
+        # Below each answer its question, unless all runs have the same one.
+        (
+            one.name,
+            Cell(
+                page.unbroken(one.answer), [("" if common else one.record.question or "", "note")]
+            ),
+        )
+        for one in runs
+    ]
     names = [run.name for run in runs]
     folders = page.Pairs([(run.name, run.identity) for run in runs])
     # The table of the selected sites.
@@ -279,17 +282,12 @@ def _numbers(run: ShownRun) -> dict[str, Cell | str]:
     v = run.verdict
     if not v.is_chosen:
         return {}
-    score, n_rows = Cell("–"), "–"
+    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell("–")}
     if v.score is not None:
         text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
         value, _, limits = text.partition(" ")
-        score, n_rows = Cell(value, [(limits, "")]), f"{v.score.n:,}"
-    return {
-        metric_name(v.metric): score,
-        **{
-            target.replace("_", " "): format_number(v.rivals[target].value)
-            for target in REFERENCES
-            if target in v.rivals
-        },
-        "test rows": n_rows,
-    }
+        cells[metric_name(v.metric)] = Cell(value, [(limits, "")])
+    for target in REFERENCES:
+        if target in v.rivals:
+            cells[target.replace("_", " ")] = format_number(v.rivals[target].value)
+    return cells | {"test rows": "–" if v.score is None else f"{v.score.n:,}"}

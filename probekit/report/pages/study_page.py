@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -24,9 +24,10 @@ from probekit.results.study import (
     ABOVE_CHANCE,
     BETTER,
     STUDY,
+    STUDY_RIVALS,
     WORSE,
     StudyResult,
-    by_lead,
+    by_gain,
     compared_cells,
     compared_settings,
     measured_rivals,
@@ -55,26 +56,29 @@ METHOD = (
 
 def study_page(result: StudyResult) -> str:
     """Return a self-contained HTML page of a finished study."""
-    table, record = result.table, result.record
-    failed = table[table["error"] != ""]
+    table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
-    rivals = measured_rivals(table)
+    names = measured_rivals(result.rivals)
+    # The finished cells compared with each rival.
+    of_rivals = {name: compared_cells(table, result.rivals, name) for name in names}
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
     settings = compared_settings(table, record.keys)
     if len(settings):
         details.append(page.Paragraph(settings_answer(settings, metric)))
-    if rivals:
-        of_rivals = [_figures(table, name, metric) for name in rivals]
-        first += [replace(one, others=others) for one, *others in zip(*of_rivals, strict=True)]
-        first.append(_rival_table(table, rivals, metric))
+    if names:
+        figures = [_figures(by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
+        first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
         first.append(_settings_table(settings))
     if (table["caveats"] != "").any():
         warnings = _warning_table(table)
         sections.append(page.PageSection(warnings.title, [warnings]))
-    if rivals:
-        files = page.Files([("Save study.csv", STUDY, (result.folder / STUDY).read_text("utf-8"))])
-        sections.append(page.PageSection("Cells", [_cell_table(table, rivals, metric), files]))
+    if names:
+        tables = [(f"Save {one}", one) for one in (STUDY, STUDY_RIVALS)]
+        files = [(title, one, (result.folder / one).read_text("utf-8")) for title, one in tables]
+        cells = _cell_table(of_rivals, metric)
+        sections.append(page.PageSection("Cells", [cells, page.Files(files)]))
     if len(failed):
         errors = zip(failed["cell"], failed["error"], strict=True)
         columns = [Column("cell"), Column("error", "words")]
@@ -83,28 +87,20 @@ def study_page(result: StudyResult) -> str:
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=study_answer(table),
+        answer=study_answer(result),
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
-        caveats=list(study_warnings(table, record.n_unused)),
+        caveats=list(study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
 
 
-def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:
-    """Yield the figures of the differences from a rival and of the chosen layers."""
-    rows, phrase = by_lead(table, rival), rival_name(rival, metric)
-    title = _title(rival, metric)
-    found = compared_cells(table, rival).reindex(rows.index)
+def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:
+    """Yield the figures of the differences from a rival and of the chosen layers, best first."""
+    title, phrase = _title(rival, metric), rival_name(rival, metric)
     rows = rows.assign(
-        difference=rows[f"{rival}_difference"],
-        ci_low=rows[f"{rival}_low"],
-        ci_high=rows[f"{rival}_high"],
-        p=rows[f"{rival}_p"],
-        added=rows["published"] - rows[rival],
-        is_constant=found["is_constant"].eq(True),
-        result=found["holm"].fillna(""),
+        added=rows["published"] - rows["value"],
         # Sites of given activations are at their layer.
         depth=by_depth(rows.assign(head=math.nan))["depth"],
     )
@@ -128,7 +124,7 @@ def _figures(table: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figu
             "chosen by cross-validation; norm is the final norm.",
             f"Difference from {title}, best first: "
             + "; ".join(
-                f"{row['cell']} {difference_words(row)}{', ' * bool(row['result'])}{row['result']}"
+                f"{row['cell']} {difference_words(row)}{', ' * bool(row['holm'])}{row['holm']}"
                 for _, row in shown.iterrows()
             ),
             height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
@@ -143,16 +139,8 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     has_published = bool(rows["added"].notna().any())
     figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": has_published})
     y, blue = list(range(len(shown))), style.SERIES_COLOURS[0]
-    figure.add_shape(
-        type="line",
-        x0=0,
-        x1=0,
-        y0=0,
-        y1=1,
-        yref="paper",
-        line={"color": style.GREY, "dash": "dash"},
-    )
-    fill = np.where(shown["result"] == "", "-open", "")
+    figure.add_vline(x=0, line={"color": style.GREY, "dash": "dash"})
+    fill = np.where(shown["holm"] == "", "-open", "")
     shape = np.where(shown["is_constant"], "square", "circle")
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
@@ -166,14 +154,11 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
         **texts,
     )
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    figure.add_scatter(
-        x=shown["depth"].tolist(), y=y, marker=dots, xaxis="x2", showlegend=False, **texts
-    )
+    depths, added = shown["depth"].tolist(), shown["added"].tolist()
+    figure.add_scatter(x=depths, y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
-        figure.add_scatter(
-            x=shown["added"].tolist(), y=y, name="published", marker=diamond, **texts
-        )
+        figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
     figure.update_yaxes(
         tickvals=y,
         ticktext=[style.short_tick(cell) for cell in shown["cell"]],
@@ -201,9 +186,9 @@ def _hover(row: pd.Series, rival: str) -> str:
     lines = [
         f"<b>{style.plotly_text(row['cell'])}</b>",
         f"{metric_name(row['metric'])} {format_number(row['score'])}",
-        f"{_title(rival, row['metric'])} {format_number(row[rival])}",
+        f"{_title(rival, row['metric'])} {format_number(row['value'])}",
         f"difference {difference_words(row)}",
-        f"p {format_p(row['p'])}{': ' * bool(row['result'])}{row['result']}",
+        f"p {format_p(row['p'])}{': ' * bool(row['holm'])}{row['holm']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
     if not math.isnan(row["published"]):
@@ -211,15 +196,15 @@ def _hover(row: pd.Series, rival: str) -> str:
     return "<br>".join(lines)
 
 
-def _rival_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTable:
+def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTable:
     """Return the number of cells by result, for each rival."""
     rows = []
-    for name in rivals:
-        found = compared_cells(table, name)
+    for name, found in of_rivals.items():
         results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        numbers = [len(found) - constant, results.get(BETTER, 0), (found["fdr"] == BETTER).sum()]
-        above = f"{results.get(ABOVE_CHANCE, 0)} of {constant}" if constant else "–"
-        texts = map(str, [*numbers, results.get(WORSE, 0), above])
+        better, worse, above = (results.get(one, 0) for one in (BETTER, WORSE, ABOVE_CHANCE))
+        n_fdr, of_constant = (found["fdr"] == BETTER).sum(), f"{above} of {constant}"
+        numbers = found["p"].count() - constant, better, n_fdr, worse
+        texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
     columns = (
         Column("compared with", "site"),
@@ -247,36 +232,33 @@ def _settings_table(settings: pd.DataFrame) -> ResultTable:
     return ResultTable("Settings compared over data sets", columns, rows, css="compact")
 
 
-def _cell_table(table: pd.DataFrame, rivals: list[str], metric: str) -> ResultTable:
+def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTable:
     """Return the table of finished cells with links to the pages of their runs.
 
     The first rival has its difference, the others of `SHOWN` only their scores.
     """
-    first, others = rivals[0], [name for name in rivals[1:] if name in SHOWN]
-    rows, results = by_lead(table, first), compared_cells(table, first)["holm"]
-    columns = {name: Column(_title(name, metric)) for name in others}
+    first, *others = of_rivals
+    columns = {name: Column(_title(name, metric)) for name in others if name in SHOWN}
+    rows = by_gain(of_rivals[first])
+    rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
-    cells = list[Sequence[Cell | str]]()
-    for number, row in rows.iterrows():
-        ends = {end: row[f"{first}_{end[3:]}"] for end in ("ci_low", "ci_high")}
-        difference = pd.Series({"difference": row[f"{first}_difference"], **ends})
-        result = [(results.get(number, ""), "verdict")]
-        cells.append(
-            (
-                Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
-                *([metric_name(row["metric"])] if has_metrics else []),
-                "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
-                _number(format_number(row["score"], row["ci_low"], row["ci_high"])),
-                _number(format_number(row[first])),
-                _number(difference_words(difference)),
-                Cell(format_p(row[f"{first}_p"]), result),
-                *(_number(format_number(row[name])) for name in columns),
-                layers[row["site"]] or "–",
-                "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
-                str(len(row["caveats"].splitlines())),
-            )
+    cells: list[Sequence[Cell | str]] = [
+        (
+            Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
+            *([metric_name(row["metric"])] if has_metrics else []),
+            "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
+            _number(format_number(row["score"], row["score_low"], row["score_high"])),
+            _number(format_number(row["value"])),
+            _number(difference_words(row)),
+            Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
+            *(_number(format_number(row[name])) for name in columns),
+            layers[row["site"]] or "–",
+            "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
+            str(len(row["caveats"].splitlines())),
         )
+        for _, row in rows.iterrows()
+    ]
     metrics = [Column("metric", "site")] if has_metrics else []
     headings: list[Column | str] = [Column("cell"), *metrics, "n"]
     headings += ["score" if has_metrics else metric_name(metric), _title(first, metric)]

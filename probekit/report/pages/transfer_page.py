@@ -87,48 +87,42 @@ def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
 
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
-    scores, cosines = transfer.at(site, probe)
-    main = only(scores, metric=transfer.metric)
+    scores, *cosines = transfer.maps(site, probe).items()
     metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
     figures = [
         page.FigurePart(
             f"{capitalised(metric)} on the test rows",
-            page.figure_json(score_map(main, transfer.names, transfer.metric, transfer.pooled)),
+            page.figure_json(
+                score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
+            ),
             "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
             "or at the lowest score if that is below chance. Lower rows: one probe of the training "
             "rows of several data sets together.",
-            f"{metric}: " + _in_words(main, "value", "ci_low", "ci_high"),
+            f"{metric}: {_in_words(scores[1])}",
             height=height + 3.5 * len(transfer.pooled),
         )
     ]
-    for space, (title, caption) in SPACES.items():
-        rows = only(cosines, space=space)
-        if not rows.empty:
-            draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
-            null = ""
-            if not draws.empty:
-                low, high = int(draws.min()), int(draws.max())
-                n_draws = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-                null = (
-                    f" Off the diagonal the brackets are based on {n_draws} permutations, so p "
-                    f"cannot be below {format_p(1 / (1 + high))}."
-                )
-            figures.append(
-                page.FigurePart(
-                    title,
-                    page.figure_json(cosine_map(rows, transfer.names)),
-                    f"{caption}{null}",
-                    f"{title}: " + _in_words(rows, "cosine", "null_low", "null_high"),
-                    height=height,
-                )
+    for space, rows in cosines:
+        title, caption = SPACES[space]
+        draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
+        if not draws.empty:
+            low, high = int(draws.min()), int(draws.max())
+            n_draws = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            caption += (
+                f" Off the diagonal the brackets are based on {n_draws} permutations, so p "
+                f"cannot be below {format_p(1 / (1 + high))}."
             )
+        figure = page.figure_json(cosine_map(rows, transfer.names))
+        words = f"{title}: {_in_words(rows)}"
+        figures.append(page.FigurePart(title, figure, caption, words, height=height))
     return figures
 
 
-def _in_words(rows: pd.DataFrame, value: str, low: str, high: str) -> str:
+def _in_words(rows: pd.DataFrame) -> str:
     return "; ".join(
-        f"{row['train']} to {row['test']} {format_number(row[value], row[low], row[high])}"
-        for _, row in rows.dropna(subset=value).iterrows()
+        f"{row['train']} to {row['test']} "
+        + format_number(row["value"], row["ci_low"], row["ci_high"])
+        for _, row in rows.dropna(subset="value").iterrows()
     )
 
 
@@ -137,63 +131,50 @@ def score_map(
 ) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
     low, high = style.finite_ends([*rows["chance"], *rows["value"]])
-    return _map(
-        rows,
-        names,
-        ("value", "ci_low", "ci_high"),
-        Colours(low, max(high, low + LEAST_RANGE), style.MAGNITUDES, False),
-        hover={
-            metric_name(metric): ("value", "ci_low", "ci_high"),
-            "minus the probe trained there": ("difference", "difference_low", "difference_high"),
-            "chance": ("chance",),
-        },
-        pooled=pooled,
-    )
+    hover = {
+        metric_name(metric): ("value", "ci_low", "ci_high"),
+        "minus the probe trained there": ("difference", "difference_low", "difference_high"),
+        "chance": ("chance",),
+    }
+    colours = Colours(low, max(high, low + LEAST_RANGE), style.MAGNITUDES, False)
+    return _map(rows, names, colours, hover, pooled)
 
 
 def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
     """Return the heat map of the cosines at one site, with a scale that diverges at 0."""
-    return _map(
-        rows,
-        names,
-        ("cosine", "null_low", "null_high"),
-        Colours(-1.0, 1.0, style.SIGNED, is_diverging=True),
-        hover={
-            "cosine": ("cosine",),
-            "with permuted labels": ("null_low", "null_high"),
-            "permutations": ("n_null",),
-            "p": ("p",),
-        },
-    )
+    hover = {
+        "cosine": ("value",),
+        "with permuted labels": ("ci_low", "ci_high"),
+        "permutations": ("n_null",),
+        "p": ("p",),
+    }
+    return _map(rows, names, Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
 
 
 def _map(
     rows: pd.DataFrame,
     names: tuple[str, ...],
-    cell: tuple[str, str, str],
     colours: Colours,
     hover: dict[str, tuple[str, ...]],
     pooled: tuple[str, ...] = (),
 ) -> go.Figure:
-    """Return the heat map of a column, trained on (down) by tested on (across).
+    """Return the heat map of the values, trained on (down) by tested on (across).
 
     Args:
-        rows: Rows with `train`, `test` and the columns of `cell` and `hover`.
+        rows: Rows of `Transfer.maps`.
         names: Names of the data sets.
-        cell: Columns with the value of a cell and the two ends of its interval.
         colours: Colour scale and the values at its ends.
         hover: Columns of each line of the hover text, by its name.
         pooled: Names of the training rows of several sets, below the sets.
     """
-    value, low, high = cell
     texts = rows.assign(
-        text=[_cell(len(names), row[value], row[low], row[high]) for _, row in rows.iterrows()],
-        hover=["" if np.isnan(row[value]) else _hover(row, hover) for _, row in rows.iterrows()],
+        text=[_cell(len(names), row) for _, row in rows.iterrows()],
+        hover=["" if np.isnan(row["value"]) else _hover(row, hover) for _, row in rows.iterrows()],
     )
     every = pd.MultiIndex.from_product([[*names, *pooled], names])
     cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
     return text_map(
-        matrix(rows, names, value, pooled).to_numpy(),
+        matrix(rows, names, "value", pooled).to_numpy(),
         cells["hover"].tolist(),
         colours,
         texts=cells["text"].tolist(),
@@ -206,18 +187,18 @@ def _map(
     )
 
 
-def _cell(n_columns: int, value: float, low: float, high: float) -> str:
+def _cell(n_columns: int, row: pd.Series) -> str:
     """Return a value and, below it, its interval, which takes two lines in narrow columns.
 
     Without an interval it is the value alone, and "" if the value is undefined.
     """
-    if np.isnan(value):
+    if np.isnan(row["value"]):
         return ""
-    text = format_number(value)
-    if np.isnan(low):
+    text = format_number(row["value"])
+    if np.isnan(row["ci_low"]):
         return text
     space = "<br>" if n_columns > 2 else " "
-    return f"{text}<br>[{fixed(low, 2)},{space}{fixed(high, 2)}]"
+    return f"{text}<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:

@@ -13,9 +13,10 @@ from probekit.report.sentences.comparisons import difference_words
 from probekit.results.study import (
     ABOVE_CHANCE,
     BETTER,
-    FIRST,
     WORSE,
+    StudyResult,
     compared_cells,
+    main_rival,
     measured_rivals,
 )
 from probekit.results.table import metric_name
@@ -23,11 +24,12 @@ from probekit.results.table import metric_name
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
 
-def study_answer(table: pd.DataFrame) -> str:
+def study_answer(study: StudyResult) -> str:
     """Return in how many cells the probe is better than words or another rival, as sentences."""
-    rival = next(iter(measured_rivals(table)), FIRST)
-    found, name = compared_cells(table, rival), _name(table, rival)
-    constant, n_failed = int(found["is_constant"].sum()), int((table["error"] != "").sum())
+    rival = main_rival(study.rivals)
+    found = compared_cells(study.table, study.rivals, rival).dropna(subset="p")
+    name, n_failed = _name(study.table, rival), len(study.failed)
+    constant = int(found["is_constant"].sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
     tested, texts = len(found) - constant, list[str]()
     if tested:
@@ -77,18 +79,13 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     )
 
 
-def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
-    """Yield a sentence for each reason to doubt the counts, most serious first.
-
-    Args:
-        table: the rows of study.csv.
-        n_unused: number of published scores of other data sets.
-    """
-    rivals = measured_rivals(table)
-    rival = next(iter(rivals), FIRST)
-    failed, done = table[table["error"] != ""], table[table["error"] == ""]
+def study_warnings(study: StudyResult) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the counts, most serious first."""
+    table, failed, rivals = study.table, study.failed, measured_rivals(study.rivals)
     if len(failed):
         yield f"{_cells(failed)} failed, for reasons that are below."
+    rival = main_rival(study.rivals)
+    done = compared_cells(table, study.rivals, rival)
     repeated = done[done["repeated"] > MANY_REPEATED]
     if len(repeated):
         yield (
@@ -96,16 +93,20 @@ def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
             f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
             "`split.drop_repeated`."
         )
-    untested = done[done[f"{rival}_p"].isna()]
+    untested = done[done["p"].isna()]
     if len(untested):
         name = _name(table, rival)
         yield f"The difference from {name} has no test in {_cells(untested)}."
-    coarse = {one: cells for one in rivals if len(cells := _coarse(table, one))}
-    if coarse:
-        listed = [
-            f"{_cells(cells)} compared with {_name(table, one)}" for one, cells in coarse.items()
-        ]
-        n_tested = max(table[f"{one}_p"].count() for one in coarse)
+    listed, n_tested = list[str](), 0
+    for one in rivals:
+        tested = compared_cells(table, study.rivals, one).dropna(subset="p")
+        # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+        least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+        is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
+        if is_coarse.any():
+            listed.append(f"{_cells(tested[is_coarse])} compared with {_name(table, one)}")
+            n_tested = max(n_tested, len(tested))
+    if listed:
         yield (
             f"p is below {LEVEL}, but cannot be small enough for {counted(n_tested, 'cell')}, in "
             f"{joined_names(listed)}. This requires more groups or, where the rival predicts the "
@@ -118,20 +119,9 @@ def study_warnings(table: pd.DataFrame, n_unused: int) -> Iterator[str]:
     doubted = done[done["caveats"] != ""]
     if len(doubted):
         yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
+    n_unused = study.record.n_unused
     if n_unused:
         yield f"{counted(n_unused, 'published score')} of other data sets: not used."
-
-
-def _coarse(table: pd.DataFrame, rival: str) -> pd.DataFrame:
-    """Return the cells with a low p that cannot be low enough for the number of cells.
-
-    p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
-    """
-    found = compared_cells(table, rival)
-    tested = table.loc[found.index]
-    p = tested[f"{rival}_p"]
-    least = p.where(found["is_constant"], 2.0 ** (1 - tested["n_groups"]))
-    return tested[(least * len(tested) >= LEVEL) & (p < LEVEL) & (found["holm"] == "")]
 
 
 def _name(table: pd.DataFrame, rival: str) -> str:

@@ -1,18 +1,22 @@
 """Transfer between data sets: the diagonal equals the run, and leaks are reported."""
 
 import json
+import weakref
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from probekit import lazy_rows
 from probekit.errors import ConfigError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
+from probekit.pipeline.engines import network
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.solve import design
 from probekit.report.pages.transfer_page import cosine_map, score_map
 from probekit.results.comparison import matrix
 from probekit.results.table import P_VALUES, only
@@ -115,10 +119,10 @@ def test_files_and_figures_are_written(found, folder):
     assert len(only(scores, metric="accuracy")) == 2 * 2 * 2 * 3
     assert len(pd.read_csv(folder / "first" / "cosines.csv")) == 2 * 2 * 4
     assert "same" in (folder / "first" / "transfer.html").read_text()
-    rows, cosines = found.at(*found.chosen)
-    heat = score_map(only(rows, metric="accuracy"), found.names, "accuracy").data[0]
+    maps = found.maps(*found.chosen)
+    heat = score_map(maps["score"], found.names, "accuracy").data[0]
     assert heat.zmin == pytest.approx(min(0.5, *heat.z[0]))
-    drawn = cosine_map(only(cosines, space="raw"), found.names).data[0]
+    drawn = cosine_map(maps["raw"], found.names).data[0]
     assert (drawn.zmin, drawn.zmax) == (-1, 1)
     assert "with permuted labels" in drawn.hovertext[0][1]
 
@@ -245,3 +249,33 @@ def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_se
     # The probe of the last noun misses plural subjects before a singular noun.
     shares = only(found.monitors, train="same", fpr=0.2).set_index("test")["tpr"]
     assert shares["same"] > 0.5 > shares["other"]
+
+
+def test_the_rows_held_at_once_do_not_grow_with_the_data_sets(folder, go, monkeypatch):
+    """Also those that scale features or are tested are read in blocks, with the same scores."""
+    rows, held, peaks = pd.read_csv(folder / "same.csv"), {}, []
+    for name, step in {"few": 2, "more": 2, "many": 1, "most": 1}.items():
+        texts = f"In the {name} house, " + rows["text"]
+        write_set(folder, name, rows.assign(text=texts, group=rows.index // 2)[: len(rows) // step])
+    changes = [FIRST, "probe.kinds=[{kind: mass_mean}]", "probe.control_draws=0"]
+    options = {"null_draws": 0, "overrides": changes}
+    loaded = go("many", "most", out="loaded", **options).scores
+
+    def read(rows, place):
+        block = getitem(rows, place)
+        held[id(block)] = len(block)
+        weakref.finalize(block, held.pop, id(block))
+        peaks[-1] = max(peaks[-1], sum(held.values()))
+        return block
+
+    getitem = lazy_rows.LazyRows.__getitem__
+    monkeypatch.setattr(lazy_rows.LazyRows, "__getitem__", read)
+    monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 16)
+    for module in (lazy_rows, network):
+        monkeypatch.setattr(module, "LOADED_BYTES", 0)
+    monkeypatch.setattr(design, "MAPPED_BYTES", 0)
+    for names in (("few", "more"), ("many", "most")):
+        peaks.append(0)
+        found = go(*names, out="blocks", **options).scores
+    assert peaks[0] == peaks[1] <= 4 * 16
+    pd.testing.assert_frame_equal(found, loaded, rtol=1e-9)

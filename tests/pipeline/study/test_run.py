@@ -19,6 +19,7 @@ from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure import run_folder
 from probekit.results.record import STARTED
 from probekit.results.study import StudyResult
+from probekit.results.verdict import RIVALS
 from tests.pipeline.planted import Planted, helped
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of
@@ -46,8 +47,9 @@ def finished(place):
 
 
 def content(result):
-    """The bytes of study.csv, and of the tables of all cells."""
-    paths = [result.folder / "study.csv", *sorted(result.folder.rglob("results.csv"))]
+    """The bytes of both tables of the study, and of the tables of all cells."""
+    tables = [result.folder / name for name in ("study.csv", "study_rivals.csv")]
+    paths = [*tables, *sorted(result.folder.rglob("results.csv"))]
     return {path.relative_to(result.folder): path.read_bytes() for path in paths}
 
 
@@ -60,8 +62,11 @@ def test_a_row_has_the_scores_of_the_run_of_its_cell(finished):
     verdict = json.loads((finished.folder / row["folder"] / "run.json").read_text())["verdict"]
     for name, value in {"score": "value", "ci_low": "ci_low", "site": "site", "n": "n"}.items():
         assert row[name] == verdict["score"][value]
-    for name, value in {"": "value", "_difference": "difference", "_low": "ci_low"}.items():
-        assert row[f"bag_of_words{name}"] == verdict["rivals"]["bag_of_words"][value]
+    rivals = finished.rivals[finished.rivals["cell"] == "rows-C-1"].set_index("rival")
+    assert rivals.index.tolist() == [name for name in verdict["rivals"] if name in RIVALS]
+    for name in ("value", "difference", "ci_low", "ci_high"):
+        assert rivals.loc["bag_of_words", name] == verdict["rivals"]["bag_of_words"][name]
+    assert rivals.loc["majority", "is_constant"]
     assert row["probe.C"] == "[1]"
     assert row["score"] > 0.9
     assert row["verdict"] == "too few groups"  # three of twelve are tested
@@ -125,14 +130,14 @@ def test_too_little_memory_for_cells_side_by_side_runs_them_in_turn(
 def test_an_interrupted_study_resumes_to_the_same_tables(place, finished, tmp_path, monkeypatch):
     heard = Heard()
 
-    def interrupt(self, cell):
+    def interrupt(cell, **options):
         if cell.name == "rows-C-0.01":
             raise KeyboardInterrupt
-        return job(self, cell)
+        return row(cell, **options)
 
-    job = study_run._CellJob.__call__
+    row = study_run._row
     with monkeypatch.context() as patch:
-        patch.setattr(study_run._CellJob, "__call__", interrupt)
+        patch.setattr(study_run, "_row", interrupt)
         with pytest.raises(KeyboardInterrupt):
             start(place, tmp_path)
     with pytest.raises(MissingError, match="resume it"):

@@ -18,26 +18,31 @@ from probekit.results.study import compared_settings
 from tests.cli.test_view import ask, serving
 from tests.report.conftest import write_shown
 from tests.report.page_text import figures_of, packed_texts, text_of
-from tests.results.made_studies import SETTING, failing, made_cells, write_study
+from tests.results.made_studies import SETTING, failing, made_cells, made_rivals, write_study
 
 
 def answers():
-    """Studies by what their answer states."""
-    cells = made_cells(8)
-    no_words = {name: np.nan for name in cells if name.startswith("bag_of_words")}
-    worse = {"bag_of_words_difference": -0.1, "bag_of_words_p": 1e-6, "bag_of_words": 0.9}
-    return {
-        "words": cells,
-        "no constant words": cells.assign(bag_of_words_low=-0.5),
-        "a failed cell, worse than words": failing(cells.assign(**worse), 0, "no data"),
-        "without words": cells.assign(**no_words),
-        "nothing finished": failing(failing(made_cells(2), 0, "no data"), 1, "no data"),
+    """Cells and rivals of studies, by what their answer states."""
+    cells, words = made_cells(8), "bag_of_words"
+    none = failing(failing(made_cells(2), 0, "no data"), 1, "no data")
+    worse = {"value": 0.9, "difference": -0.1, "p": 1e-6, "is_constant": False}
+    changes = {
+        "words": {},
+        "no constant words": {words: {"ci_low": -0.5, "is_constant": False}},
+        "a failed cell, worse than words": {words: worse},
+        "without words": {words: {"difference": np.nan, "p": np.nan}},
     }
+    of_failed = failing(cells, 0, "no data")
+    found = {
+        name: (of_failed if "failed" in name else cells, change) for name, change in changes.items()
+    }
+    return {**found, "nothing finished": (none, {})}
 
 
 @pytest.mark.parametrize("name", answers())
-def test_the_answer_counts_cells_that_are_better(name, snapshot):
-    assert study_answer(answers()[name]) == snapshot
+def test_the_answer_counts_cells_that_are_better(name, tmp_path, snapshot):
+    cells, changes = answers()[name]
+    assert study_answer(write_study(tmp_path, cells, made_rivals(cells, **changes))) == snapshot
 
 
 def compared(gain, n=8):
@@ -59,15 +64,18 @@ def test_settings_are_compared_in_a_sentence(snapshot):
     assert settings_answer(untested, "accuracy") == settings_answer(found[1], "accuracy")
 
 
-def test_warnings_are_those_of_the_counts(snapshot):
+def test_warnings_are_those_of_the_counts(tmp_path, snapshot):
     cells = failing(made_cells(12), 0, "no data")
-    cells.loc[1, "repeated"], cells.loc[2, "bag_of_words_p"] = 0.2, np.nan
-    cells.loc[4, ["n_groups", "bag_of_words_p"]] = [8, 0.01]
-    cells.loc[1:, "majority_p"] = 0.005  # of exchanged labels
-    cells.loc[cells["bag_of_words"] == cells["majority"], "bag_of_words_p"] = 0.005
+    cells.loc[1, "repeated"], cells.loc[4, "n_groups"] = 0.2, 8
     cells.loc[5, "metric"], cells.loc[6, "caveats"] = "auroc", "a warning"
-    assert list(study_warnings(cells, n_unused=3)) == snapshot
-    assert list(study_warnings(made_cells(8), n_unused=0)) == []
+    rivals = made_rivals(cells)
+    rivals.loc[rivals["is_constant"], "p"] = 0.005  # of exchanged labels
+    for cell, p in {2: np.nan, 4: 0.01}.items():
+        is_cell = rivals["cell"] == cells.loc[cell, "cell"]
+        rivals.loc[is_cell & (rivals["rival"] == "bag_of_words"), "p"] = p
+    study = write_study(tmp_path, cells, rivals, n_unused=3)
+    assert list(study_warnings(study)) == snapshot
+    assert list(study_warnings(write_study(tmp_path / "other", made_cells(8)))) == []
 
 
 def test_cells_are_sorted_by_the_gain_over_each_rival(tmp_path):
@@ -92,7 +100,8 @@ def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
     (figure,) = figures_of(study_page(write_study(tmp_path, cells)))
     ours, layers, published = figure["data"]
     order = [1, 0, 2, 3]  # of the made gains
-    assert ours["x"] == cells["bag_of_words_difference"][order].tolist()
+    words = made_rivals(cells).query("rival == 'bag_of_words'").reset_index()
+    assert ours["x"] == words["difference"][order].tolist()
     assert ours["marker"]["symbol"] == ["square", "circle", "circle-open", "circle-open"]
     assert layers["x"] == [4, -1, 2, 3]
     expected = [None if number % 3 else 0.72 - 0.7 for number in order]
@@ -113,7 +122,7 @@ def test_a_study_is_one_entry_of_the_index_whose_cells_are_served(tmp_path):
     study = tmp_path / "made"
     folder = write_shown(study / CELLS / "task_000-mini" / "a1")
     cells = made_cells(1).assign(folder=folder.relative_to(study).as_posix())
-    write_study(study, cells)
+    result = write_study(study, cells)
     assert find_runs(tmp_path) == [study]
     shown = entry(tmp_path, study)
     assert (shown.title, shown.state, shown.url) == (
@@ -121,7 +130,7 @@ def test_a_study_is_one_entry_of_the_index_whose_cells_are_served(tmp_path):
         "finished",
         "run/made/report.html",
     )
-    assert shown.summary == study_answer(cells)
+    assert shown.summary == study_answer(result)
     with serving(tmp_path) as server:
         status, page = ask(server, f"/{shown.url}")
         assert (status, "task_000-mini" in page) == (200, True)
