@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.causes import findings
+from probekit.amounts import format_number, format_p
+from probekit.report.causes.cause_answer import interval_in_words, n_in_words, position_label
 from probekit.report.figures import layer_curve
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
@@ -30,8 +31,9 @@ from probekit.report.figures.style import (
 from probekit.report.figures.views import MOST_NEURONS
 from probekit.report.maps import maps
 from probekit.report.texts import short_label
+from probekit.results.cause_verdict import RECOVERY, STREAM, EditSet, named_sites
 from probekit.results.causes import CausesRecord, CauseTables
-from probekit.results.table import n_blocks, placed, tick, ticks
+from probekit.results.table import n_blocks, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
@@ -50,7 +52,22 @@ MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
 
-def curve_lines_of(edits: findings.EditSet) -> pd.DataFrame:
+def edit_hover(edits: EditSet, row: pd.Series[Any], token: str = "") -> str:
+    """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
+    at_token = f" at {plotly_text(token)}" if token else ""
+    lines = [f"<b>{plotly_text(row['site'])}</b>{at_token}"]
+    if edits.shown == RECOVERY:
+        lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
+    effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
+    lines.append(f"change: {effect} {plotly_text(edits.unit)}")
+    if not math.isnan(row["p"]):
+        has_best = not math.isnan(row["p_best"])
+        best = f", best of {edits.n_edits}: {format_p(row['p_best'])}" if has_best else ""
+        lines.append(f"p: {format_p(row['p'])}{best}")
+    return "<br>".join([*lines, n_in_words(row)])
+
+
+def curve_lines_of(edits: EditSet) -> pd.DataFrame:
     """Return the rows that a causal curve shows: all but heads and long lists of neurons."""
     rows = edits.rows[edits.rows["head"].isna()]
     is_neuron = rows["site"].str.contains("[neuron=", regex=False)
@@ -59,7 +76,7 @@ def curve_lines_of(edits: findings.EditSet) -> pd.DataFrame:
     return rows
 
 
-def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -> go.Figure:
+def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figure:
     """Return the figure of recovery or effect by layer, with a line for each kind of site.
 
     Intervals are bands, or error bars if there are more than `MOST_BANDS` lines.
@@ -74,10 +91,10 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
     figure.add_trace(zero_line(layer_ends(axis)))
     points_of = {str(name): points for name, points in rows.groupby("line", sort=False)}
     # The residual stream is first, so that its colour does not depend on the other lines.
-    lines = sorted(points_of, key=lambda name: name != findings.STREAM)
+    lines = sorted(points_of, key=lambda name: name != STREAM)
     for number, name in enumerate(lines):
         points = points_of[name]
-        hover = [findings.edit_hover(edits, row) for _, row in points.iterrows()]
+        hover = [edit_hover(edits, row) for _, row in points.iterrows()]
         line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
         if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
@@ -86,7 +103,7 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
         figure.add_trace(line)
     layer_axis(figure, axis)
     # The axis contains all intervals and 0, and for recovery 1.
-    bounds = [0.0, 1.0] if edits.shown == findings.RECOVERY else [0.0]
+    bounds = [0.0, 1.0] if edits.shown == RECOVERY else [0.0]
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends(bounds)
     space = 0.04 * (high - low) or 0.05  # if both ends are equal
@@ -116,13 +133,9 @@ def zero_line(ends: list[float]) -> go.Scatter:
 def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
     """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
-    blocks = findings.blocks_of(tables)
-    for (along, at), of_method in placed(defined).groupby(["along", "at"], sort=False):
-        panels = [
-            (findings.place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
-            for _, rows in of_method.groupby("site", sort=False)
-        ]
-        yield (str(along), str(at)), panels
+    for (along, at), of_method in named_sites(defined).groupby(["along", "at"], sort=False):
+        of_sites = [rows for _, rows in of_method.groupby("site", sort=False)]
+        yield (str(along), str(at)), [(rows["short_place"].iloc[0], rows) for rows in of_sites]
 
 
 def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
@@ -130,17 +143,16 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
 
     There is one panel for each erased site and kind of site at which probes were fitted again.
     """
-    rows = placed(tables.downstream.assign(head=np.nan))
-    blocks = findings.blocks_of(tables)
+    rows = named_sites(tables.downstream.assign(head=np.nan))
     for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
         panels = []
         sites = pd.DataFrame({"site": of_method["erased"].unique(), "head": np.nan})
-        for _, erased in placed(sites).iterrows():
+        for _, erased in named_sites(sites).iterrows():
             of_site = of_method[of_method["erased"] == erased["site"]]
             lines = list(of_site.groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {findings.place_in_words(erased, blocks, is_brief=True)}{kind}"
+                title = f"erased at {erased['short_place']}{kind}"
                 # resid_pre of a block and resid_post of the block before it have the same depth.
                 panels.append((title, points.drop_duplicates("depth")))
         yield (str(along), str(at)), panels
@@ -268,15 +280,14 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
         return "<b>no edit</b>"
     lines = [
         f"<b>{row['by']:+g} standard deviations</b>",
-        f"change: {findings.interval_in_words(row['effect'], row['low'], row['high'])} "
-        f"{plotly_text(unit)}",
+        f"change: {interval_in_words(row['effect'], row['low'], row['high'])} {plotly_text(unit)}",
     ]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):
             lines.append(f"95 % of {name}: {low:.2f} to {high:.2f}")
     if not math.isnan(row["other_loss"]):
-        loss = findings.interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
+        loss = interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
         lines.append(f"loss on other texts: {loss} nats per token")
     return "<br>".join(lines)
 
@@ -303,7 +314,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
             ends = [f"{name}_low", f"{name}_high"]
             hover = [
                 f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
-                + findings.interval_in_words(*row[[name, *ends]])
+                + interval_in_words(*row[[name, *ends]])
                 for _, row in of_panel.iterrows()
             ]
             depths = of_panel["depth"]
@@ -322,7 +333,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     return figure
 
 
-def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
+def token_maps(edits: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
     """Yield name and map of each kind of site that is edited at each token, on one colour scale.
 
     Of attention heads only the `MOST_HEADS` with the largest absolute values have a row.
@@ -344,12 +355,12 @@ def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[
 
 
 def _token_map(
-    edits: findings.EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
+    edits: EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
 ) -> go.Figure:
     """Return the map of cells by their `name` (down) and position (across)."""
     cells = cells.dropna(subset="position").astype({"position": int})
     hover = [
-        findings.edit_hover(edits, row, findings.position_label(row["position"], record))
+        edit_hover(edits, row, position_label(row["position"], record))
         for _, row in cells.iterrows()
     ]
     positions = sorted({*cells["position"]})
@@ -377,11 +388,11 @@ def token_tick(position: int, record: CausesRecord) -> str:
     return f"<i>{token}</i>" if differs else token
 
 
-def head_map_of(edits: findings.EditSet, part: str) -> go.Figure:
+def head_map_of(edits: EditSet, part: str) -> go.Figure:
     """Return the map of the heads of one kind of site, with the largest value framed."""
     cells = edits.of_heads[edits.of_heads["part"] == part]
     figure = maps.cell_map(
-        cells.assign(hover=[findings.edit_hover(edits, row) for _, row in cells.iterrows()]),
+        cells.assign(hover=[edit_hover(edits, row) for _, row in cells.iterrows()]),
         maps.diverging(edits.of_heads["value"], maps.LEAST_RANGE),
         down=("depth", {depth: str(depth) for depth in cells["depth"]}),
         across=("head", {head: f"{head:.0f}" for head in sorted(cells["head"].unique())}),

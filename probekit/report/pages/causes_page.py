@@ -10,8 +10,19 @@ import pandas as pd
 
 from probekit.amounts import counted, fixed
 from probekit.files import inside, write_atomic
-from probekit.interventions.names import REPLACEMENTS
-from probekit.report.causes import findings
+from probekit.interventions.names import REPLACEMENTS, measure_title
+from probekit.report.causes.cause_answer import (
+    METHODS,
+    cause_answer,
+    cause_detail,
+    interval_in_words,
+    legible,
+    n_in_words,
+    open_causes,
+    value_in_words,
+    verdict_tables,
+    where,
+)
 from probekit.report.causes.cause_figures import (
     MOST_HEADS,
     Panel,
@@ -32,9 +43,10 @@ from probekit.report.pages.parts import map_part
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
+from probekit.results.cause_verdict import RECOVERY, EditSet
 from probekit.results.causes import FOLDER, TABLES, CauseTables
 from probekit.results.record import reading_run_file
-from probekit.results.table import n_blocks, only
+from probekit.results.table import only
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
@@ -84,7 +96,7 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = findings.legible(CauseTables.open(run_dir))
+    tables = legible(CauseTables.open(run_dir))
     record = tables.record
     shown, folded = cause_items(tables)
     sections: list[page.Item] = [page.Group("causes", shown)]
@@ -104,12 +116,12 @@ def causes_page(run_dir: Path) -> str:
     return page.Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
-        answer=findings.cause_answer(tables),
-        details=[page.Paragraph(page.unbroken(findings.cause_detail(tables)))],
+        answer=cause_answer(tables),
+        details=[page.Paragraph(page.unbroken(cause_detail(tables)))],
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": {capitalised(name): words for name, words in named.items() if words}},
-        aside=[findings.n_in_words(record)],
+        aside=[n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
 
@@ -126,7 +138,7 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    detail = page.Paragraph(page.unbroken(findings.cause_detail(tables)))
+    detail = page.Paragraph(page.unbroken(cause_detail(tables)))
     items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
@@ -158,7 +170,7 @@ def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     The words of a single direction are a paragraph, those of several are folded. Nothing is
     yielded without verdicts.
     """
-    tables_and_words = findings.verdict_tables(findings.directions_in(tables))
+    tables_and_words = verdict_tables(tables.verdict.directions)
     if not tables_and_words:
         return
     (table, words), *folded = tables_and_words
@@ -193,7 +205,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    tables = findings.open_causes(run_dir)
+    tables = open_causes(run_dir)
     return [] if tables is None else cause_parts(tables, layers)
 
 
@@ -216,10 +228,10 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         layers: labels of the layer axis of the run's layer curve, by depth; without them the axis
             has those of the edited sites.
     """
-    main = findings.first_measure(tables)
+    main = tables.verdict.measure
     opened: set[tuple[str, str]] = set()
     in_order: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
-    for edits in findings.edit_sets(tables.effects):
+    for edits in tables.verdict.sets:
         for kind, sites, part in _edit_parts(edits, tables, layers):
             # The first figure of each kind of figure and site is open.
             is_open = edits.measure == main and (kind, sites) not in opened
@@ -231,7 +243,7 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
 
 
 def _edit_parts(
-    edits: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
+    edits: EditSet, tables: CauseTables, layers: dict[int, str] | None
 ) -> Iterator[tuple[str, str, page.FigurePart]]:
     """Yield kind, sites and figure for each figure of the patches or ablations of a set.
 
@@ -239,9 +251,9 @@ def _edit_parts(
     """
     noun, replacement = REPLACEMENTS[edits.replacement]
     # The facts that the figures of a set of edits share.
-    measure = f"{findings.measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
+    measure = f"{measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if edits.shown == findings.RECOVERY:
+    if edits.shown == RECOVERY:
         quantity = (
             f"Recovery of the {measure}: share of the difference between the counterfactual and "
             "the unedited text."
@@ -259,13 +271,13 @@ def _edit_parts(
             f"{counted(edits.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {replacement}, {findings.where(tables, edits.at)}. "
+        f"Replacement: {replacement}, {where(tables.record, edits.at)}. "
         f"{quantity} {sizes_in_words(edits.rows)}. {test}"
     )
-    place = f"{noun} {findings.where(tables, edits.at)}"
+    place = f"{noun} {where(tables.record, edits.at)}"
     title = capitalised(edits.title)
-    if edits.shown == findings.RECOVERY and edits.measure != findings.first_measure(tables):
-        title = f"Recovery of {findings.measure_title(edits.measure)}"
+    if edits.shown == RECOVERY and edits.measure != tables.verdict.measure:
+        title = f"Recovery of {measure_title(edits.measure)}"
     # Edits at each token have only maps by token; others have a curve and maps by head.
     if edits.at == "each":
         for sites, figure in token_maps(edits, tables.record):
@@ -331,21 +343,20 @@ def _tokens(tables: CauseTables) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     sizes = rows[["n", "groups"]]
-    low, high = findings.n_in_words(sizes.min()), findings.n_in_words(sizes.max())
+    low, high = n_in_words(sizes.min()), n_in_words(sizes.max())
     return low if low == high else f"{low} to {high}"
 
 
-def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
+def edit_description(edits: EditSet, rows: pd.DataFrame, place: str) -> str:
     """Return the largest absolute values of a figure as text, at most `MOST_NAMED`.
 
     `place` ends the title of the figure.
     """
-    blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
-        findings.place_in_words(row, blocks)
+        row["place"]
         + (f" at position {row['position']:.0f}" if edits.at == "each" else "")
-        + f" {findings.value_in_words(row)}"
+        + f" {value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
     return f"{capitalised(edits.title)}{place}, largest first. {'; '.join(named)}."
@@ -364,7 +375,7 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
         yield page.FigurePart(
-            f"Dose-response · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            f"Dose-response · {METHODS[along]}, {where(tables.record, at)}",
             page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, n_all=len(panels), tables=tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
@@ -386,20 +397,20 @@ def dose_caption(
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
     record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
-    measure = findings.measure_title(record.measures[0]) if record.measures else "measure"
-    size = findings.n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
+    measure = measure_title(record.measures[0]) if record.measures else "measure"
+    size = n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
         worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
-        most = findings.interval_in_words(*worst)
+        most = interval_in_words(*worst)
         loss = f" Change of the loss on other texts: at most {most} nats per token."
     are_all = len(panels) == n_all
     chosen = "" if are_all else f" The {len(panels)} of {n_all} sites with the largest effects."
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
-        f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "
+        f"direction ({METHODS[along]}), {where(tables.record, at)}. Measure: mean "
         f"change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards}. "
         f"{size}{folds}. Controls: 95 % of {record.draws:,} directions on permuted labels, which "
         "the test compares with (grey); 95 % of random directions with the features' covariance, "
@@ -425,10 +436,10 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
         n_all = len(panels)
         first_ones = f" Shown: the first {len(shown)} of {n_all}." if n_all > MOST_PANELS else ""
         yield page.FigurePart(
-            f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            f"Accuracy after erasure · {METHODS[along]}, {where(tables.record, at)}",
             page.figure_json(refit_figure(shown, layers)),
-            f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
-            f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
+            f"Edit: erasure ({METHODS[along]}), replaced by the mean, "
+            f"{where(tables.record, at)}. Probes are fitted again at this site and every later "
             f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
             f"{size}. Controls: the same probes without erasure, and chance.{first_ones}",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes import findings
+from probekit.report.causes import cause_answer as findings
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -121,7 +121,7 @@ TABLES = {
 
 def tables_of(folder, rows):
     tables = CauseTables.open(write_causes(folder, verdicts=pd.DataFrame(rows)))
-    return findings.verdict_tables(findings.directions_in(tables))
+    return findings.verdict_tables(tables.verdict.directions)
 
 
 @pytest.mark.parametrize("name", ANSWERS)

@@ -16,7 +16,7 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.causes.findings import edit_sets
+from probekit.results.cause_verdict import edit_sets
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.report.pages.causes_page import cause_parts
 from probekit.results.causes import CauseTables
