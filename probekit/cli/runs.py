@@ -260,7 +260,7 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
 
     from probekit.cli.show.results import show_causes
     from probekit.pipeline.intervene.run import intervene
-    from probekit.report.causes.cause_answer import cause_answer
+    from probekit.report.causes.cause_words import cause_answer
 
     with watching() as watcher:
         tables = intervene(experiment, out=out, device=device, watcher=watcher)

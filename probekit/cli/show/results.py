@@ -11,12 +11,7 @@ import pandas as pd
 
 from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
-from probekit.report.causes.cause_answer import (
-    cause_detail,
-    open_causes,
-    run_answers,
-    verdict_tables,
-)
+from probekit.report.causes import cause_words
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.caveats import caveats
@@ -99,7 +94,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         echo(f"{'; '.join(legend)}.")
-    echo("\n" + "\n".join(run_answers(open_causes(result.folder), record)))
+    echo("\n" + "\n".join(cause_words.run_answers(cause_words.open_causes(result.folder), record)))
     compared = comparison_table(v, record.control)
     if compared:
         echo()
@@ -216,8 +211,8 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
 
 def show_causes(tables: CauseTables) -> None:
     """Print details, the table of verdicts and doubts, such as texts that were left out."""
-    echo(f"\n{cause_detail(tables)}")
-    verdicts = [table for table, _ in verdict_tables(tables.verdict.directions)]
+    echo(f"\n{cause_words.cause_detail(tables)}")
+    verdicts = [table for table, _ in cause_words.verdict_tables(tables.verdict.directions)]
     if verdicts:
         echo()
         columns = [replace(column, css="words") for column in verdicts[0].headings]

@@ -12,7 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import format_number, format_p
-from probekit.report.causes.cause_answer import interval_in_words, n_in_words, position_label
+from probekit.report.causes import cause_words
 from probekit.report.figures import layer_curve
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.style import (
@@ -33,7 +33,7 @@ from probekit.report.maps import maps
 from probekit.report.texts import short_label
 from probekit.results.cause_verdict import RECOVERY, STREAM, EditSet, named_sites
 from probekit.results.causes import CausesRecord, CauseTables
-from probekit.results.table import n_blocks, tick, ticks
+from probekit.results.table import n_blocks, only, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
@@ -64,7 +64,7 @@ def edit_hover(edits: EditSet, row: pd.Series[Any], token: str = "") -> str:
         has_best = not math.isnan(row["p_best"])
         best = f", best of {edits.n_edits}: {format_p(row['p_best'])}" if has_best else ""
         lines.append(f"p: {format_p(row['p'])}{best}")
-    return "<br>".join([*lines, n_in_words(row)])
+    return "<br>".join([*lines, cause_words.n_in_words(row)])
 
 
 def curve_lines_of(edits: EditSet) -> pd.DataFrame:
@@ -130,15 +130,15 @@ def zero_line(ends: list[float]) -> go.Scatter:
     return plain_line(ends, [0, 0], {"color": GREY, "width": 1})
 
 
-def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
+def dose_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
     for (along, at), of_method in named_sites(defined).groupby(["along", "at"], sort=False):
-        of_sites = [rows for _, rows in of_method.groupby("site", sort=False)]
-        yield (str(along), str(at)), [(rows["short_place"].iloc[0], rows) for rows in of_sites]
+        panels = of_method.groupby(["short_place", "site"], sort=False)
+        yield str(along), str(at), [(place, rows) for (place, _), rows in panels]
 
 
-def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
+def refit_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     """Yield each method and choice of tokens with its panels.
 
     There is one panel for each erased site and kind of site at which probes were fitted again.
@@ -147,15 +147,13 @@ def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Pa
     for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
         panels = []
         sites = pd.DataFrame({"site": of_method["erased"].unique(), "head": np.nan})
-        for _, erased in named_sites(sites).iterrows():
-            of_site = of_method[of_method["erased"] == erased["site"]]
-            lines = list(of_site.groupby("line", sort=False))
+        for erased, place in named_sites(sites)[["site", "short_place"]].itertuples(index=False):
+            lines = list(only(of_method, erased=erased).groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {erased['short_place']}{kind}"
                 # resid_pre of a block and resid_post of the block before it have the same depth.
-                panels.append((title, points.drop_duplicates("depth")))
-        yield (str(along), str(at)), panels
+                panels.append((f"erased at {place}{kind}", points.drop_duplicates("depth")))
+        yield str(along), str(at), panels
 
 
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
@@ -278,16 +276,17 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
     """Return the hover text of a dose: its effect, the bands of the controls, and the loss."""
     if row["by"] == 0:
         return "<b>no edit</b>"
+    effect = cause_words.interval_in_words(row["effect"], row["low"], row["high"])
     lines = [
         f"<b>{row['by']:+g} standard deviations</b>",
-        f"change: {interval_in_words(row['effect'], row['low'], row['high'])} {plotly_text(unit)}",
+        f"change: {effect} {plotly_text(unit)}",
     ]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):
             lines.append(f"95 % of {name}: {low:.2f} to {high:.2f}")
     if not math.isnan(row["other_loss"]):
-        loss = interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
+        loss = cause_words.interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
         lines.append(f"loss on other texts: {loss} nats per token")
     return "<br>".join(lines)
 
@@ -314,7 +313,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
             ends = [f"{name}_low", f"{name}_high"]
             hover = [
                 f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
-                + interval_in_words(*row[[name, *ends]])
+                + cause_words.interval_in_words(*row[[name, *ends]])
                 for _, row in of_panel.iterrows()
             ]
             depths = of_panel["depth"]
@@ -333,16 +332,19 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     return figure
 
 
-def token_maps(edits: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
-    """Yield name and map of each kind of site that is edited at each token, on one colour scale.
+def token_maps(
+    edits: EditSet, record: CausesRecord
+) -> Iterator[tuple[str, pd.DataFrame, go.Figure]]:
+    """Yield name, rows and map of each kind of site that is edited at each token.
 
-    Of attention heads only the `MOST_HEADS` with the largest absolute values have a row.
+    The maps have one colour scale. Of attention heads only the `MOST_HEADS` with the largest
+    absolute values have a row.
     """
     rows, blocks = edits.rows, n_blocks(edits.rows)
     scale = maps.diverging(rows["value"], maps.LEAST_RANGE)
     for line, cells in rows[rows["head"].isna()].groupby("line", sort=False):
         names = [tick(int(depth), blocks) for depth in cells["depth"]]
-        yield str(line), _token_map(edits, cells.assign(name=names), scale, record)
+        yield str(line), cells, _token_map(edits, cells.assign(name=names), scale, record)
     head = ["depth", "head"]  # the columns that name a head
     for part, of_part in edits.of_heads.groupby("part", sort=False):
         largest = of_part.assign(value=of_part["value"].abs()).groupby(head)["value"].max()
@@ -351,7 +353,7 @@ def token_maps(edits: EditSet, record: CausesRecord) -> Iterator[tuple[str, go.F
         cells = of_part[is_shown].sort_values(head, kind="stable")
         names = [f"L{row['depth']}H{row['head']:.0f}" for _, row in cells.iterrows()]
         figure = _token_map(edits, cells.assign(name=names), scale, record)
-        yield f"{part} heads", figure.update_yaxes(title_text="head")
+        yield f"{part} heads", of_part, figure.update_yaxes(title_text="head")
 
 
 def _token_map(
@@ -360,7 +362,7 @@ def _token_map(
     """Return the map of cells by their `name` (down) and position (across)."""
     cells = cells.dropna(subset="position").astype({"position": int})
     hover = [
-        edit_hover(edits, row, position_label(row["position"], record))
+        edit_hover(edits, row, cause_words.position_label(row["position"], record))
         for _, row in cells.iterrows()
     ]
     positions = sorted({*cells["position"]})

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
-from probekit.report.causes.cause_answer import open_causes, run_answers
+from probekit.report.causes.cause_words import open_causes, run_answers
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import result_parts

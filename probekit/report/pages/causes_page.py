@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +11,7 @@ import pandas as pd
 from probekit.amounts import counted, fixed
 from probekit.files import inside, write_atomic
 from probekit.interventions.names import REPLACEMENTS, measure_title
-from probekit.report.causes.cause_answer import (
-    METHODS,
-    cause_answer,
-    cause_detail,
-    interval_in_words,
-    legible,
-    n_in_words,
-    open_causes,
-    value_in_words,
-    verdict_tables,
-    where,
-)
+from probekit.report.causes import cause_words
 from probekit.report.causes.cause_figures import (
     MOST_HEADS,
     Panel,
@@ -96,7 +85,7 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = legible(CauseTables.open(run_dir))
+    tables = cause_words.legible(CauseTables.open(run_dir))
     record = tables.record
     shown, folded = cause_items(tables)
     sections: list[page.Item] = [page.Group("causes", shown)]
@@ -116,12 +105,12 @@ def causes_page(run_dir: Path) -> str:
     return page.Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
-        answer=cause_answer(tables),
-        details=[page.Paragraph(page.unbroken(cause_detail(tables)))],
+        answer=cause_words.cause_answer(tables),
+        details=[page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))],
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": {capitalised(name): words for name, words in named.items() if words}},
-        aside=[n_in_words(record)],
+        aside=[cause_words.n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
 
@@ -138,7 +127,7 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    detail = page.Paragraph(page.unbroken(cause_detail(tables)))
+    detail = page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))
     items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
@@ -170,7 +159,7 @@ def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     The words of a single direction are a paragraph, those of several are folded. Nothing is
     yielded without verdicts.
     """
-    tables_and_words = verdict_tables(tables.verdict.directions)
+    tables_and_words = cause_words.verdict_tables(tables.verdict.directions)
     if not tables_and_words:
         return
     (table, words), *folded = tables_and_words
@@ -205,7 +194,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    tables = open_causes(run_dir)
+    tables = cause_words.open_causes(run_dir)
     return [] if tables is None else cause_parts(tables, layers)
 
 
@@ -239,7 +228,7 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
                 opened.add((kind, sites))
             in_order[kind].append(replace(part, is_open=is_open))
     parts = [part for of_kind in in_order.values() for part in of_kind]
-    return [*parts, *_dose_parts(tables), *_refit_parts(tables, layers)]
+    return [*parts, *_sized(_dose_parts(tables)), *_sized(_refit_parts(tables, layers))]
 
 
 def _edit_parts(
@@ -271,39 +260,36 @@ def _edit_parts(
             f"{counted(edits.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {replacement}, {where(tables.record, edits.at)}. "
+        f"Replacement: {replacement}, {cause_words.where(tables.record, edits.at)}. "
         f"{quantity} {sizes_in_words(edits.rows)}. {test}"
     )
-    place = f"{noun} {where(tables.record, edits.at)}"
+    place = f"{noun} {cause_words.where(tables.record, edits.at)}"
     title = capitalised(edits.title)
     if edits.shown == RECOVERY and edits.measure != tables.verdict.measure:
         title = f"Recovery of {measure_title(edits.measure)}"
     # Edits at each token have only maps by token; others have a curve and maps by head.
     if edits.at == "each":
-        for sites, figure in token_maps(edits, tables.record):
-            rows, selection = edits.rows[edits.rows["line"] == sites], ""
-            if sites.endswith(" heads"):  # a map of heads, at most `MOST_HEADS`
-                rows = edits.of_heads[edits.of_heads["part"] == sites.removesuffix(" heads")]
-                n = len(rows[["layer", "head"]].drop_duplicates())
-                if n > MOST_HEADS:
-                    selection = f" Shown: the {MOST_HEADS} heads with the largest effects, of {n}."
+        for sites, rows, figure in token_maps(edits, tables.record):
+            n_heads = len(rows[["layer", "head"]].dropna().drop_duplicates())
+            most = f" Shown: the {MOST_HEADS} heads with the largest effects, of {n_heads}."
+            selection = most if n_heads > MOST_HEADS else ""
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
             yield "tokens", sites, _resized(map_part(heading, figure, words, description))
         return
-    parts = {str(name): rows for name, rows in edits.of_heads.groupby("part", sort=False)}
+    of_parts = {str(part): rows for part, rows in edits.of_heads.groupby("part", sort=False)}
     rows = curve_lines_of(edits)
     if not rows.empty:
-        heads = f" Single heads of {', '.join(parts)} have a map of their own." if parts else ""
+        maps_of = f" Single heads of {', '.join(of_parts)} have a map of their own."
         curve = page.FigurePart(
             f"{title} by layer · {place}",
             page.figure_json(cause_curve(edits, layers)),
-            f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
+            f"{caption} Bands or bars: 95 % intervals over groups.{maps_of if of_parts else ''}",
             edit_description(edits, rows, " by layer"),
         )
         yield "curve", "", curve
-    for part, rows in parts.items():
+    for part, rows in of_parts.items():
         heading = f"{title} by layer and head · {part}, {place}"
         words = f"{caption} Framed: the head with the largest absolute value."
         description = edit_description(edits, rows, f" by layer and head, {part}")
@@ -343,7 +329,7 @@ def _tokens(tables: CauseTables) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     sizes = rows[["n", "groups"]]
-    low, high = n_in_words(sizes.min()), n_in_words(sizes.max())
+    low, high = cause_words.n_in_words(sizes.min()), cause_words.n_in_words(sizes.max())
     return low if low == high else f"{low} to {high}"
 
 
@@ -356,18 +342,18 @@ def edit_description(edits: EditSet, rows: pd.DataFrame, place: str) -> str:
     named = [
         row["place"]
         + (f" at position {row['position']:.0f}" if edits.at == "each" else "")
-        + f" {value_in_words(row)}"
+        + f" {cause_words.value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
     return f"{capitalised(edits.title)}{place}, largest first. {'; '.join(named)}."
 
 
 def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
-    """Yield the dose-response figure of each method and choice of tokens; the first one is open.
+    """Yield the dose-response figure of each method and choice of tokens.
 
     A figure has at most `MOST_PANELS` sites, those with the largest effects.
     """
-    for number, ((along, at), panels) in enumerate(dose_panels(tables)):
+    for along, at, panels in dose_panels(tables):
         shown = steepest(panels)
         named = []
         for title, rows in shown:
@@ -375,13 +361,10 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
         yield page.FigurePart(
-            f"Dose-response · {METHODS[along]}, {where(tables.record, at)}",
+            f"Dose-response · {cause_words.METHODS[along]}, {cause_words.where(tables.record, at)}",
             page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, n_all=len(panels), tables=tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
-            is_open=number == 0,
-            # One or two panels are one row, for which the default height is enough.
-            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
 
 
@@ -392,25 +375,24 @@ def dose_caption(
 
     The number of texts is that of the verdicts at their sites, or without any that of the record.
     """
-    rows = pd.concat([of_panel for _, of_panel in panels])
+    rows, record = pd.concat([of_panel for _, of_panel in panels]), tables.record
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
-    record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
     measure = measure_title(record.measures[0]) if record.measures else "measure"
-    size = n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
+    size = cause_words.n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
         worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
-        most = interval_in_words(*worst)
+        most = cause_words.interval_in_words(*worst)
         loss = f" Change of the loss on other texts: at most {most} nats per token."
-    are_all = len(panels) == n_all
-    chosen = "" if are_all else f" The {len(panels)} of {n_all} sites with the largest effects."
+    n = len(panels)
+    chosen = f" The {n} of {n_all} sites with the largest effects." if n < n_all else ""
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
-        f"direction ({METHODS[along]}), {where(tables.record, at)}. Measure: mean "
+        f"direction ({cause_words.METHODS[along]}), {cause_words.where(record, at)}. Measure: mean "
         f"change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards}. "
         f"{size}{folds}. Controls: 95 % of {record.draws:,} directions on permuted labels, which "
         "the test compares with (grey); 95 % of random directions with the features' covariance, "
@@ -419,12 +401,12 @@ def dose_caption(
 
 
 def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
-    """Yield figures of the accuracy of probes fitted again after erasure; the first one is open.
+    """Yield figures of the accuracy of probes fitted again after erasure.
 
     There is a figure for each method and choice of tokens, with its first `MOST_PANELS` panels.
     """
-    for number, ((along, at), panels) in enumerate(refit_panels(tables)):
-        shown, named = panels[:MOST_PANELS], []
+    for along, at, panels in refit_panels(tables):
+        shown, named, n_all = panels[:MOST_PANELS], [], len(panels)
         for title, rows in shown:
             first, last = rows.iloc[0], rows.iloc[-1]
             named.append(
@@ -433,17 +415,24 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
                 "the last"
             )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
-        n_all = len(panels)
         first_ones = f" Shown: the first {len(shown)} of {n_all}." if n_all > MOST_PANELS else ""
+        method, tokens = cause_words.METHODS[along], cause_words.where(tables.record, at)
         yield page.FigurePart(
-            f"Accuracy after erasure · {METHODS[along]}, {where(tables.record, at)}",
+            f"Accuracy after erasure · {method}, {tokens}",
             page.figure_json(refit_figure(shown, layers)),
-            f"Edit: erasure ({METHODS[along]}), replaced by the mean, "
-            f"{where(tables.record, at)}. Probes are fitted again at this site and every later "
-            f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
-            f"{size}. Controls: the same probes without erasure, and chance.{first_ones}",
+            f"Edit: erasure ({method}), replaced by the mean, {tokens}. Probes are fitted again at "
+            "this site and every later one. Measure: balanced accuracy (share); bands: 95 % "
+            f"intervals over groups. {size}. Controls: the same probes without erasure, and "
+            f"chance.{first_ones}",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
-            is_open=number == 0,
-            # One or two panels are one row, for which the default height is enough.
-            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
+
+
+def _sized(parts: Iterable[page.FigurePart]) -> Iterator[page.FigurePart]:
+    """Yield figures of panels with the height for their number; the first one is open.
+
+    One or two panels are one row, for which the default height is enough.
+    """
+    for number, part in enumerate(parts):
+        n = sum(name.startswith("xaxis") for name in part.figure["layout"])
+        yield replace(part, is_open=number == 0, height=panels_height(n) if n > 2 else None)

@@ -21,7 +21,7 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.cause_answer import open_causes, run_answers
+from probekit.report.causes.cause_words import open_causes, run_answers
 from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable

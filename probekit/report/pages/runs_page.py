@@ -10,7 +10,7 @@ import pandas as pd
 
 from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
-from probekit.report.causes.cause_answer import open_causes, run_answers
+from probekit.report.causes.cause_words import open_causes, run_answers
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import plotly_text

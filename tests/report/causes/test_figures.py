@@ -16,9 +16,9 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.results.cause_verdict import edit_sets
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.report.pages.causes_page import cause_parts
+from probekit.results.cause_verdict import edit_sets
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     effect_row,

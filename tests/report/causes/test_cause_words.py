@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes import cause_answer as findings
+from probekit.report.causes import cause_words as findings
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
