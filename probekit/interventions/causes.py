@@ -158,16 +158,10 @@ def causal_test(
     """
     linear_entry(model, selection)
     settings = settings or CauseSettings()
-
-    def responder(rows: Codes) -> Responder:
-        """Return the texts in some rows, with their positions and their measure."""
-        texts = torch.from_numpy(rows)
-        positions = (data.at, data.measured, data.read)
-        at, measured, read = (None if one is None else one[texts] for one in positions)
-        batch, measure = data.batch[texts], data.measure[texts]
-        return Responder(model, batch, selection, at, measure, measured, read)
-
-    X = responder(np.arange(len(data.batch))).features()
+    texts = Responder(
+        model, data.batch, selection, data.at, data.measure, data.measured, data.read, data.sources
+    )
+    X = texts.features()
     # With a single split only training rows exchange labels; with folds all rows do.
     exchanging = data.splits[0].train if len(data.splits) == 1 else None
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
@@ -179,10 +173,9 @@ def causal_test(
         else:
             of_fold = directions_of(settings.along, train, train_labels, C=settings.C)
         fold = _Fold(
-            responder=responder(split.test),
+            responder=texts[torch.from_numpy(split.test)],
             directions=of_fold,
             matched=matched_directions(train, settings.matched, settings.seed + number),
-            sources=None if data.sources is None else data.sources[torch.from_numpy(split.test)],
             signs=np.where(data.codes[split.test] == 1, 1.0, -1.0),
             difference=mean_differences(train, train_labels[:1])[0],
             X=X[split.test],
@@ -204,7 +197,6 @@ class _Fold:
     responder: Responder
     directions: DirectionSet
     matched: DirectionSet
-    sources: TokenBatch | None
     signs: Floats
     difference: Floats
     X: Floats
@@ -353,13 +345,11 @@ class _Test:
         """Return the effect of erasure: of the direction, on permuted labels, of matched ones."""
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         by_matched = self._signed(lambda fold: fold.responder.erased(fold.matched))
-        verdict = silence(
-            self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
-        )
         before = class_gap_of_many(self.base[:, None], self.codes)
         with np.errstate(divide="ignore", invalid="ignore"):
             null = 1 - class_gap_of_many(erased[:, 1:], self.codes) / before
             matched = 1 - class_gap_of_many(by_matched, self.codes) / before
+        verdict = silence(self.base, erased[:, 0], null, self.without, self.codes, self.resamples)
         return verdict, null, matched
 
     def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
@@ -368,22 +358,20 @@ class _Test:
         The recoveries by directions on permuted labels, and by matched ones, are returned with it.
         """
 
-        def all_folds(scores: Callable[[_Fold, TokenBatch], Floats]) -> Floats:
-            """Return the scores of all folds, given those of a fold and its counterfactuals."""
-            parts = [scores(fold, fold.sources) for fold in self.folds if fold.sources is not None]
-            return np.concatenate(parts)
+        def change(scores: Callable[[_Fold], Floats]) -> Floats:
+            """Return the change of the measure from the base texts."""
+            of_folds = np.concatenate([scores(fold) for fold in self.folds])
+            return of_folds - base.reshape(-1, *[1] * (of_folds.ndim - 1))
 
         base = np.concatenate([fold.responder.base() for fold in self.folds])
-        # Changes from the base texts, by exchange of everything, of the vector, along directions.
-        source = all_folds(lambda fold, other: fold.responder.of_sources(other)) - base
-        whole = all_folds(lambda fold, other: fold.responder.exchanged(other)) - base
-        swapped = all_folds(lambda fold, other: fold.responder.swapped(fold.directions, other))
-        by_matched = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
-        swapped, by_matched = swapped - base[:, None], by_matched - base[:, None]
-        observed, drawn = swapped[:, 0], swapped[:, 1:]
-        verdict = ratio_effect(observed, drawn, whole, source, self.resamples, self.size)
+        # By exchange of everything, of the vector, and along directions.
+        source = change(lambda fold: fold.responder.of_sources())
+        whole = change(lambda fold: fold.responder.exchanged())
+        swapped = change(lambda fold: fold.responder.swapped(fold.directions))
+        by_matched = change(lambda fold: fold.responder.swapped(fold.matched))
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = drawn.sum(0) / source.sum(), by_matched.sum(0) / source.sum()
+            null, matched = swapped[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
+        verdict = ratio_effect(swapped[:, 0], null, whole, source, self.resamples, self.size)
         return verdict, null, matched
 
 

@@ -235,8 +235,8 @@ def silence(
     Args:
         base: measure of each test row towards class 1, (n_rows,).
         erased: the same after erasure, (n_rows,).
-        null: the same after erasure of each direction on permuted labels, (n_rows, draws).
-        whole: the same after the whole vector is replaced by its mean, (n_rows,).
+        null: share that erasure of each direction on permuted labels removes, (draws,).
+        whole: measure after the whole vector is replaced by its mean, (n_rows,).
         codes: labels 0 and 1, (n_rows,).
         resamples: jackknife resamples of the rows.
     """
@@ -246,9 +246,8 @@ def silence(
         return CausalVerdict(unit="share", reason=reason)
     removed = 1 - class_gap(erased, codes, resamples) / before
     by_whole = 1 - class_gap(whole, codes, resamples) / before
-    permuted = 1 - class_gap_of_many(null, codes) / before[0]
     size = float(np.abs(base).max() / abs(before[0]))
-    return direction_effect(removed, permuted, by_whole, resamples, "share", size)
+    return direction_effect(removed, null, by_whole, resamples, "share", size)
 
 
 def ratio_effect(
@@ -265,8 +264,8 @@ def ratio_effect(
 
     Args:
         rows: change of the measure of each test row, (n_rows,).
-        null: the same for each direction on permuted labels, (n_rows, draws).
-        whole: the same for the whole vector, (n_rows,).
+        null: recovery by each direction on permuted labels, (draws,).
+        whole: the same as `rows` for the whole vector, (n_rows,).
         denominators: change of the measure from base to source, (n_rows,).
         resamples: jackknife resamples of the rows.
         size: largest absolute measure, by which rounding errors are recognised.
@@ -277,9 +276,8 @@ def ratio_effect(
         return CausalVerdict(unit="recovery", reason=reason)
     recovery = mean_of_rows(rows, resamples) / denominator
     by_whole = mean_of_rows(whole, resamples) / denominator
-    permuted = null.sum(axis=0) / denominators.sum()
     relative_size = size / abs(float(denominator[0]))
-    return direction_effect(recovery, permuted, by_whole, resamples, "recovery", relative_size)
+    return direction_effect(recovery, null, by_whole, resamples, "recovery", relative_size)
 
 
 def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:

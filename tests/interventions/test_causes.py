@@ -300,7 +300,7 @@ BATCH, SOURCES = pairs(lengths=[5, 3, 8, 4])
 
 
 def responder_of(model, site, at):
-    return Responder(model, BATCH, site, at, measure_of(n=4))
+    return Responder(model, BATCH, site, at, measure_of(n=4), sources=SOURCES)
 
 
 def directions_at(width, n=3):
@@ -328,7 +328,7 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
     responder = responder_of(model, site, at)
     directions = directions_at(responder.features().shape[1])
     steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)
-    swapped = responder.swapped(directions, SOURCES)
+    swapped = responder.swapped(directions)
     _, cache = model.run_with_cache(SOURCES, [site.site])
     other = cache[site.site]
     other = (other if site.head is None else other[:, :, site.head]).double()
@@ -345,12 +345,12 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
         for found, values in ((erased, mean), (swapped, other)):
             close(found[:, n], whole_pass(responder, edits.Edit(moved, values, at)))
     close(responder.without(directions.mean), whole_pass(responder, edits.replace(mean, at)))
-    close(responder.exchanged(SOURCES), whole_pass(responder, edits.replace(other, at)))
+    close(responder.exchanged(), whole_pass(responder, edits.replace(other, at)))
 
 
 def test_base_and_sources_are_plain_passes(model):
     responder = responder_of(model, SITES[0], AT)
-    for found, batch in ((responder.base(), BATCH), (responder.of_sources(SOURCES), SOURCES)):
+    for found, batch in ((responder.base(), BATCH), (responder.of_sources(), SOURCES)):
         close(found, differences(model(batch), batch, responder.measure))
 
 

@@ -98,11 +98,11 @@ def test_silence_is_the_share_of_the_gap_that_erasure_removes_and_needs_a_gap():
     codes, noise = np.tile([0, 1], 20), np.random.default_rng(0).normal(size=40)
     resamples = resamples_of(np.repeat(np.arange(20), 2))
     base = np.where(codes == 1, 3.0, -1.0) + noise * 0.1
-    found = silence(base, 0.25 * base, 0.9 * base[:, None], 0 * base, codes, resamples)
+    found = silence(base, 0.25 * base, np.array([0.1]), 0 * base, codes, resamples)
     assert (found.effect, found.whole) == (pytest.approx(0.75), pytest.approx(1.0))
     assert found.p == 0.5
     assert not found.exceeds_whole
-    found = silence(noise, noise, noise[:, None], noise, codes, resamples_of(np.arange(40)))
+    found = silence(noise, noise, np.zeros(1), noise, codes, resamples_of(np.arange(40)))
     assert np.isnan(found.effect)
     assert "does not differ" in found.reason
 
