@@ -328,8 +328,12 @@ class Responder:
 
         u is the direction, and s the standard deviation of the projection on it.
         """
-        doses = directions.spread[:, None] * np.asarray(by)
-        return self._joined(lambda part: part._along(directions, doses[None]))
+
+        def scores(part: Responder) -> Floats:
+            doses = part._tensor(directions.spread[:, None] * np.asarray(by))
+            return part._along(directions, doses.expand(*part._value.shape[:-1], *doses.shape))
+
+        return self._joined(scores)
 
     def erased(self, directions: DirectionSet) -> Floats:
         """Return the measure after erasing each direction, (n_texts, n_directions)."""
@@ -395,11 +399,8 @@ class Responder:
 
     def _whole(self, change: Tensor) -> Floats:
         """Return the measure after a change of the site's value."""
-        rows, change = self._everything, self.entry.in_stream(change)
-        if self.at is None:
-            final = self._kept.shifted(self.entry, lambda passes: change[passes], rows)
-        else:
-            final = self._kept.shifted_at(self.entry, change, rows, self.at)
+        rows, shift = self._everything, self.entry.in_stream(change)
+        final = self._kept.shifted(self.entry, lambda passes: shift[passes], rows, self.at)
         return self._score(final, rows)
 
     def _moved(self, directions: DirectionSet, change: Tensor) -> Floats:
@@ -409,59 +410,47 @@ class Responder:
         [n_texts pos n_features]; the measure has shape (n_texts, n_directions).
         """
         coefficients = change @ self._tensor(directions.reading).T
-        if self.at is not None:
-            return self._along(directions, coefficients.cpu().numpy()[..., None])[..., 0]
-        images, scores = self._images(directions), np.empty((len(change), len(directions)))
-        for block in self._blocks(images):
-            scores[:, block] = self._everywhere(coefficients[..., block], images[block])
-        return scores
+        return self._along(directions, coefficients[..., None])[..., 0]
 
-    def _along(self, directions: DirectionSet, doses: Floats) -> Floats:
-        """Return the measure after adding doses of each direction at all edited positions.
+    def _along(self, directions: DirectionSet, doses: Tensor) -> Floats:
+        """Return the measure after adding doses of each direction.
 
-        It has shape (n_texts, n_directions, n_doses), and so have the doses, or a first axis of
-        length 1 for the same doses in all texts.
+        The doses have shape [n_texts n_directions n_doses] or, if all positions are edited,
+        [n_texts pos n_directions n_doses]; the measure has shape (n_texts, n_directions, n_doses).
         """
-        images, n, n_doses = self._images(directions), len(self.batch), doses.shape[2]
-        doses = np.broadcast_to(doses, (n, *doses.shape[1:]))
-        scores = np.empty(doses.shape)
-        for block in self._blocks(images, n_doses):
-            of_block, vectors = self._tensor(doses[:, block].copy()), images[block]
+        # The change of the residual stream along each direction, [n_directions d_model].
+        images = self.entry.in_stream(self._tensor(directions.unit))
+        n, n_doses, (n_directions, width) = len(doses), doses.shape[-1], images.shape
+        size = max(1, _CHANGE_BYTES // (4 * n * n_doses * width))
+        scores = np.empty((n, n_directions, n_doses))
+        for block in np.array_split(np.arange(n_directions), math.ceil(n_directions / size)):
+            of_block, vectors = doses[..., block, :], images[block]
             if self.at is None:
-                n_columns = self._value.shape[1]
                 for dose in range(n_doses):
-                    everywhere = of_block[..., dose][:, None].expand(n, n_columns, len(block))
-                    scores[:, block, dose] = self._everywhere(everywhere, vectors)
-                continue
-            # One pass for each text, direction and dose, in this order of axes, the last fastest.
-            change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
-            rows = self._everything.repeat_interleave(len(block) * n_doses)
-            changes = change.flatten(0, 2)
-            final = self._kept.shifted_at(self.entry, changes, rows, self.at[rows])
-            scores[:, block] = self._score(final, rows).reshape(of_block.shape)
+                    scores[:, block, dose] = self._shifted(of_block[..., dose], vectors)
+            else:  # the doses of a direction follow one another
+                vectors = vectors.repeat_interleave(n_doses, 0)
+                found = self._shifted(of_block.flatten(1), vectors)
+                scores[:, block] = found.reshape(n, -1, n_doses)
         return scores
 
-    def _blocks(self, images: Tensor, n_doses: int = 1) -> list[Codes]:
-        """Return the numbers of the directions of each block of passes."""
-        size = max(1, _CHANGE_BYTES // (4 * len(self.batch) * n_doses * images.shape[1]))
-        return np.array_split(np.arange(len(images)), math.ceil(len(images) / size))
+    def _shifted(self, coefficients: Tensor, vectors: Tensor) -> Floats:
+        """Return scores (n_texts, n_vectors) after adding multiples of vectors [n_vectors d_model].
 
-    def _everywhere(self, coefficients: Tensor, vectors: Tensor) -> Floats:
-        """Return scores (n_texts, n_directions) for coefficients [n_texts pos n_directions]."""
-        n, _, n_directions = coefficients.shape
-        # One pass for each text and direction: all directions of a text, then the next text.
-        rows = self._everything.repeat_interleave(n_directions)
-        direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
+        The coefficients have shape [n_texts n_vectors] or, if all positions are edited,
+        [n_texts pos n_vectors].
+        """
+        n, n_vectors = len(coefficients), len(vectors)
+        # One pass for each text and vector: all vectors of a text, then the next text.
+        rows = self._everything.repeat_interleave(n_vectors)
+        vector_of_pass = torch.arange(n_vectors, device=rows.device).repeat(n)
 
         def change(passes: Tensor) -> Tensor:
-            """Return the changes [n_passes pos d_model] of passes with these numbers."""
-            directions = direction_of_pass[passes]
-            by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
-            return by_position[..., None] * vectors[directions][:, None]
+            """Return the changes [n_passes (pos) d_model] of passes with these numbers."""
+            added, numbers = vectors[vector_of_pass[passes]], vector_of_pass[passes]
+            by = coefficients[rows[passes], ..., numbers]  # [n_passes] or [n_passes pos]
+            return by[..., None] * (added if self.at is not None else added[:, None])
 
-        final = self._kept.shifted(self.entry, change, rows)
-        return self._score(final, rows).reshape(n, n_directions)
-
-    def _images(self, directions: DirectionSet) -> Tensor:
-        """Return the change of the residual stream along each direction, [n_directions d_model]."""
-        return self.entry.in_stream(self._tensor(directions.unit))
+        columns = None if self.at is None else self.at[rows]
+        final = self._kept.shifted(self.entry, change, rows, columns)
+        return self._score(final, rows).reshape(n, n_vectors)

@@ -354,8 +354,8 @@ def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
     columns = [runs.columns for runs in grid if runs.columns is not None]
     if columns:
         places = zip([runs.texts for runs in grid], columns, strict=True)
-        changes = [change(which, *place) for which, place in enumerate(places)]
-        return base.shifted_at(entries[0], torch.cat(changes), texts, torch.cat(columns))
+        changes = torch.cat([change(which, *place) for which, place in enumerate(places)])
+        return base.shifted(entries[0], lambda passes: changes[passes], texts, torch.cat(columns))
     n_texts = len(base.batch)
 
     def changes_of(passes: Tensor) -> Tensor:
