@@ -10,7 +10,7 @@ Each fold's directions are fitted on its training rows and act on its test rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -176,7 +176,6 @@ def causal_test(
             responder=texts[torch.from_numpy(split.test)],
             directions=of_fold,
             matched=matched_directions(train, settings.matched, settings.seed + number),
-            signs=np.where(data.codes[split.test] == 1, 1.0, -1.0),
             difference=mean_differences(train, train_labels[:1])[0],
             X=X[split.test],
             train=train,
@@ -189,15 +188,13 @@ def causal_test(
 class _Fold:
     """Test rows of one fold with the directions that act on them.
 
-    `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
-    rows, `train` (n_train, n_features) those of the training rows, with the difference of their
-    class means (n_features,).
+    `X` (n_test, n_features) are the test rows, `train` (n_train, n_features) the training rows,
+    with the difference of their class means (n_features,).
     """
 
     responder: Responder
     directions: DirectionSet
     matched: DirectionSet
-    signs: Floats
     difference: Floats
     X: Floats
     train: Floats
@@ -217,13 +214,10 @@ class _Test:
         directions = [fold.directions for fold in self.folds]
         limit = dose_limit(directions, [fold.train for fold in self.folds])
         by = allowed_doses(limit, self.settings.by)
-        base = self.base[:, None, None]
         # Shape (n_test, n_directions, n_doses); of `changes` the observed direction is the first.
+        base = self.base[:, None, None]
         changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
         by_matched = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
-        slope = slopes(changes, by)[:, 0]
-        null = {"steers": slopes(changes[:, 1:], by).mean(axis=0)}
-        matched = {"steers": slopes(by_matched, by).mean(axis=0)}
         # The whole vector's effect per standard deviation: the difference between the classes that
         # the site carries, over the distance of the class means along the direction; 0 without one.
         carried = class_gap(self.base - self.without, self.codes, self.resamples)
@@ -236,10 +230,12 @@ class _Test:
                 shares.append(kernel_share(unit, matrix.detach().double().cpu().numpy()))
         distance = np.average(distances, weights=[len(fold.X) for fold in self.folds])
         whole = carried / distance if distance else np.zeros_like(carried)
+        slope = slopes(changes, by)
         steers = direction_effect(
-            mean_of_rows(slope, self.resamples), null["steers"], whole,
+            mean_of_rows(slope[:, 0], self.resamples), slope[:, 1:].mean(axis=0), whole,
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
+        steers = replace(steers, matched=slopes(by_matched, by).mean(axis=0))
         losses = self._losses((min(by), max(by)))
         doses = []
         for number, dose in enumerate(by):
@@ -254,20 +250,14 @@ class _Test:
                 loss = losses[dose]
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
-        silences, null["silences"], matched["silences"] = self._silencing()
-        swap = None
-        if self.data.sources is not None:
-            swap, null["swap"], matched["swap"] = self._swapping()
-        detects = self._detection()
+        found = {"detects": self._detection(), "steers": steers, "silences": self._silencing()}
         return CauseResult(
-            verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
-            swap=swap,
+            verdicts=verdicts(found),
+            swap=None if self.data.sources is None else self._swapping(),
             doses=tuple(doses),
             dose_limit=limit,
-            wrong_way=float(np.mean(slope < 0)),
+            wrong_way=float(np.mean(slope[:, 0] < 0)),
             kernel_share=max(shares, default=float("nan")),
-            null=null,
-            matched=matched,
             unit=self.data.measure.unit,
             n=len(self.codes),
             groups=self.resamples.n_groups,
@@ -301,17 +291,14 @@ class _Test:
         """Largest absolute measure, by which rounding errors are recognised."""
         return float(np.abs(self.base).max())
 
-    def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
-        """Return scores (n_test, ...) towards class 1, over all folds.
+    def _of_rows(self, scores: Callable[[_Fold], Floats]) -> Floats:
+        """Return scores (n_test, ...), over all folds."""
+        return np.concatenate([scores(fold) for fold in self.folds])
 
-        The given scores are towards the label of each row.
-        """
-        parts = []
-        for fold in self.folds:
-            of_rows = scores(fold)
-            signs = np.expand_dims(fold.signs, tuple(range(1, of_rows.ndim)))  # (n_test, 1, ...)
-            parts.append(of_rows * signs)
-        return np.concatenate(parts)
+    def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
+        """Return scores (n_test, ...) towards class 1; the given ones are towards each label."""
+        of_rows: Floats = (self._of_rows(scores).T * np.where(self.codes == 1, 1.0, -1.0)).T
+        return of_rows
 
     def _losses(self, doses: Sequence[float]) -> dict[float, Interval]:
         """Return the change of the loss on other texts at some doses; empty without such texts.
@@ -321,28 +308,28 @@ class _Test:
         if self.data.other is None:
             return {}
         first = self.folds[0]
-        unit = first.directions.unit[0] * first.directions.spread[0]
-        model, other = first.responder.model, self.data.other
-        losses = losses_under_steering(
-            model, other, self.selection, [dose * unit for dose in doses]
-        )
+        vector = first.directions.unit[0] * first.directions.spread[0]
+        vectors = [dose * vector for dose in doses]
+        model = first.responder.model
+        losses = losses_under_steering(model, self.data.other, self.selection, vectors)
         return dict(zip(doses, losses, strict=True))
 
     def _detection(self) -> CausalVerdict:
         """Return how well projections on the direction rank the labels of the test rows."""
-        projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
-                     for fold in self.folds]  # fmt: skip
-        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(rows) for rows in projected])
+        projections = self._of_rows(
+            lambda fold: (fold.X - fold.directions.mean) @ fold.directions.reading[0]
+        )
+        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(fold.X) for fold in self.folds])
         groups = self.data.groups[self.data.test]
         # Draws need no forward passes here, so that there are at least 999 of them.
         return detection(
-            np.concatenate(projected), self.codes, groups, fold_of_row,
+            projections, self.codes, groups, fold_of_row,
             draws=max(self.settings.draws, 999), seed=self.settings.seed,
             widening=self.resamples.widening,
         )  # fmt: skip
 
-    def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
-        """Return the effect of erasure: of the direction, on permuted labels, of matched ones."""
+    def _silencing(self) -> CausalVerdict:
+        """Return the share of the class difference that erasure of the direction removes."""
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         by_matched = self._signed(lambda fold: fold.responder.erased(fold.matched))
         before = class_gap_of_many(self.base[:, None], self.codes)
@@ -350,29 +337,22 @@ class _Test:
             null = 1 - class_gap_of_many(erased[:, 1:], self.codes) / before
             matched = 1 - class_gap_of_many(by_matched, self.codes) / before
         verdict = silence(self.base, erased[:, 0], null, self.without, self.codes, self.resamples)
-        return verdict, null, matched
+        return replace(verdict, matched=matched)
 
-    def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
-        """Return the recovery by exchange along the direction, for the answer of the base text.
-
-        The recoveries by directions on permuted labels, and by matched ones, are returned with it.
-        """
-
-        def change(scores: Callable[[_Fold], Floats]) -> Floats:
-            """Return the change of the measure from the base texts."""
-            of_folds = np.concatenate([scores(fold) for fold in self.folds])
-            return of_folds - base.reshape(-1, *[1] * (of_folds.ndim - 1))
-
-        base = np.concatenate([fold.responder.base() for fold in self.folds])
-        # By exchange of everything, of the vector, and along directions.
-        source = change(lambda fold: fold.responder.of_sources())
-        whole = change(lambda fold: fold.responder.exchanged())
-        swapped = change(lambda fold: fold.responder.swapped(fold.directions))
-        by_matched = change(lambda fold: fold.responder.swapped(fold.matched))
+    def _swapping(self) -> CausalVerdict:
+        """Return the recovery by exchange along the direction, for the answer of the base text."""
+        base = self._of_rows(lambda fold: fold.responder.base())
+        # Changes from the base texts, by exchange of everything, of the vector, along directions.
+        source = self._of_rows(lambda fold: fold.responder.of_sources()) - base
+        whole = self._of_rows(lambda fold: fold.responder.exchanged()) - base
+        along = self._of_rows(lambda fold: fold.responder.swapped(fold.directions)) - base[:, None]
+        by_matched = (
+            self._of_rows(lambda fold: fold.responder.swapped(fold.matched)) - base[:, None]
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = swapped[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
-        verdict = ratio_effect(swapped[:, 0], null, whole, source, self.resamples, self.size)
-        return verdict, null, matched
+            null, matched = along[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
+        verdict = ratio_effect(along[:, 0], null, whole, source, self.resamples, self.size)
+        return replace(verdict, matched=matched)
 
 
 _OTHERS_AT_ONCE = 16  # texts in one pass

@@ -111,7 +111,7 @@ def test_fitted_directions_are_used_where_the_label_is_read(network, method):
     settings = replace(SETTINGS, along=method)
     result = causal_test(network, DATA, PRE, settings)
     assert answers(result) == USED
-    assert len(result.null["steers"]) == 99
+    assert len(result.verdict("steers").null) == 99
     elsewhere = causal_test(network, data_of(2), PRE, settings)
     assert answers(elsewhere) == UNUSED
 
@@ -145,12 +145,16 @@ def test_edits_of_all_positions_reach_the_one_that_is_used(network):
 
 def test_the_best_of_several_positions_is_adjusted(network):
     results = [causal_test(network, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
-    null = {name: np.stack([one.null[name] for one in results]) for name in ("steers", "swap")}
-    p = best_p_values(np.array([one.verdict("steers").effect for one in results]), null["steers"])
+    steers, swaps = ([one.verdict("steers") for one in results], [one.swap for one in results])
+
+    def best(verdicts):
+        effects = np.array([one.effect for one in verdicts])
+        return best_p_values(effects, np.stack([one.null for one in verdicts]))
+
+    p = best(steers)
     assert p[0] == 0.01
     assert (p[1:] > 0.05).all()
-    p = best_p_values(np.array([one.swap.effect for one in results]), null["swap"])
-    assert (p >= [one.swap.p for one in results]).all()
+    assert (best(swaps) >= [one.p for one in swaps]).all()
 
 
 def test_the_effect_of_a_head_and_its_kernel(network):

@@ -334,19 +334,15 @@ class VerdictStep:
         result = causal_test(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
-        swaps = [] if result.swap is None else [result.swap]
         rows = []
-        for verdict in [*result.verdicts, *swaps]:
+        for verdict in filter(None, [*result.verdicts, result.swap]):
             row = asdict(verdict) | facts | {"reason": why_undecided(verdict)}
             row["wrong_way"] = result.wrong_way if verdict.question == "steers" else None
-            for name, effects in (("null", result.null), ("matched", result.matched)):
-                # The question `detects` has no null distribution: both of its ends are NaN.
-                ends = band_of_draws(effects.get(verdict.question, np.zeros(0)))
-                row[f"{name}_low"], row[f"{name}_high"] = ends
+            row["null_low"], row["null_high"] = band_of_draws(verdict.null)
+            row["matched_low"], row["matched_high"] = band_of_draws(row.pop("matched"))
             rows.append(row)
         found = {
             "verdicts": rows,
-            "null": result.null,
             "doses": list(result.doses),
             "dose_limit": result.dose_limit,
             "unit": result.unit,
@@ -374,20 +370,18 @@ class VerdictStep:
 
         The parts are in the order of `selected`.
         """
-        best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
-        # Each question is tested at all sites together.
+        # Each question with a null distribution is tested at all sites together.
         for question in ("steers", "silences", "swap"):
-            # Number of the site, its effect and its null distribution, where the effect is defined.
-            tested = []
-            for number, (_, of_site) in enumerate(found):
-                for row in of_site["verdicts"]:
-                    if row["question"] == question and row["effect"] is not None:
-                        tested.append((number, row["effect"], _floats(of_site["null"][question])))
+            every = [row for _, of_site in found for row in of_site["verdicts"]]
+            tested = [
+                row for row in every if row["question"] == question and row["effect"] is not None
+            ]
             if tested:
-                numbers, effects, null = zip(*tested, strict=True)
-                adjusted = best_p_values(np.array(effects), np.stack(null)).tolist()
-                best |= {(number, question): p for number, p in zip(numbers, adjusted, strict=True)}
-        for number, (selection, (_, of_site)) in enumerate(zip(self.selected, found, strict=True)):
+                effects = np.array([row["effect"] for row in tested])
+                null = np.stack([_floats(row["null"]) for row in tested])
+                for row, p in zip(tested, best_p_values(effects, null).tolist(), strict=True):
+                    row["p_best"] = p
+        for selection, (_, of_site) in zip(self.selected, found, strict=True):
             method = {"at": self.at, "along": self.along}
             place = method | {
                 "site": selection.site,
@@ -395,8 +389,7 @@ class VerdictStep:
                 "head": selection.head,
             }
             for row in of_site["verdicts"]:
-                p_best = best.get((number, row["question"]))
-                yield "verdicts", place | row | {"p_best": p_best}
+                yield "verdicts", place | row
             for row in of_site["doses"]:
                 yield "doses", place | row | {"unit": of_site["unit"]}
             for row in of_site.get("downstream", []):
