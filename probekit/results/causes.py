@@ -211,11 +211,6 @@ TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
 )
 
 
-def has_causes(run_dir: Path) -> bool:
-    """Return whether a run has interventions."""
-    return (run_dir / FOLDER / RECORD).exists()
-
-
 @dataclass(frozen=True, eq=False)
 class CauseTables:
     """Record and tables of the interventions of a run; a table without a file has no rows.
@@ -277,3 +272,12 @@ def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
             raise_if(table[name] == "", table[name], path, "Give the name of a site.")
             check_layers(table[name], path)
     return table
+
+
+def open_causes(run_dir: Path) -> CauseTables | None:
+    """Return the interventions of a run; None without interventions.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return CauseTables.open(run_dir) if (run_dir / FOLDER / RECORD).exists() else None

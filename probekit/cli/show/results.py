@@ -31,7 +31,7 @@ from probekit.report.sentences.tables import (
     site_rows,
 )
 from probekit.report.texts import line_label
-from probekit.results.causes import CauseTables, has_causes
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
 from probekit.results.site_results import NESTED_SITE
@@ -94,7 +94,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         echo(f"{'; '.join(legend)}.")
-    echo("\n" + "\n".join(cause_words.run_answers(cause_words.open_causes(result.folder), record)))
+    echo("\n" + "\n".join(cause_words.run_answers(open_causes(result.folder), record)))
     compared = comparison_table(v, record.control)
     if compared:
         echo()
@@ -235,5 +235,6 @@ def _words(cell: Cell | str, between: str = " ") -> str:
 
 def show_causes_of(result: RunResult) -> None:
     """Print the interventions of a run, if it has any."""
-    if has_causes(result.folder):
-        show_causes(CauseTables.open(result.folder))
+    tables = open_causes(result.folder)
+    if tables is not None:
+        show_causes(tables)

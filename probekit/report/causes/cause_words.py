@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,9 +14,9 @@ from probekit.report.figures.views import position_words
 from probekit.report.pages.page import Pairs
 from probekit.report.pages.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import answer, p_words, sources_sentence
-from probekit.report.texts import capitalised, line_label, token_label
+from probekit.report.texts import capitalised, token_label
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
-from probekit.results.causes import TABLES, CausesRecord, CauseTables, has_causes
+from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.record import RunRecord
 
 SMALL_EFFECT = 0.1  # below it, numbers have three decimals
@@ -89,42 +87,6 @@ def position_label(position: int, record: CausesRecord) -> str:
     if position >= len(record.tokens):
         return f"position {position}"
     return f"position {position} ({token_label(record.tokens[position])})"
-
-
-def legible(tables: CauseTables) -> CauseTables:
-    """Return the tables with their texts as single lines of visible characters.
-
-    An invisible one, such as a direction mark, would reverse the sentence that contains it. The
-    model, the tokens and names from fixed lists are unchanged.
-    """
-    facts = tables.record.model_dump(mode="json")
-    shown = {}
-    for name, columns in TABLES.items():
-        table = getattr(tables, name)
-        texts = [column.name for column in columns if column.type == "text" and not column.allowed]
-        shown[name] = table.assign(**{text: table[text].map(line_label) for text in texts})
-    record = CausesRecord.model_validate(
-        _in_lines(facts) | {"model": facts["model"], "tokens": facts["tokens"]}
-    )
-    return replace(tables, record=record, **shown)
-
-
-def _in_lines(value: Any) -> Any:
-    """Return a value of JSON with its texts as single lines of visible characters."""
-    if isinstance(value, dict):
-        return {line_label(key): _in_lines(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_in_lines(one) for one in value]
-    return line_label(value) if isinstance(value, str) else value
-
-
-def open_causes(run_dir: Path) -> CauseTables | None:
-    """Return the interventions of a run as pages show them; None without interventions.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
-    return legible(CauseTables.open(run_dir)) if has_causes(run_dir) else None
 
 
 def run_answers(causes: CauseTables | None, record: RunRecord) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
-from probekit.report.causes.cause_words import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.page import FigurePart, figure_json, render
 from probekit.report.pages.parts import result_parts
@@ -22,7 +22,7 @@ from probekit.report.pages.table import ResultTable
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.report.texts import MachinePaths
-from probekit.results.causes import CauseTables
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
 from probekit.results.study import STUDY_RECORD, StudyResult

@@ -33,7 +33,7 @@ from probekit.report.pages.table import Cell, ResultTable
 from probekit.report.sentences.answer import p_words
 from probekit.report.texts import capitalised, class_label, model_title
 from probekit.results.cause_verdict import RECOVERY, EditSet
-from probekit.results.causes import FOLDER, TABLES, CauseTables
+from probekit.results.causes import FOLDER, TABLES, CauseTables, open_causes
 from probekit.results.record import reading_run_file
 from probekit.results.table import only
 
@@ -85,7 +85,7 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = cause_words.legible(CauseTables.open(run_dir))
+    tables = CauseTables.open(run_dir)
     record = tables.record
     shown, folded = cause_items(tables)
     sections: list[page.Item] = [page.Group("causes", shown)]
@@ -194,7 +194,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    tables = cause_words.open_causes(run_dir)
+    tables = open_causes(run_dir)
     return [] if tables is None else cause_parts(tables, layers)
 
 

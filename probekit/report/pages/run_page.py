@@ -21,7 +21,7 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.cause_words import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.pages import page, parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
 from probekit.report.pages.table import Cell, ResultTable
@@ -38,6 +38,7 @@ from probekit.report.sentences.tables import (
     site_tables,
 )
 from probekit.report.texts import MachinePaths, class_label
+from probekit.results.causes import open_causes
 from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt

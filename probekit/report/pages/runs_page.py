@@ -10,7 +10,7 @@ import pandas as pd
 
 from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
-from probekit.report.causes.cause_words import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.levels import NULL_BAND
 from probekit.report.figures.style import plotly_text
@@ -24,6 +24,7 @@ from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
 from probekit.report.texts import MachinePaths
+from probekit.results.causes import open_causes
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.selection import measured_metrics, ranked_rows
