@@ -84,11 +84,6 @@ class EditSet:
         return RECOVERY if self.shown == RECOVERY else f"change of {measure_title(self.measure)}"
 
     @property
-    def axis(self) -> str:
-        """Title of the vertical axis."""
-        return RECOVERY if self.shown == RECOVERY else f"{self.title} ({self.unit})"
-
-    @property
     def of_heads(self) -> pd.DataFrame:
         """The rows of single attention heads."""
         return self.rows[self.rows["head"].notna()]

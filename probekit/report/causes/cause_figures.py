@@ -89,13 +89,13 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
     axis = axis_labels(rows, layers)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(zero_line(layer_ends(axis)))
-    points_of = {str(name): points for name, points in rows.groupby("line", sort=False)}
     # The residual stream is first, so that its colour does not depend on the other lines.
-    lines = sorted(points_of, key=lambda name: name != STREAM)
-    for number, name in enumerate(lines):
-        points = points_of[name]
+    lines = sorted(rows.groupby("line", sort=False), key=lambda line: line[0] != STREAM)
+    for number, (name, points) in enumerate(lines):
         hover = [edit_hover(edits, row) for _, row in points.iterrows()]
-        line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
+        line = layer_curve.scatter(
+            points["depth"], points["value"], _LINE, number, str(name), hover
+        )
         if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
         else:
@@ -107,7 +107,8 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends(bounds)
     space = 0.04 * (high - low) or 0.05  # if both ends are equal
-    figure.update_yaxes(title_text=edits.axis, range=[low - space, high + space])
+    title = edits.title if edits.shown == RECOVERY else f"{edits.title} ({edits.unit})"
+    figure.update_yaxes(title_text=title, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     return figure
 
