@@ -301,18 +301,34 @@ class _Test:
         return of_rows
 
     def _losses(self, doses: Sequence[float]) -> dict[float, Interval]:
-        """Return the change of the loss on other texts at some doses; empty without such texts.
+        """Return the change of the loss on other texts at some doses, in nats per token.
 
-        The direction is that of the first fold.
+        The dose is added at all positions, along the direction of the first fold; intervals are
+        those over texts. The result is empty without such texts.
         """
-        if self.data.other is None:
+        other, first = self.data.other, self.folds[0]
+        if other is None:
             return {}
-        first = self.folds[0]
-        vector = first.directions.unit[0] * first.directions.spread[0]
-        vectors = [dose * vector for dose in doses]
-        model = first.responder.model
-        losses = losses_under_steering(model, self.data.other, self.selection, vectors)
-        return dict(zip(doses, losses, strict=True))
+        model, vector = first.responder.model, first.directions.unit[0] * first.directions.spread[0]
+        # Of each dose: the changes summed over the tokens of a text, and the number of tokens.
+        changes: dict[float, list[Tensor]] = {dose: [] for dose in doses}
+        for rows in torch.split(torch.arange(len(other)), _OTHERS_AT_ONCE):
+            batch = other[rows].to(model.device)
+            targets = next_tokens(batch.ids, batch.mask)
+            counted = targets != NOT_COUNTED
+            with torch.no_grad():
+                plain = _losses(model(batch), targets)
+                for dose, of_dose in changes.items():
+                    edit = add(torch.from_numpy(dose * vector))
+                    logits = run_edited(model, batch, [(self.selection, edit)])
+                    change = torch.where(counted, _losses(logits, targets) - plain, 0.0)
+                    of_dose.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
+        resamples, found = resamples_of(np.arange(len(other))), {}
+        for dose, of_dose in changes.items():
+            sums, n_tokens = torch.cat(of_dose).cpu().numpy().T
+            means = mean_of_rows(sums, resamples) / mean_of_rows(n_tokens, resamples)
+            found[dose] = jackknife_interval(means, resamples)
+        return found
 
     def _detection(self) -> CausalVerdict:
         """Return how well projections on the direction rank the labels of the test rows."""
@@ -356,47 +372,6 @@ class _Test:
 
 
 _OTHERS_AT_ONCE = 16  # texts in one pass
-
-
-def losses_under_steering(
-    model: Network, texts: TokenBatch, selection: SiteSelection, vectors: Sequence[Floats]
-) -> list[Interval]:
-    """Return the change of the loss in nats per token by each vector, with its interval over texts.
-
-    Args:
-        model: the network.
-        texts: texts of at least two tokens.
-        selection: site, head or neuron that a vector is added to at all positions.
-        vectors: shape (n_features,) each.
-
-    >>> from probekit import GPT2, Tokenizer
-    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
-    >>> texts = tokenizer.batch(["The keys to the", "A child"], bos=False, side="right")
-    >>> site = SiteSelection("blocks.2.hook_resid_post")
-    >>> [loss.value for loss in losses_under_steering(model, texts, site, [np.zeros(256)])]
-    [0.0]
-    """
-    changes: list[list[Tensor]] = [[] for _ in vectors]
-    for rows in torch.split(torch.arange(len(texts)), _OTHERS_AT_ONCE):
-        batch = texts[rows].to(model.device)
-        targets = next_tokens(batch.ids, batch.mask)
-        counted = targets != NOT_COUNTED
-        with torch.no_grad():
-            plain = _losses(model(batch), targets)
-        for of_vector, vector in zip(changes, vectors, strict=True):
-            edit = add(torch.from_numpy(vector))
-            with torch.no_grad():
-                steered = _losses(run_edited(model, batch, [(selection, edit)]), targets)
-            change = torch.where(counted, steered - plain, 0.0)
-            of_vector.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
-    intervals = []
-    for of_vector in changes:
-        sums, n_tokens = torch.cat(of_vector).cpu().numpy().T
-        resamples = resamples_of(np.arange(len(sums)))
-        tokens_per_text = mean_of_rows(n_tokens, resamples)
-        means = mean_of_rows(sums, resamples) / tokens_per_text
-        intervals.append(jackknife_interval(means, resamples))
-    return intervals
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:

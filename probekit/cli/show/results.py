@@ -212,12 +212,11 @@ def _matrix(names: Sequence[str], rows: pd.DataFrame, columns: tuple[str, str, s
 def show_causes(tables: CauseTables) -> None:
     """Print details, the table of verdicts and doubts, such as texts that were left out."""
     echo(f"\n{cause_words.cause_detail(tables)}")
-    verdicts = [table for table, _ in cause_words.verdict_tables(tables.verdict.directions)]
-    if verdicts:
+    verdicts, _ = cause_words.verdict_table(tables.verdict.directions)
+    if verdicts.rows:
         echo()
-        columns = [replace(column, css="words") for column in verdicts[0].headings]
-        all_rows = [row for table in verdicts for row in table.rows]
-        rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in all_rows]
+        columns = [replace(column, css="words") for column in verdicts.headings]
+        rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in verdicts.rows]
         show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         echo(f"warning: {sentence}", err=True)

@@ -241,13 +241,13 @@ def _strongest_edits(tables: CauseTables) -> Iterator[str]:
     yield f"largest effect {among}: {row['place']}{token} ({quantity})"
 
 
-def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, Pairs]]:
-    """Return the verdicts on directions as a table and in words; of many, two such pairs.
+def verdict_table(directions: Sequence[Direction]) -> tuple[ResultTable, Pairs]:
+    """Return the verdicts on directions as a table and in words.
 
-    Of more than `MOST_ROWS` directions, the first pair has that many: those that are used come
-    first, then those with a larger `size`. A row has the site, the method and the edited tokens if
-    directions differ in them, and flags of the direction; then for each question the answer, the
-    effect with its interval, p, and a remark.
+    Of more than `MOST_ROWS` directions, those that are used come first, then those with a larger
+    `size`. A row has the site, the method and the edited tokens if directions differ in them, and
+    flags of the direction; then for each question the answer, the effect with its interval, p, and
+    a remark.
     """
     asked = {name for direction in directions for name in direction.asked}
     questions = [name for name in QUESTIONS if name in asked]
@@ -257,28 +257,21 @@ def verdict_tables(directions: Sequence[Direction]) -> list[tuple[ResultTable, P
         ordered.sort(key=lambda direction: (not direction.uses, -direction.size))
     columns = [Column("direction at", "site")]
     columns += [Column(name, "words", unit=_unit(directions, name)) for name in questions]
-    tables = []
-    for title, of_table in (
-        ("Verdicts on directions", ordered[:MOST_ROWS]),
-        ("Verdicts on the other directions", ordered[MOST_ROWS:]),
-    ):
-        rows, words = [], []
-        for direction in of_table:
-            # The name of a site, with underscores, keeps its spelling.
-            place = str(direction.row["place"])
-            site = place if "_" in place else capitalised(place)
-            details = (", ".join(DETAILS[direction.row[name]] for name in differing), "")
-            flags = [(remark, "remark") for remark in _remarks(direction)]
-            first = Cell(site, [details, *flags], hint=str(direction.row["site"]))
-            rows.append((first, *(_cell(direction.asked.get(name)) for name in questions)))
-            summaries = filter(None, (str(row["summary"]) for row in direction.asked.values()))
-            # The first summary in words, without the verdicts at its end, which the table contains.
-            if summary := next(summaries, "").partition(" Verdicts: ")[0]:
-                words.append((Cell(site, [details]), summary))
-        if of_table:
-            table = ResultTable(title, columns, rows, css="verdict-table")
-            tables.append((table, Pairs(words, css="summaries")))
-    return tables
+    rows, words = [], []
+    for direction in ordered:
+        # The name of a site, with underscores, keeps its spelling.
+        place = str(direction.row["place"])
+        site = place if "_" in place else capitalised(place)
+        details = (", ".join(DETAILS[direction.row[name]] for name in differing), "")
+        flags = [(remark, "remark") for remark in _remarks(direction)]
+        first = Cell(site, [details, *flags], hint=str(direction.row["site"]))
+        rows.append((first, *(_cell(direction.asked.get(name)) for name in questions)))
+        summaries = filter(None, (str(row["summary"]) for row in direction.asked.values()))
+        # The first summary in words, without the verdicts at its end, which the table contains.
+        if summary := next(summaries, "").partition(" Verdicts: ")[0]:
+            words.append((Cell(site, [details]), summary))
+    table = ResultTable("Verdicts on directions", columns, rows, css="verdict-table")
+    return table, Pairs(words, css="summaries")
 
 
 def _unit(directions: Sequence[Direction], name: str) -> str:

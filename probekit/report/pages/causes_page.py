@@ -159,21 +159,21 @@ def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     The words of a single direction are a paragraph, those of several are folded. Nothing is
     yielded without verdicts.
     """
-    tables_and_words = cause_words.verdict_tables(tables.verdict.directions)
-    if not tables_and_words:
+    table, words = cause_words.verdict_table(tables.verdict.directions)
+    shown, others = table.rows[: cause_words.MOST_ROWS], table.rows[cause_words.MOST_ROWS :]
+    if not shown:
         return
-    (table, words), *folded = tables_and_words
-    yield _unbroken(table)
-    is_single = len(table.rows) == 1
-    if is_single and words.rows:
+    yield _unbroken(replace(table, rows=shown))
+    if len(shown) == 1 and words.rows:
         yield page.Paragraph(str(words.rows[0][1]))
     yield page.Paragraph(page.unbroken(NOTE), "note")
-    for others, _ in folded:
-        n = len(others.rows)
+    if others:
+        n = len(others)
         title = "The other direction" if n == 1 else f"The other {n} directions"
-        yield page.Fold(title, [_unbroken(others)])
-    if not is_single and words.rows:
-        yield page.Fold("Verdicts in words", [words, *(more for _, more in folded)])
+        rest = replace(table, title="Verdicts on the other directions", rows=others)
+        yield page.Fold(title, [_unbroken(rest)])
+    if len(shown) > 1 and words.rows:
+        yield page.Fold("Verdicts in words", [words])
 
 
 def _unbroken(table: ResultTable) -> ResultTable:
