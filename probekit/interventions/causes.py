@@ -250,9 +250,9 @@ class _Test:
                 loss = losses[dose]
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
-        found = {"detects": self._detection(), "steers": steers, "silences": self._silencing()}
+        detects, silences = self._detection(), self._silencing()
         return CauseResult(
-            verdicts=verdicts(found),
+            verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
             swap=None if self.data.sources is None else self._swapping(),
             doses=tuple(doses),
             dose_limit=limit,

@@ -200,7 +200,7 @@ class CauseVerdict:
         if main:
             rows = main[0].rows
             rows = rows[rows["line"] != STREAM] if transition else rows
-            strongest = None if rows.empty else rows.loc[rows["value"].abs().idxmax()]
+            strongest = None if rows.empty else rows.iloc[int(np.argmax(rows["value"].abs()))]
         directions = [
             Direction(rows.iloc[0], {str(row["question"]): row for _, row in rows.iterrows()})
             for _, rows in named_sites(verdicts).groupby(list(DIRECTION), sort=False)
@@ -213,10 +213,11 @@ class CauseVerdict:
             if one.answer(use) == "undecided" and one.asked[use]["reason"]
         )
         patched = None
-        for edits in main if best is not None else ():
-            if edits.do == "patch" and edits.shown == RECOVERY and edits.at == best.row["at"]:
-                at_site = edits.rows[edits.rows["site"] == best.row["site"]]
-                patched = None if at_site.empty else at_site.iloc[0]
+        if best is not None:
+            for edits in main:
+                if edits.do == "patch" and edits.shown == RECOVERY and edits.at == best.row["at"]:
+                    at_site = edits.rows[edits.rows["site"] == best.row["site"]]
+                    patched = None if at_site.empty else at_site.iloc[0]
         most_frequent = [reason for reason, _ in reasons.most_common()]
         return cls(
             sets, measure, main, transition, strongest, directions, best, most_frequent, patched

@@ -136,7 +136,7 @@ def dose_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
     for (along, at), of_method in named_sites(defined).groupby(["along", "at"], sort=False):
         panels = of_method.groupby(["short_place", "site"], sort=False)
-        yield str(along), str(at), [(place, rows) for (place, _), rows in panels]
+        yield str(along), str(at), [(str(place), rows) for (place, _), rows in panels]
 
 
 def refit_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
