@@ -98,14 +98,14 @@ def edit_sets(effects: pd.DataFrame) -> Iterator[EditSet]:
     """
     kinds = ["do", "replacement", "measure", "unit"]
     defined = effects[np.isfinite(effects["effect"])]
-    for kind, edits in defined.groupby(kinds, sort=False):
+    for (do, replacement, measure, unit), edits in defined.groupby(kinds, sort=False):
         shown = RECOVERY if np.isfinite(edits[RECOVERY]).any() else EFFECT
         low, high = f"{shown}_low", f"{shown}_high"
         valued = edits.assign(value=edits[shown], ci_low=edits[low], ci_high=edits[high])
         rows = named_sites(valued).replace([math.inf, -math.inf], math.nan)
         rows = rows.dropna(subset="value").drop_duplicates(["line", "depth", "at", "position"])
         for at, of_at in rows.groupby("at", sort=False):
-            yield EditSet(*map(str, kind), str(at), shown, of_at, len(edits))
+            yield EditSet(do, replacement, measure, unit, str(at), shown, of_at, len(edits))
 
 
 @dataclass(frozen=True, eq=False)
