@@ -261,6 +261,19 @@ def ablated_by_hand(inputs):
     return torch.cat(found).mean().item()
 
 
+def test_a_mean_at_each_token_has_the_positions_of_the_longest_text_of_all_folds(tmp_path):
+    text = with_steps(f'do: ablate, with: mean, at: each, sites: "{HEAD}"')
+    path = write_experiment(tmp_path, text.replace("{test: 0.5}", "{folds: 2}"), n_rows=32)
+    rows = pd.read_csv(tmp_path / "nouns.csv")
+    is_longer = rows["group"] == rows["group"][0]  # of one fold
+    columns = ["text", "nearest_flipped"]
+    rows.loc[is_longer, columns] = "Today " + rows.loc[is_longer, columns]
+    rows.to_csv(tmp_path / "nouns.csv", index=False)
+    effects = intervene(path, out=tmp_path / "runs", progress=False).effects
+    assert effects["position"].tolist() == [*range(len(effects))]
+    assert (effects["n"].iloc[0], effects["n"].iloc[-1]) == (32, 4)
+
+
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "random_network", lambda *_: pytest.fail("built"))
     one = with_steps(f"{PATCH}, sites: {RESID}").replace("weights: 0", "weights: 1")
