@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.compare import compare, transfer
     from probekit.pipeline.experiment import plan, run_study
     from probekit.probes.kinds import registry
-    from probekit.report.causes import findings
+    from probekit.report.causes import cause_words
     from probekit.report.elements import texts
     from probekit.report.figures import figure_files
     from probekit.report.pages import losses, run_page, runs_page
@@ -226,7 +226,7 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     experiment = loader.load_experiment(file, overrides)
     with watching() as watcher:
         tables = probekit.intervene(experiment, out=out, device=device, watcher=watcher)
-    click.echo(f"\n{findings.cause_answer(tables)}")
+    click.echo(f"\n{cause_words.cause_answer(tables)}")
     results.show_causes(tables)
     click.echo(str(tables.run_dir / "causes.html"))
 

@@ -143,8 +143,8 @@ class BasePass:
     >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
     >>> batch = tokenizer.batch(["The keys", "The old keys"], bos=False, side="right")
     >>> kept, site = BasePass.keep(model, batch), SiteSelection("blocks.3.hook_resid_post")
-    >>> change = torch.zeros(2, 256)
-    >>> final = kept.shifted_at(stream_entry(model, site), change, torch.arange(2), kept.measured)
+    >>> entry, change = stream_entry(model, site), torch.zeros(2, 256)
+    >>> final = kept.shifted(entry, lambda passes: change[passes], torch.arange(2), kept.measured)
     >>> torch.allclose(final, kept.final, atol=1e-4)
     True
     """
@@ -217,51 +217,38 @@ class BasePass:
         name = "hook_resid_mid" if entry.after_attention else "hook_resid_pre"
         return self.values[f"blocks.{entry.layer}.{name}"]
 
-    def shifted_at(
-        self, entry: StreamEntry, change: Tensor, rows: Tensor, columns: Tensor
-    ) -> Tensor:
-        """Return the final residual stream [n d_model] after changes at one position each.
-
-        Args:
-            entry: where the residual stream changes.
-            change: what is added to it, shape [n d_model].
-            rows: text of each pass, shape [n].
-            columns: position of each change, shape [n].
-        """
-
-        def run(passes: Tensor) -> Tensor:
-            """Return the final stream of passes with these numbers."""
-            texts, changed_at = rows[passes], columns[passes]
-            start, end = self._extent(texts, int(changed_at.min()))
-            stream = self.stream(entry)[texts, start:end].clone()
-            inside = changed_at < end  # later positions do not affect the measured one
-            added = change[passes][inside].to(stream)
-            stream[inside.nonzero()[:, 0], (changed_at - start)[inside]] += added
-            return self._resumed(entry, stream, texts, start, end)
-
-        return self._in_batches(run, columns, rows)
-
     def shifted(
-        self, entry: StreamEntry, change: Callable[[Tensor], Tensor], rows: Tensor
+        self,
+        entry: StreamEntry,
+        change: Callable[[Tensor], Tensor],
+        rows: Tensor,
+        columns: Tensor | None = None,
     ) -> Tensor:
-        """Return the final residual stream [n d_model] after changes at all positions.
+        """Return the final residual stream [n d_model] after changes.
 
         Args:
             entry: where the residual stream changes.
             change: function of the ascending numbers of some passes that returns their changes,
-                shape [n_passes pos d_model].
+                shape [n_passes pos d_model], or [n_passes d_model] with `columns`.
             rows: text of each pass, shape [n].
+            columns: position of each change, shape [n]; None changes all positions.
         """
 
         def run(passes: Tensor) -> Tensor:
             """Return the final stream of passes with these numbers."""
-            texts = rows[passes]
-            _, end = self._extent(texts, 0)
-            stream = self.stream(entry)[texts, :end]
-            stream = stream + change(passes)[:, :end].to(stream)
-            return self._resumed(entry, stream, texts, 0, end)
+            texts, changed_at = rows[passes], first[passes]
+            start, end = self._extent(texts, int(changed_at.min()))
+            stream = self.stream(entry)[texts, start:end].clone()
+            added = change(passes).to(stream)
+            if columns is None:
+                stream += added[:, :end]
+            else:
+                inside = changed_at < end  # later positions do not affect the measured one
+                stream[inside.nonzero()[:, 0], (changed_at - start)[inside]] += added[inside]
+            return self._resumed(entry, stream, texts, start, end)
 
-        return self._in_batches(run, torch.zeros_like(rows), rows)
+        first = torch.zeros_like(rows) if columns is None else columns
+        return self._in_batches(run, first, rows)
 
     def tapped(self, selection: SiteSelection, tap: Tap) -> Tensor:
         """Return the final residual stream [batch d_model] of all texts with a tap at a site.

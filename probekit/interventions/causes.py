@@ -10,7 +10,7 @@ Each fold's directions are fitted on its training rows and act on its test rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -158,16 +158,10 @@ def causal_test(
     """
     linear_entry(model, selection)
     settings = settings or CauseSettings()
-
-    def responder(rows: Codes) -> Responder:
-        """Return the texts in some rows, with their positions and their measure."""
-        texts = torch.from_numpy(rows)
-        positions = (data.at, data.measured, data.read)
-        at, measured, read = (None if one is None else one[texts] for one in positions)
-        batch, measure = data.batch[texts], data.measure[texts]
-        return Responder(model, batch, selection, at, measure, measured, read)
-
-    X = responder(np.arange(len(data.batch))).features()
+    texts = Responder(
+        model, data.batch, selection, data.at, data.measure, data.measured, data.read, data.sources
+    )
+    X = texts.features()
     # With a single split only training rows exchange labels; with folds all rows do.
     exchanging = data.splits[0].train if len(data.splits) == 1 else None
     labels = label_sets(data.codes, data.groups, settings.draws, settings.seed, exchanging)
@@ -179,11 +173,9 @@ def causal_test(
         else:
             of_fold = directions_of(settings.along, train, train_labels, C=settings.C)
         fold = _Fold(
-            responder=responder(split.test),
+            responder=texts[torch.from_numpy(split.test)],
             directions=of_fold,
             matched=matched_directions(train, settings.matched, settings.seed + number),
-            sources=None if data.sources is None else data.sources[torch.from_numpy(split.test)],
-            signs=np.where(data.codes[split.test] == 1, 1.0, -1.0),
             difference=mean_differences(train, train_labels[:1])[0],
             X=X[split.test],
             train=train,
@@ -196,16 +188,13 @@ def causal_test(
 class _Fold:
     """Test rows of one fold with the directions that act on them.
 
-    `signs` (1 for class 1, else -1) and `X` (n_test, n_features) are those of the test
-    rows, `train` (n_train, n_features) those of the training rows, with the difference of their
-    class means (n_features,).
+    `X` (n_test, n_features) are the test rows, `train` (n_train, n_features) the training rows,
+    with the difference of their class means (n_features,).
     """
 
     responder: Responder
     directions: DirectionSet
     matched: DirectionSet
-    sources: TokenBatch | None
-    signs: Floats
     difference: Floats
     X: Floats
     train: Floats
@@ -225,13 +214,10 @@ class _Test:
         directions = [fold.directions for fold in self.folds]
         limit = dose_limit(directions, [fold.train for fold in self.folds])
         by = allowed_doses(limit, self.settings.by)
-        base = self.base[:, None, None]
         # Shape (n_test, n_directions, n_doses); of `changes` the observed direction is the first.
+        base = self.base[:, None, None]
         changes = self._signed(lambda fold: fold.responder.steered(fold.directions, by)) - base
         by_matched = self._signed(lambda fold: fold.responder.steered(fold.matched, by)) - base
-        slope = slopes(changes, by)[:, 0]
-        null = {"steers": slopes(changes[:, 1:], by).mean(axis=0)}
-        matched = {"steers": slopes(by_matched, by).mean(axis=0)}
         # The whole vector's effect per standard deviation: the difference between the classes that
         # the site carries, over the distance of the class means along the direction; 0 without one.
         carried = class_gap(self.base - self.without, self.codes, self.resamples)
@@ -244,10 +230,12 @@ class _Test:
                 shares.append(kernel_share(unit, matrix.detach().double().cpu().numpy()))
         distance = np.average(distances, weights=[len(fold.X) for fold in self.folds])
         whole = carried / distance if distance else np.zeros_like(carried)
+        slope = slopes(changes, by)
         steers = direction_effect(
-            mean_of_rows(slope, self.resamples), null["steers"], whole,
+            mean_of_rows(slope[:, 0], self.resamples), slope[:, 1:].mean(axis=0), whole,
             self.resamples, f"{self.data.measure.unit} per standard deviation", self.size,
         )  # fmt: skip
+        steers = replace(steers, matched=slopes(by_matched, by).mean(axis=0))
         losses = self._losses((min(by), max(by)))
         doses = []
         for number, dose in enumerate(by):
@@ -262,20 +250,14 @@ class _Test:
                 loss = losses[dose]
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
-        silences, null["silences"], matched["silences"] = self._silencing()
-        swap = None
-        if self.data.sources is not None:
-            swap, null["swap"], matched["swap"] = self._swapping()
-        detects = self._detection()
+        detects, silences = self._detection(), self._silencing()
         return CauseResult(
             verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
-            swap=swap,
+            swap=None if self.data.sources is None else self._swapping(),
             doses=tuple(doses),
             dose_limit=limit,
-            wrong_way=float(np.mean(slope < 0)),
+            wrong_way=float(np.mean(slope[:, 0] < 0)),
             kernel_share=max(shares, default=float("nan")),
-            null=null,
-            matched=matched,
             unit=self.data.measure.unit,
             n=len(self.codes),
             groups=self.resamples.n_groups,
@@ -309,126 +291,87 @@ class _Test:
         """Largest absolute measure, by which rounding errors are recognised."""
         return float(np.abs(self.base).max())
 
-    def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
-        """Return scores (n_test, ...) towards class 1, over all folds.
+    def _of_rows(self, scores: Callable[[_Fold], Floats]) -> Floats:
+        """Return scores (n_test, ...), over all folds."""
+        return np.concatenate([scores(fold) for fold in self.folds])
 
-        The given scores are towards the label of each row.
-        """
-        parts = []
-        for fold in self.folds:
-            of_rows = scores(fold)
-            signs = np.expand_dims(fold.signs, tuple(range(1, of_rows.ndim)))  # (n_test, 1, ...)
-            parts.append(of_rows * signs)
-        return np.concatenate(parts)
+    def _signed(self, scores: Callable[[_Fold], Floats]) -> Floats:
+        """Return scores (n_test, ...) towards class 1; the given ones are towards each label."""
+        of_rows: Floats = (self._of_rows(scores).T * np.where(self.codes == 1, 1.0, -1.0)).T
+        return of_rows
 
     def _losses(self, doses: Sequence[float]) -> dict[float, Interval]:
-        """Return the change of the loss on other texts at some doses; empty without such texts.
+        """Return the change of the loss on other texts at some doses, in nats per token.
 
-        The direction is that of the first fold.
+        The dose is added at all positions, along the direction of the first fold; intervals are
+        those over texts. The result is empty without such texts.
         """
-        if self.data.other is None:
+        other, first = self.data.other, self.folds[0]
+        if other is None:
             return {}
-        first = self.folds[0]
-        unit = first.directions.unit[0] * first.directions.spread[0]
-        model, other = first.responder.model, self.data.other
-        losses = losses_under_steering(
-            model, other, self.selection, [dose * unit for dose in doses]
-        )
-        return dict(zip(doses, losses, strict=True))
+        model, vector = first.responder.model, first.directions.unit[0] * first.directions.spread[0]
+        # Of each dose: the changes summed over the tokens of a text, and the number of tokens.
+        changes: dict[float, list[Tensor]] = {dose: [] for dose in doses}
+        for rows in torch.split(torch.arange(len(other)), _OTHERS_AT_ONCE):
+            batch = other[rows].to(model.device)
+            targets = next_tokens(batch.ids, batch.mask)
+            counted = targets != NOT_COUNTED
+            with torch.no_grad():
+                plain = _losses(model(batch), targets)
+                for dose, of_dose in changes.items():
+                    edit = add(torch.from_numpy(dose * vector))
+                    logits = run_edited(model, batch, [(self.selection, edit)])
+                    change = torch.where(counted, _losses(logits, targets) - plain, 0.0)
+                    of_dose.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
+        resamples, found = resamples_of(np.arange(len(other))), {}
+        for dose, of_dose in changes.items():
+            sums, n_tokens = torch.cat(of_dose).cpu().numpy().T
+            means = mean_of_rows(sums, resamples) / mean_of_rows(n_tokens, resamples)
+            found[dose] = jackknife_interval(means, resamples)
+        return found
 
     def _detection(self) -> CausalVerdict:
         """Return how well projections on the direction rank the labels of the test rows."""
-        projected = [(fold.X - fold.directions.mean) @ fold.directions.reading[0]
-                     for fold in self.folds]  # fmt: skip
-        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(rows) for rows in projected])
+        projections = self._of_rows(
+            lambda fold: (fold.X - fold.directions.mean) @ fold.directions.reading[0]
+        )
+        fold_of_row = np.repeat(np.arange(len(self.folds)), [len(fold.X) for fold in self.folds])
         groups = self.data.groups[self.data.test]
         # Draws need no forward passes here, so that there are at least 999 of them.
         return detection(
-            np.concatenate(projected), self.codes, groups, fold_of_row,
+            projections, self.codes, groups, fold_of_row,
             draws=max(self.settings.draws, 999), seed=self.settings.seed,
             widening=self.resamples.widening,
         )  # fmt: skip
 
-    def _silencing(self) -> tuple[CausalVerdict, Floats, Floats]:
-        """Return the effect of erasure: of the direction, on permuted labels, of matched ones."""
+    def _silencing(self) -> CausalVerdict:
+        """Return the share of the class difference that erasure of the direction removes."""
         erased = self._signed(lambda fold: fold.responder.erased(fold.directions))
         by_matched = self._signed(lambda fold: fold.responder.erased(fold.matched))
-        verdict = silence(
-            self.base, erased[:, 0], erased[:, 1:], self.without, self.codes, self.resamples
-        )
         before = class_gap_of_many(self.base[:, None], self.codes)
         with np.errstate(divide="ignore", invalid="ignore"):
             null = 1 - class_gap_of_many(erased[:, 1:], self.codes) / before
             matched = 1 - class_gap_of_many(by_matched, self.codes) / before
-        return verdict, null, matched
+        verdict = silence(self.base, erased[:, 0], null, self.without, self.codes, self.resamples)
+        return replace(verdict, matched=matched)
 
-    def _swapping(self) -> tuple[CausalVerdict, Floats, Floats]:
-        """Return the recovery by exchange along the direction, for the answer of the base text.
-
-        The recoveries by directions on permuted labels, and by matched ones, are returned with it.
-        """
-
-        def all_folds(scores: Callable[[_Fold, TokenBatch], Floats]) -> Floats:
-            """Return the scores of all folds, given those of a fold and its counterfactuals."""
-            parts = [scores(fold, fold.sources) for fold in self.folds if fold.sources is not None]
-            return np.concatenate(parts)
-
-        base = np.concatenate([fold.responder.base() for fold in self.folds])
+    def _swapping(self) -> CausalVerdict:
+        """Return the recovery by exchange along the direction, for the answer of the base text."""
+        base = self._of_rows(lambda fold: fold.responder.base())
         # Changes from the base texts, by exchange of everything, of the vector, along directions.
-        source = all_folds(lambda fold, other: fold.responder.of_sources(other)) - base
-        whole = all_folds(lambda fold, other: fold.responder.exchanged(other)) - base
-        swapped = all_folds(lambda fold, other: fold.responder.swapped(fold.directions, other))
-        by_matched = all_folds(lambda fold, other: fold.responder.swapped(fold.matched, other))
-        swapped, by_matched = swapped - base[:, None], by_matched - base[:, None]
-        observed, drawn = swapped[:, 0], swapped[:, 1:]
-        verdict = ratio_effect(observed, drawn, whole, source, self.resamples, self.size)
+        source = self._of_rows(lambda fold: fold.responder.of_sources()) - base
+        whole = self._of_rows(lambda fold: fold.responder.exchanged()) - base
+        along = self._of_rows(lambda fold: fold.responder.swapped(fold.directions)) - base[:, None]
+        by_matched = (
+            self._of_rows(lambda fold: fold.responder.swapped(fold.matched)) - base[:, None]
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
-            null, matched = drawn.sum(0) / source.sum(), by_matched.sum(0) / source.sum()
-        return verdict, null, matched
+            null, matched = along[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
+        verdict = ratio_effect(along[:, 0], null, whole, source, self.resamples, self.size)
+        return replace(verdict, matched=matched)
 
 
 _OTHERS_AT_ONCE = 16  # texts in one pass
-
-
-def losses_under_steering(
-    model: Network, texts: TokenBatch, selection: SiteSelection, vectors: Sequence[Floats]
-) -> list[Interval]:
-    """Return the change of the loss in nats per token by each vector, with its interval over texts.
-
-    Args:
-        model: the network.
-        texts: texts of at least two tokens.
-        selection: site, head or neuron that a vector is added to at all positions.
-        vectors: shape (n_features,) each.
-
-    >>> from probekit import GPT2, Tokenizer
-    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
-    >>> texts = tokenizer.batch(["The keys to the", "A child"], bos=False, side="right")
-    >>> site = SiteSelection("blocks.2.hook_resid_post")
-    >>> [loss.value for loss in losses_under_steering(model, texts, site, [np.zeros(256)])]
-    [0.0]
-    """
-    changes: list[list[Tensor]] = [[] for _ in vectors]
-    for rows in torch.split(torch.arange(len(texts)), _OTHERS_AT_ONCE):
-        batch = texts[rows].to(model.device)
-        targets = next_tokens(batch.ids, batch.mask)
-        counted = targets != NOT_COUNTED
-        with torch.no_grad():
-            plain = _losses(model(batch), targets)
-        for of_vector, vector in zip(changes, vectors, strict=True):
-            edit = add(torch.from_numpy(vector))
-            with torch.no_grad():
-                steered = _losses(run_edited(model, batch, [(selection, edit)]), targets)
-            change = torch.where(counted, steered - plain, 0.0)
-            of_vector.append(torch.stack([change.sum(1), counted.sum(1).double()], 1))
-    intervals = []
-    for of_vector in changes:
-        sums, n_tokens = torch.cat(of_vector).cpu().numpy().T
-        resamples = resamples_of(np.arange(len(sums)))
-        tokens_per_text = mean_of_rows(n_tokens, resamples)
-        means = mean_of_rows(sums, resamples) / tokens_per_text
-        intervals.append(jackknife_interval(means, resamples))
-    return intervals
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ directions and doses are rows of one batch that starts at the edited site.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -252,6 +252,9 @@ _KEPT_BYTES = 64 << 20  # largest pass of a batch that stays in memory, of each 
 class Responder:
     """Texts that are edited at one site, head or neuron, and their measure.
 
+    Methods with a leading underscore are for texts whose passes are computed together, at most
+    `TEXTS_AT_ONCE`; the others put their scores together.
+
     Attributes:
         model: the network.
         batch: the texts.
@@ -261,6 +264,7 @@ class Responder:
         measured: position of each text that is measured; None means the last token.
         read: position of each text whose activations are the features; None means `at`, or else
             `measured`.
+        sources: counterfactuals of the texts, with equal numbers of tokens; None without.
     """
 
     model: Network
@@ -270,195 +274,183 @@ class Responder:
     measure: AnswerMeasure
     measured: Tensor | None = None
     read: Tensor | None = None
-    _kept: list[tuple[TokenBatch, list[_Part]]] = field(default_factory=list, init=False)
+    sources: TokenBatch | None = None
+
+    def __getitem__(self, rows: Tensor) -> Responder:
+        """Return some of the texts, with their positions on the device of the network."""
+        at, measured, read = (
+            None if positions is None else positions[rows].to(self.model.device)
+            for positions in (self.at, self.measured, self.read)
+        )
+        return replace(
+            self,
+            batch=self.batch[rows],
+            at=at,
+            measure=self.measure[rows],
+            measured=measured,
+            read=read,
+            sources=None if self.sources is None else self.sources[rows],
+        )
 
     @cached_property
     def entry(self) -> StreamEntry:
         """Where the edits enter the residual stream."""
         return linear_entry(self.model, self.selection)
 
-    def base(self) -> Floats:
-        """Return the measure without edits, (n_texts,)."""
-        return self.of_sources(self.batch)
-
     def features(self) -> Floats:
         """Return the activations at the positions that are read, (n_texts, n_features)."""
         parts = []
-        for part in self._computed_parts(self.batch):
-            values = part.kept.value(self.selection)[part.everything, part.read]
+        for part in self._parts():
+            places = (part.read, part.at, part._kept.measured)
+            place = next(place for place in places if place is not None)
+            values = part._kept.value(self.selection)[part._everything, place]
             parts.append(values.double().cpu().numpy())
         return np.concatenate(parts)
+
+    def base(self) -> Floats:
+        """Return the measure without edits, (n_texts,)."""
+        return self._joined(lambda part: part._score(part._kept.final, part._everything))
+
+    def of_sources(self) -> Floats:
+        """Return the measure of the counterfactuals, for the answers of the texts, (n_texts,)."""
+        return self._joined(lambda part: part._score(part._source.final, part._everything))
+
+    def without(self, mean: Floats) -> Floats:
+        """Return the measure after the whole vector is replaced by a mean, (n_texts,)."""
+        return self._joined(lambda part: part._whole(part._tensor(mean) - part._value))
+
+    def exchanged(self) -> Floats:
+        """Return the measure after the whole vector is replaced by the counterfactual's."""
+        return self._joined(lambda part: part._whole(part._to_source))
 
     def steered(self, directions: DirectionSet, by: Sequence[float]) -> Floats:
         """Return the measure after adding each dose k: x + k s u, (n_texts, n_directions, n_doses).
 
         u is the direction, and s the standard deviation of the projection on it.
         """
-        doses = directions.spread[:, None] * np.asarray(by)
-        parts = [part.along(directions, doses[None]) for part in self._parts(self.batch)]
-        return np.concatenate(parts)
+
+        def scores(part: Responder) -> Floats:
+            doses = part._tensor(directions.spread[:, None] * np.asarray(by))
+            return part._along(directions, doses.expand(*part._value.shape[:-1], *doses.shape))
+
+        return self._joined(scores)
 
     def erased(self, directions: DirectionSet) -> Floats:
         """Return the measure after erasing each direction, (n_texts, n_directions)."""
-        parts = []
-        for part in self._parts(self.batch):
-            reading, mean = part.tensor(directions.reading), part.tensor(directions.mean)
-            parts.append(part.along_tokens(directions, -(part.value - mean) @ reading.T))
-        return np.concatenate(parts)
+        mean = directions.mean
+        return self._joined(lambda part: part._moved(directions, part._tensor(mean) - part._value))
 
-    def swapped(self, directions: DirectionSet, sources: TokenBatch) -> Floats:
-        """Return the measure after exchange along each direction, (n_texts, n_directions).
+    def swapped(self, directions: DirectionSet) -> Floats:
+        """Return the measure after exchange along each direction, (n_texts, n_directions)."""
+        return self._joined(lambda part: part._moved(directions, part._to_source))
 
-        `sources` are counterfactuals of the texts, with equal numbers of tokens.
-        """
-        parts = []
-        for part, other in zip(self._parts(self.batch), self._parts(sources), strict=True):
-            reading = part.tensor(directions.reading)
-            parts.append(part.along_tokens(directions, (other.value - part.value) @ reading.T))
-        return np.concatenate(parts)
+    def _joined(self, scores: Callable[[Responder], Floats]) -> Floats:
+        """Return the scores of all texts; the passes of few texts stay in memory."""
+        n_texts, n_positions = self.batch.ids.shape
+        n_bytes = BasePass.bytes_kept(self.model.axis_sizes, n_texts, n_positions, n_sites=1)
+        parts = self._parts() if n_bytes > _KEPT_BYTES else self._kept_parts
+        return np.concatenate([scores(part) for part in parts])
 
-    def without(self, mean: Floats) -> Floats:
-        """Return the measure after the whole vector is replaced by a mean, (n_texts,)."""
-        parts = [part.whole(part.tensor(mean) - part.value) for part in self._parts(self.batch)]
-        return np.concatenate(parts)
-
-    def exchanged(self, sources: TokenBatch) -> Floats:
-        """Return the measure after the whole vector is replaced by the counterfactual's."""
-        parts = zip(self._parts(self.batch), self._parts(sources), strict=True)
-        return np.concatenate([part.whole(other.value - part.value) for part, other in parts])
-
-    def of_sources(self, sources: TokenBatch) -> Floats:
-        """Return the measure of the counterfactuals, for the answers of the texts, (n_texts,)."""
-        parts = self._parts(sources)
-        return np.concatenate([part.score(part.kept.final, part.everything) for part in parts])
-
-    def _parts(self, batch: TokenBatch) -> Iterable[_Part]:
-        """Return the texts of a batch in parts, each with its kept pass.
-
-        The passes of small batches stay in memory for the next edits.
-        """
-        for known, parts in self._kept:
-            if known is batch:
-                return parts
-        n_texts, n_positions = batch.ids.shape
-        sizes = self.model.axis_sizes
-        if BasePass.bytes_kept(sizes, n_texts, n_positions, n_sites=1) > _KEPT_BYTES:
-            return self._computed_parts(batch)
-        parts = list(self._computed_parts(batch))
-        self._kept.append((batch, parts))
-        return parts
-
-    def _computed_parts(self, batch: TokenBatch) -> Iterator[_Part]:
-        """Yield the texts of a batch in parts, each with a new pass."""
-        for rows in torch.split(torch.arange(len(batch)), TEXTS_AT_ONCE):
-            measured = None if self.measured is None else self.measured[rows]
-            kept = BasePass.keep(self.model, batch[rows], measured, [self.selection.site])
-            at = None if self.at is None else self.at[rows].to(self.model.device)
-            read = kept.measured if at is None else at
-            if self.read is not None:
-                read = self.read[rows].to(self.model.device)
-            yield _Part(self.selection, self.entry, kept, at, self.measure[rows], read)
-
-
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """Some of the texts, with their kept pass."""
-
-    selection: SiteSelection
-    entry: StreamEntry
-    kept: BasePass
-    at: Tensor | None
-    measure: AnswerMeasure
-    read: Tensor
+    def _parts(self) -> Iterator[Responder]:
+        rows = torch.arange(len(self.batch))
+        return (self[some] for some in torch.split(rows, TEXTS_AT_ONCE))
 
     @cached_property
-    def everything(self) -> Tensor:
-        """The numbers of all texts of the part, [n_texts]."""
-        return torch.arange(len(self.kept.batch), device=self.kept.final.device)
+    def _kept_parts(self) -> list[Responder]:
+        return list(self._parts())
 
     @cached_property
-    def value(self) -> Tensor:
+    def _kept(self) -> BasePass:
+        """The pass of the texts without edits."""
+        return BasePass.keep(self.model, self.batch, self.measured, [self.selection.site])
+
+    @cached_property
+    def _source(self) -> BasePass:
+        """The pass of the counterfactuals, measured at the positions of the texts."""
+        assert self.sources is not None
+        return BasePass.keep(self.model, self.sources, self._kept.measured, [self.selection.site])
+
+    @cached_property
+    def _everything(self) -> Tensor:
+        """The numbers of all texts, [n_texts]."""
+        return torch.arange(len(self.batch), device=self.model.device)
+
+    @cached_property
+    def _value(self) -> Tensor:
         """Activations at the edited positions, [n_texts n_features], or at all, [n_texts pos _]."""
-        value = self.kept.value(self.selection)
-        return value if self.at is None else value[self.everything, self.at]
+        return self._edited(self._kept)
 
-    def tensor(self, values: Floats) -> Tensor:
+    @property
+    def _to_source(self) -> Tensor:
+        """The change from `_value` to that of the counterfactuals."""
+        return self._edited(self._source) - self._value
+
+    def _edited(self, kept: BasePass) -> Tensor:
+        value = kept.value(self.selection)
+        return value if self.at is None else value[self._everything, self.at]
+
+    def _tensor(self, values: Floats) -> Tensor:
         """Return values as a tensor with the device and dtype of the activations."""
-        return torch.from_numpy(np.asarray(values)).to(self.value)
+        return torch.from_numpy(np.asarray(values)).to(self._value)
 
-    def score(self, final: Tensor, rows: Tensor) -> Floats:
+    def _score(self, final: Tensor, rows: Tensor) -> Floats:
         """Return the measure for final streams [n d_model] of passes of the texts `rows` [n]."""
-        scores = self.measure.score(self.kept.model, final, rows, self.kept.final)
-        return scores.cpu().numpy()
+        return self.measure.score(self.model, final, rows, self._kept.final).cpu().numpy()
 
-    def whole(self, change: Tensor) -> Floats:
+    def _whole(self, change: Tensor) -> Floats:
         """Return the measure after a change of the site's value."""
-        entry, rows = self.entry, self.everything
-        change = entry.in_stream(change)
-        if self.at is None:
-            final = self.kept.shifted(entry, lambda passes: change[passes], rows)
-        else:
-            final = self.kept.shifted_at(entry, change, rows, self.at)
-        return self.score(final, rows)
+        rows, shift = self._everything, self.entry.in_stream(change)
+        final = self._kept.shifted(self.entry, lambda passes: shift[passes], rows, self.at)
+        return self._score(final, rows)
 
-    def along_tokens(self, directions: DirectionSet, coefficients: Tensor) -> Floats:
-        """Return the measure after adding each direction times its coefficient at each position.
+    def _moved(self, directions: DirectionSet, change: Tensor) -> Floats:
+        """Return the measure after the part of a change along each direction.
 
-        `coefficients` have shape [n_texts n_directions] or, if all positions are edited,
-        [n_texts pos n_directions]; the measure has shape (n_texts, n_directions).
+        The change has shape [n_texts n_features] or, if all positions are edited,
+        [n_texts pos n_features]; the measure has shape (n_texts, n_directions).
         """
-        n_directions = len(directions)
-        if self.at is not None:
-            return self.along(directions, coefficients.cpu().numpy()[..., None])[..., 0]
-        images, n = self._images(directions), len(self.everything)
-        size = max(1, _CHANGE_BYTES // (4 * n * images.shape[1]))
-        scores = np.empty((n, n_directions))
+        coefficients = change @ self._tensor(directions.reading).T
+        return self._along(directions, coefficients[..., None])[..., 0]
+
+    def _along(self, directions: DirectionSet, doses: Tensor) -> Floats:
+        """Return the measure after adding doses of each direction.
+
+        The doses have shape [n_texts n_directions n_doses] or, if all positions are edited,
+        [n_texts pos n_directions n_doses]; the measure has shape (n_texts, n_directions, n_doses).
+        """
+        # The change of the residual stream along each direction, [n_directions d_model].
+        images = self.entry.in_stream(self._tensor(directions.unit))
+        n, n_doses, (n_directions, width) = len(doses), doses.shape[-1], images.shape
+        size = max(1, _CHANGE_BYTES // (4 * n * n_doses * width))
+        scores = np.empty((n, n_directions, n_doses))
         for block in np.array_split(np.arange(n_directions), math.ceil(n_directions / size)):
-            scores[:, block] = self._everywhere(coefficients[..., block], images[block])
-        return scores
-
-    def along(self, directions: DirectionSet, doses: Floats) -> Floats:
-        """Return the measure after adding doses of each direction at all edited positions.
-
-        It has shape (n_texts, n_directions, n_doses), and so have the doses, or a first axis of
-        length 1 for the same doses in all texts.
-        """
-        images, n, n_doses = self._images(directions), len(self.everything), doses.shape[2]
-        doses = np.broadcast_to(doses, (n, *doses.shape[1:]))
-        size = max(1, _CHANGE_BYTES // (4 * n * n_doses * images.shape[1]))
-        scores = np.empty(doses.shape)
-        for block in np.array_split(np.arange(len(images)), math.ceil(len(images) / size)):
-            of_block, vectors = self.tensor(doses[:, block].copy()), images[block]
+            of_block, vectors = doses[..., block, :], images[block]
             if self.at is None:
-                n_columns = self.value.shape[1]
                 for dose in range(n_doses):
-                    everywhere = of_block[..., dose][:, None].expand(n, n_columns, len(block))
-                    scores[:, block, dose] = self._everywhere(everywhere, vectors)
-                continue
-            # One pass for each text, direction and dose, in this order of axes, the last fastest.
-            change = of_block[..., None] * vectors[None, :, None]  # [text direction dose d_model]
-            rows = self.everything.repeat_interleave(len(block) * n_doses)
-            entry = self.entry
-            final = self.kept.shifted_at(entry, change.flatten(0, 2), rows, self.at[rows])
-            scores[:, block] = self.score(final, rows).reshape(of_block.shape)
+                    scores[:, block, dose] = self._shifted(of_block[..., dose], vectors)
+            else:  # the doses of a direction follow one another
+                vectors = vectors.repeat_interleave(n_doses, 0)
+                found = self._shifted(of_block.flatten(1), vectors)
+                scores[:, block] = found.reshape(n, -1, n_doses)
         return scores
 
-    def _everywhere(self, coefficients: Tensor, vectors: Tensor) -> Floats:
-        """Return scores (n_texts, n_directions) for coefficients [n_texts pos n_directions]."""
-        n, _, n_directions = coefficients.shape
-        # One pass for each text and direction: all directions of a text, then the next text.
-        rows = self.everything.repeat_interleave(n_directions)
-        direction_of_pass = torch.arange(n_directions, device=rows.device).repeat(n)
+    def _shifted(self, coefficients: Tensor, vectors: Tensor) -> Floats:
+        """Return scores (n_texts, n_vectors) after adding multiples of vectors [n_vectors d_model].
+
+        The coefficients have shape [n_texts n_vectors] or, if all positions are edited,
+        [n_texts pos n_vectors].
+        """
+        n, n_vectors = len(coefficients), len(vectors)
+        # One pass for each text and vector: all vectors of a text, then the next text.
+        rows = self._everything.repeat_interleave(n_vectors)
+        vector_of_pass = torch.arange(n_vectors, device=rows.device).repeat(n)
 
         def change(passes: Tensor) -> Tensor:
-            """Return the changes [n_passes pos d_model] of passes with these numbers."""
-            directions = direction_of_pass[passes]
-            by_position = coefficients[rows[passes], :, directions]  # [n_passes pos]
-            return by_position[..., None] * vectors[directions][:, None]
+            """Return the changes [n_passes (pos) d_model] of passes with these numbers."""
+            added, numbers = vectors[vector_of_pass[passes]], vector_of_pass[passes]
+            by = coefficients[rows[passes], ..., numbers]  # [n_passes] or [n_passes pos]
+            return by[..., None] * (added if self.at is not None else added[:, None])
 
-        final = self.kept.shifted(self.entry, change, rows)
-        return self.score(final, rows).reshape(n, n_directions)
-
-    def _images(self, directions: DirectionSet) -> Tensor:
-        """Return the change of the residual stream along each direction, [n_directions d_model]."""
-        return self.entry.in_stream(self.tensor(directions.unit))
+        columns = None if self.at is None else self.at[rows]
+        final = self._kept.shifted(self.entry, change, rows, columns)
+        return self._score(final, rows).reshape(n, n_vectors)

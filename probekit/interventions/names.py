@@ -14,6 +14,16 @@ UNITS: dict[MeasureName, str] = {
     "kl": "nats",
 }
 
+
+def measure_title(measure: str) -> str:
+    """Return the name of a measure in words.
+
+    >>> measure_title("kl"), measure_title("accuracy")
+    ('KL divergence', 'accuracy')
+    """
+    return "KL divergence" if measure == "kl" else measure.replace("_", " ")
+
+
 Along = Literal["probe", "mean_difference", "leace"]
 METHODS: tuple[Along, ...] = get_args(Along)
 

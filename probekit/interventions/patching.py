@@ -182,16 +182,13 @@ def ablated_values(
     if replacement == "mean":
         for selection in selected:
             linear_entry(model, selection)  # raises an error if there is none
-        edited_place = at if isinstance(at, Tensor) else None
-        texts, place = (batch, edited_place) if averaged is None else averaged
+        texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
         sums: dict[str, Tensor] = {}
         n_averaged = 0
         for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
             kept = BasePass.keep(model, texts[rows], None, sites)
             mask = kept.batch.mask
-            if place is not None:
-                mask = torch.zeros_like(mask)
-                mask[torch.arange(len(rows)), place[rows].reshape(-1)] = True
+            mask = mask if place is None else position_mask(place[rows], mask)
             n_averaged += int(mask.sum())
             for site in sites:
                 sums[site] = sums.get(site, 0.0) + kept.values[site][mask].double().sum(0)
@@ -285,13 +282,13 @@ def _replaced_values(
             for runs, of_patch in zip(grid, parts[2:], strict=True):
                 column = values.patched.setdefault(runs.patch, np.full(n, np.nan))
                 column[numbers[runs.texts.cpu().numpy()]] = of_patch
+    # Patches are sorted by site; the positions of a site are in order already.
     order = {selection: number for number, selection in enumerate(selected)}
-    in_order = []
     for values in of_measures:
-        # Patches are sorted by site; the positions of a site are in order already.
         patches = sorted(values.patched, key=lambda patch: order[patch.selection])
-        in_order.append(replace(values, patched={key: values.patched[key] for key in patches}))
-    return in_order
+        for patch in patches:
+            values.patched[patch] = values.patched.pop(patch)
+    return of_measures
 
 
 def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -> list[Runs]:
@@ -354,8 +351,8 @@ def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
     columns = [runs.columns for runs in grid if runs.columns is not None]
     if columns:
         places = zip([runs.texts for runs in grid], columns, strict=True)
-        changes = [change(which, *place) for which, place in enumerate(places)]
-        return base.shifted_at(entries[0], torch.cat(changes), texts, torch.cat(columns))
+        changes = torch.cat([change(which, *place) for which, place in enumerate(places)])
+        return base.shifted(entries[0], lambda passes: changes[passes], texts, torch.cat(columns))
     n_texts = len(base.batch)
 
     def changes_of(passes: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ labels. Their sizes are simulated by `python -m benchmarks.causes`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -44,7 +44,7 @@ NEGLIGIBLE = 0.05  # share of the whole vector's effect
 _PASS_ROUNDING = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CausalVerdict:
     """An effect of a direction with its interval and p-value, and the answer to its question.
 
@@ -62,6 +62,8 @@ class CausalVerdict:
         rounding: effects up to this size are rounding errors.
         reason: why the effect, its interval or, for `detects`, the test is undefined; empty
             otherwise.
+        null: effect of each direction on permuted labels, (draws,); empty for `detects`.
+        matched: the same of random directions with the features' covariance, (matched,).
         question: `detects`, `steers`, `silences`, or `swap`, whose answer is empty.
         answer: `yes`, `no` or `undecided`; empty for `swap`.
         p_holm: the p-value with Holm's adjustment for the questions of one direction that have a
@@ -77,6 +79,8 @@ class CausalVerdict:
     unit: str = ""
     rounding: float = 0.0
     reason: str = ""
+    null: Floats = field(default_factory=lambda: np.zeros(0))
+    matched: Floats = field(default_factory=lambda: np.zeros(0))
     question: Question | Literal["swap"] = "swap"
     answer: Answer | Literal[""] = ""
     p_holm: float = float("nan")
@@ -99,9 +103,6 @@ class CauseResult:
         wrong_way: share of the test rows whose measure moves against the direction.
         kernel_share: largest share of the direction in the kernel of the output matrix, over the
             folds; NaN where the site has no output matrix, such as the residual stream itself.
-        null: effect of each direction on permuted labels, (draws,), for `steers`, `silences` and,
-            with counterfactuals, `swap`.
-        matched: the same of random directions with the features' covariance, (matched,).
         unit: unit of the measure.
         n: number of test rows.
         groups: number of their groups.
@@ -115,8 +116,6 @@ class CauseResult:
     dose_limit: float
     wrong_way: float
     kernel_share: float
-    null: dict[str, Floats]
-    matched: dict[str, Floats]
     unit: str
     n: int
     groups: int
@@ -199,8 +198,8 @@ def slopes(changes: Floats, by: Sequence[float]) -> Floats:
     """
     doses = np.array([0.0, *by])
     centred = doses - doses.mean()
-    found: Floats = changes @ centred[1:] / np.square(centred).sum()
-    return found
+    slope: Floats = changes @ centred[1:] / np.square(centred).sum()
+    return slope
 
 
 def direction_effect(
@@ -222,7 +221,7 @@ def direction_effect(
     lead = jackknife_interval(np.abs(observed) - np.abs(whole), resamples)
     exceeds_whole = lead.low > 0 and lead.value > rounding  # false without an interval
     numbers = (effect.value, effect.low, effect.high, p, float(whole[0]))
-    return CausalVerdict(*numbers, exceeds_whole, unit=unit, rounding=rounding, reason=reason)
+    return CausalVerdict(*numbers, exceeds_whole, unit, rounding, reason, null)
 
 
 def silence(
@@ -235,20 +234,19 @@ def silence(
     Args:
         base: measure of each test row towards class 1, (n_rows,).
         erased: the same after erasure, (n_rows,).
-        null: the same after erasure of each direction on permuted labels, (n_rows, draws).
-        whole: the same after the whole vector is replaced by its mean, (n_rows,).
+        null: share that erasure of each direction on permuted labels removes, (draws,).
+        whole: measure after the whole vector is replaced by its mean, (n_rows,).
         codes: labels 0 and 1, (n_rows,).
         resamples: jackknife resamples of the rows.
     """
     before = class_gap(base, codes, resamples)
     if holds_zero(jackknife_interval(before, resamples)) or np.isnan(before[0]):
         reason = "the measure does not differ between the classes before erasure"
-        return CausalVerdict(unit="share", reason=reason)
+        return CausalVerdict(unit="share", reason=reason, null=null)
     removed = 1 - class_gap(erased, codes, resamples) / before
     by_whole = 1 - class_gap(whole, codes, resamples) / before
-    permuted = 1 - class_gap_of_many(null, codes) / before[0]
     size = float(np.abs(base).max() / abs(before[0]))
-    return direction_effect(removed, permuted, by_whole, resamples, "share", size)
+    return direction_effect(removed, null, by_whole, resamples, "share", size)
 
 
 def ratio_effect(
@@ -265,8 +263,8 @@ def ratio_effect(
 
     Args:
         rows: change of the measure of each test row, (n_rows,).
-        null: the same for each direction on permuted labels, (n_rows, draws).
-        whole: the same for the whole vector, (n_rows,).
+        null: recovery by each direction on permuted labels, (draws,).
+        whole: the same as `rows` for the whole vector, (n_rows,).
         denominators: change of the measure from base to source, (n_rows,).
         resamples: jackknife resamples of the rows.
         size: largest absolute measure, by which rounding errors are recognised.
@@ -274,12 +272,11 @@ def ratio_effect(
     denominator = mean_of_rows(denominators, resamples)
     if holds_zero(jackknife_interval(denominator, resamples)):
         reason = "the measure does not differ between the texts and their counterfactuals"
-        return CausalVerdict(unit="recovery", reason=reason)
+        return CausalVerdict(unit="recovery", reason=reason, null=null)
     recovery = mean_of_rows(rows, resamples) / denominator
     by_whole = mean_of_rows(whole, resamples) / denominator
-    permuted = null.sum(axis=0) / denominators.sum()
     relative_size = size / abs(float(denominator[0]))
-    return direction_effect(recovery, permuted, by_whole, resamples, "recovery", relative_size)
+    return direction_effect(recovery, null, by_whole, resamples, "recovery", relative_size)
 
 
 def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from probekit.interventions.names import REPLACEMENTS
+from probekit.interventions.names import METHODS, REPLACEMENTS
+from probekit.results.cause_verdict import DIRECTION, CauseVerdict
 from probekit.results.record import read_record
 from probekit.results.table import (
     TableColumn,
@@ -39,9 +41,7 @@ _GROUPS = (
 _AT = TableColumn(
     "at", "edited tokens: `probed`, `all` or `each`", allowed=("probed", "all", "each")
 )
-_ALONG = TableColumn(
-    "along", "method of the direction", allowed=("probe", "mean_difference", "leace")
-)
+_ALONG = TableColumn("along", "method of the direction", allowed=METHODS)
 _BANDS = (
     TableColumn("null_low", "2.5 % quantile of directions on permuted labels", "number"),
     TableColumn("null_high", "97.5 % quantile of directions on permuted labels", "number"),
@@ -126,7 +126,7 @@ DOSES = (
 
 DOWNSTREAM = (
     TableColumn("erased", "site at which the direction is erased"),
-    TableColumn("along", "method of erasure", allowed=("probe", "mean_difference", "leace")),
+    TableColumn("along", "method of erasure", allowed=METHODS),
     TableColumn("at", "erased tokens", allowed=("probed", "all")),
     TableColumn("site", "site of the probe that is fitted again"),
     TableColumn("layer", "block of the site; empty outside of the blocks", "integer"),
@@ -209,12 +209,6 @@ RECORD = "causes.json"
 TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(
     {"effects": EFFECTS, "verdicts": VERDICTS, "doses": DOSES, "downstream": DOWNSTREAM}
 )
-DIRECTION = ("site", "at", "along")  # columns that identify a direction
-
-
-def has_causes(run_dir: Path) -> bool:
-    """Return whether a run has interventions."""
-    return (run_dir / FOLDER / RECORD).exists()
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +254,11 @@ class CauseTables:
         raise_if(unanswered, answers, path, "Allowed: yes, no, undecided.")
         return cls(run_dir, record, **tables)
 
+    @cached_property
+    def verdict(self) -> CauseVerdict:
+        """What the interventions show."""
+        return CauseVerdict.of(self.record.measures, self.effects, self.verdicts)
+
 
 def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """Return the validated table in a file; without a file, a table without rows."""
@@ -273,3 +272,12 @@ def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
             raise_if(table[name] == "", table[name], path, "Give the name of a site.")
             check_layers(table[name], path)
     return table
+
+
+def open_causes(run_dir: Path) -> CauseTables | None:
+    """Return the interventions of a run; None without interventions.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    return CauseTables.open(run_dir) if (run_dir / FOLDER / RECORD).exists() else None

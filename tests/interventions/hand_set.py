@@ -10,8 +10,7 @@ is linear.
 
 The logits of the answers read OUT. The first block's attention copies READ of position 1 into OUT
 at the last position, and the noise; position 2 has the label along READ as well, but is never
-attended to. The skip connection adds READ of the last position itself to the answers if `own` is
-True.
+attended to.
 """
 
 import torch
@@ -38,8 +37,8 @@ READ, IDLE, OUT, PLACE = (axis(number) for number in range(4))
 NOISE = torch.stack([axis(number) for number in range(4, 12)])
 
 
-def hand_set(copies=True, own=False, noise=0.5):
-    """A network that answers by READ of position 1 (`copies`), or of the last position (`own`)."""
+def hand_set(copies=True):
+    """A network that answers by READ of position 1, or with `copies=False` by nothing."""
     config = GPT2Config(
         vocab_size=3 * N_NOISE + 2, n_positions=N_POS, n_embd=WIDTH, n_layer=2, n_head=1,
         n_inner=8, layer_norm_epsilon=0.5, tie_word_embeddings=False,
@@ -48,7 +47,7 @@ def hand_set(copies=True, own=False, noise=0.5):
     for parameter in model.parameters():
         parameter.zero_()
     generator = torch.Generator().manual_seed(0)
-    coordinates = noise * torch.randn(N_NOISE, len(NOISE), generator=generator)
+    coordinates = 0.5 * torch.randn(N_NOISE, len(NOISE), generator=generator)
     # The idle direction varies by itself, as every feature does.
     jitter = 0.3 * torch.randn(3, N_NOISE, 2, generator=generator)
     for kind, (tokens, label) in enumerate([(PLAIN, 0), (ZERO, -1), (ONE, 1)]):
@@ -68,8 +67,7 @@ def hand_set(copies=True, own=False, noise=0.5):
         value += torch.outer(OUT, READ) + NOISE.T @ NOISE
         first.c_proj.weight += torch.eye(WIDTH)
         assert not query.any()
-    answers = OUT + READ if own else OUT
-    model.lm_head.weight[YES], model.lm_head.weight[NO] = answers / SIZE, -answers / SIZE
+    model.lm_head.weight[YES], model.lm_head.weight[NO] = OUT / SIZE, -OUT / SIZE
     return model
 
 

@@ -111,14 +111,10 @@ def test_fitted_directions_are_used_where_the_label_is_read(network, method):
     settings = replace(SETTINGS, along=method)
     result = causal_test(network, DATA, PRE, settings)
     assert answers(result) == USED
-    assert len(result.null["steers"]) == 99
+    assert len(result.verdict("steers").null) == 99
     elsewhere = causal_test(network, data_of(2), PRE, settings)
     assert answers(elsewhere) == UNUSED
-
-
-def test_a_position_without_the_label_is_not_detected(network):
-    result = causal_test(network, data_of(3), PRE, SETTINGS)
-    detects, *others = answers(result)
+    detects, *others = answers(causal_test(network, data_of(3), PRE, settings))  # no label there
     assert detects != "yes"
     assert others == ["no", "no"]
 
@@ -145,19 +141,16 @@ def test_edits_of_all_positions_reach_the_one_that_is_used(network):
 
 def test_the_best_of_several_positions_is_adjusted(network):
     results = [causal_test(network, data_of(position), PRE, SETTINGS) for position in (1, 2, 3)]
-    null = {name: np.stack([one.null[name] for one in results]) for name in ("steers", "swap")}
-    p = best_p_values(np.array([one.verdict("steers").effect for one in results]), null["steers"])
+    steers, swaps = ([one.verdict("steers") for one in results], [one.swap for one in results])
+
+    def best(verdicts):
+        effects = np.array([one.effect for one in verdicts])
+        return best_p_values(effects, np.stack([one.null for one in verdicts]))
+
+    p = best(steers)
     assert p[0] == 0.01
     assert (p[1:] > 0.05).all()
-    p = best_p_values(np.array([one.swap.effect for one in results]), null["swap"])
-    assert (p >= [one.swap.p for one in results]).all()
-
-
-def test_the_effect_of_a_head_and_its_kernel(network):
-    z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causal_test(network, data_of(LAST), z, SETTINGS)
-    assert answers(result) == USED
-    assert result.kernel_share == pytest.approx(0, abs=1e-6)
+    assert (best(swaps) >= [one.p for one in swaps]).all()
 
 
 def same_direction(vector):
@@ -166,19 +159,27 @@ def same_direction(vector):
     return [DirectionSet(unit, unit, np.ones(100), np.zeros(len(vector)))]
 
 
-def test_controls_that_are_the_same_direction_refuse(network):
-    """A site with a single direction leaves nothing to compare it with."""
+def test_use_is_undecided_without_other_directions_or_a_difference_between_the_classes(network):
+    result = causal_test(hand_set(copies=False), DATA, PRE, SETTINGS)
+    assert result.verdict("silences").answer == "undecided"
+    assert "does not differ between the classes" in summary(result)
+    # A site with a single direction leaves nothing to compare it with.
     result = causal_test(network, DATA, PRE, SETTINGS, directions=same_direction(READ))
     assert result.verdict("steers").p == result.verdict("silences").p == 1
     assert result.verdict("steers").answer == "undecided"
 
 
-def test_a_direction_in_the_kernel_of_the_output_matrix_is_flagged():
+Z = SiteSelection("blocks.0.attn.hook_z", head=0)
+
+
+def test_a_direction_of_a_head_in_the_kernel_of_the_output_matrix_is_flagged(network):
+    result = causal_test(network, data_of(LAST), Z, SETTINGS)
+    assert answers(result) == USED
+    assert result.kernel_share == pytest.approx(0, abs=1e-6)
     network = hand_set()
     network.h[0].attn.c_proj.weight -= torch.outer(READ, READ) + torch.outer(IDLE, IDLE)
     network.h[0].attn.c_attn.weight.view(3, *IDLE.shape, *IDLE.shape)[2] += torch.outer(IDLE, IDLE)
-    z = SiteSelection("blocks.0.attn.hook_z", head=0)
-    result = causal_test(network, data_of(LAST), z, SETTINGS, directions=same_direction(IDLE))
+    result = causal_test(network, data_of(LAST), Z, SETTINGS, directions=same_direction(IDLE))
     assert result.kernel_share == pytest.approx(1, abs=1e-5)
     assert answers(result) == UNUSED
     assert "kernel" in summary(result)
@@ -196,15 +197,6 @@ def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(network)
     losses = [dose for dose in result.doses if "other_loss" in dose]
     assert [dose["by"] for dose in losses] == [-2, 2]
     assert all(one["other_low"] <= one["other_loss"] <= one["other_high"] for one in losses)
-
-
-def test_without_a_difference_between_the_classes_silencing_is_undecided():
-    network = hand_set(copies=False)
-    result = causal_test(network, DATA, PRE, SETTINGS)
-    verdict = result.verdict("silences")
-    assert verdict.answer == "undecided"
-    for text in (verdict.reason, summary(result)):
-        assert "does not differ between the classes" in text
 
 
 @pytest.mark.parametrize(
@@ -300,7 +292,7 @@ BATCH, SOURCES = pairs(lengths=[5, 3, 8, 4])
 
 
 def responder_of(model, site, at):
-    return Responder(model, BATCH, site, at, measure_of(n=4))
+    return Responder(model, BATCH, site, at, measure_of(n=4), sources=SOURCES)
 
 
 def directions_at(width, n=3):
@@ -328,7 +320,7 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
     responder = responder_of(model, site, at)
     directions = directions_at(responder.features().shape[1])
     steered, erased = responder.steered(directions, (-2, 1)), responder.erased(directions)
-    swapped = responder.swapped(directions, SOURCES)
+    swapped = responder.swapped(directions)
     _, cache = model.run_with_cache(SOURCES, [site.site])
     other = cache[site.site]
     other = (other if site.head is None else other[:, :, site.head]).double()
@@ -345,33 +337,25 @@ def test_every_direction_equals_a_whole_pass(model, site, at, monkeypatch):
         for found, values in ((erased, mean), (swapped, other)):
             close(found[:, n], whole_pass(responder, edits.Edit(moved, values, at)))
     close(responder.without(directions.mean), whole_pass(responder, edits.replace(mean, at)))
-    close(responder.exchanged(SOURCES), whole_pass(responder, edits.replace(other, at)))
+    close(responder.exchanged(), whole_pass(responder, edits.replace(other, at)))
 
 
-def test_base_and_sources_are_plain_passes(model):
+def test_unedited_texts_and_a_direction_of_zeros_have_the_measure_of_a_plain_pass(model):
     responder = responder_of(model, SITES[0], AT)
-    for found, batch in ((responder.base(), BATCH), (responder.of_sources(SOURCES), SOURCES)):
+    for found, batch in ((responder.base(), BATCH), (responder.of_sources(), SOURCES)):
         close(found, differences(model(batch), batch, responder.measure))
-
-
-def test_a_direction_of_zeros_has_no_effect(model):
-    responder = responder_of(model, SITES[0], AT)
     zero = DirectionSet.of_weights(np.zeros((1, TINY.n_embd)), np.ones((2, TINY.n_embd)))
     close(responder.erased(zero)[:, 0], responder.base())
     close(responder.steered(zero, (4,))[:, 0, 0], responder.base())
 
 
-def test_features_are_those_of_the_positions(model):
+def test_features_are_those_of_the_positions_that_are_read(model):
     _, cache = model.run_with_cache(BATCH, [SITES[0].site])
-    expected = cache[SITES[0].site]
-    close(responder_of(model, SITES[0], AT).features(), expected[torch.arange(4), AT].numpy())
-    close(responder_of(model, SITES[0], None).features(), expected[:, -1].numpy())
-
-
-def test_features_can_be_those_of_another_position_than_the_edit(model):
-    read = torch.tensor([6, 7, 1, 4])
-    without, there = (responder_of(model, SITES[0], at) for at in (None, read))
-    everywhere = replace(without, read=read)
-    np.testing.assert_array_equal(everywhere.features(), there.features())
+    expected, read = cache[SITES[0].site], torch.tensor([6, 7, 1, 4])
+    everywhere, rows = responder_of(model, SITES[0], None), torch.arange(4)
+    close(everywhere.features(), expected[:, -1].numpy())
+    close(responder_of(model, SITES[0], AT).features(), expected[rows, AT].numpy())
+    there = replace(everywhere, read=read)
+    close(there.features(), expected[rows, read].numpy())
     directions = directions_at(TINY.n_embd)
-    np.testing.assert_array_equal(everywhere.erased(directions), without.erased(directions))
+    np.testing.assert_array_equal(there.erased(directions), everywhere.erased(directions))

@@ -1,5 +1,7 @@
 """Every edit changes the named part of a site, at the named positions, and nothing else."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -26,34 +28,24 @@ def directions(n, width=7, seed=0):
 
 
 @pytest.mark.parametrize("at", [torch.tensor([4, 1]), torch.tensor([[4], [1]]), "mask"])
-def test_only_the_positions_change(value, at):
+@pytest.mark.parametrize("name", ["zero", "mean", "replace", "add", "add to each row"])
+def test_only_the_positions_change(value, name, at):
+    """Every edit has the value of its formula there."""
+    other, rows = torch.randn(2, 5, 7), torch.randn(11, 7)
+    edit, expected = {
+        "zero": (zero, 0 * value),
+        "mean": (partial(edits.mean, rows), rows.mean(0).expand(2, 5, 7)),
+        "replace": (partial(replace, other), other),
+        "add": (partial(add, rows[0]), value + rows[0]),
+        "add to each row": (partial(add, rows[:2]), value + rows[:2, None]),
+    }[name]
     changed = torch.zeros(2, 5, dtype=torch.bool)
     changed[0, 4] = changed[1, 1] = True
-    found = zero(changed if isinstance(at, str) else at)(POST, value)
-    assert (found[changed] == 0).all()
+    before = value.clone()
+    found = edit(changed if isinstance(at, str) else at)(POST, value)
+    torch.testing.assert_close(found[changed], expected[changed])
     assert torch.equal(found[~changed], value[~changed])
-    assert (value[changed] != 0).all()
-
-
-def test_the_mean_is_of_the_given_rows(value):
-    reference = torch.randn(11, 7)
-    found = edits.mean(reference, torch.tensor([2, 3]))(POST, value)
-    torch.testing.assert_close(found[0, 2], reference.mean(0))
-    assert torch.equal(found[0, :2], value[0, :2])
-
-
-def test_replace_takes_the_values_of_the_same_place(value):
-    other = torch.randn(2, 5, 7)
-    found = replace(other, torch.tensor([[0, 4], [2, 2]]))(POST, value)
-    assert torch.equal(found[0, [0, 4]], other[0, [0, 4]])
-    assert torch.equal(found[1, 2], other[1, 2])
-    assert torch.equal(found[0, 1:4], value[0, 1:4])
-
-
-def test_add_takes_one_vector_or_one_for_each_row(value):
-    vectors = torch.randn(2, 7)
-    torch.testing.assert_close(add(vectors[0])(POST, value), value + vectors[0])
-    torch.testing.assert_close(add(vectors)(POST, value), value + vectors[:, None])
+    assert torch.equal(value, before)
 
 
 def test_projection_leaves_the_component_of_the_mean(value):
@@ -63,14 +55,10 @@ def test_projection_leaves_the_component_of_the_mean(value):
     torch.testing.assert_close(found @ span.T, (centre @ span.T).expand(2, 5, 2))
     away = project_out(rows)(POST, value)
     torch.testing.assert_close(away @ span.T, torch.zeros(2, 5, 2), atol=1e-5, rtol=0)
+    dependent = np.vstack([rows, -rows.sum(0)])  # they count once
+    torch.testing.assert_close(project_out(dependent)(POST, value), away)
     # Nothing outside the subspace changes.
     torch.testing.assert_close(project_out(rows)(POST, value - away), torch.zeros(2, 5, 7))
-
-
-def test_dependent_directions_count_once(value):
-    two = directions(2).astype(np.float32)
-    three = np.vstack([two, -two.sum(0)])
-    torch.testing.assert_close(project_out(three)(POST, value), project_out(two)(POST, value))
 
 
 def test_swap_exchanges_the_subspace_only(value):
@@ -108,20 +96,11 @@ def test_an_edit_of_a_part_keeps_the_others(model, part, at, place):
     _, cache = model.run_with_cache(TOKENS, [site])
     expected, mask = cache[site].clone(), torch.zeros(2, 5, dtype=torch.bool)
     mask[place[:2]] = True
-    run_edited(
-        model, TOKENS, [(part, zero(mask if isinstance(at, str) else at)), (site, remember(seen))]
-    )
+    before, edit = model(TOKENS), zero(mask if isinstance(at, str) else at)
+    run_edited(model, TOKENS, [(part, edit), (site, remember(seen))])
     expected[place] = 0
     assert torch.equal(seen[site], expected)
-
-
-def test_directions_of_a_head_are_removed_from_it_alone(model):
-    rows, seen = directions(1), {}
-    run_edited(model, TOKENS, [(f"{Z}[head=1]", project_out(rows)), (Z, remember(seen))])
-    _, cache = model.run_with_cache(TOKENS, [Z])
-    along = seen[Z][:, :, 1] @ torch.from_numpy(rows[0]).float()
-    torch.testing.assert_close(along, torch.zeros(2, 5), atol=1e-5, rtol=0)
-    assert torch.equal(seen[Z][:, :, [0, 2]], cache[Z][:, :, [0, 2]])
+    assert torch.equal(model(TOKENS), before)  # nothing stays in the model
 
 
 def test_positions_of_patterns_are_queries(model):
@@ -137,12 +116,6 @@ def test_edits_apply_in_order(model):
     for taps, value in (([add(one), replace(two)], 2), ([replace(two), add(one)], 3)):
         run_edited(model, TOKENS, [*((site, tap) for tap in taps), (site, remember(seen))])
         assert (seen[site] == value).all()
-
-
-def test_nothing_stays_in_the_model(model):
-    before = model(TOKENS)
-    run_edited(model, TOKENS, [("blocks.*.hook_mlp_out", zero())])
-    assert torch.equal(model(TOKENS), before)
 
 
 def test_gradients_flow_through_edits_of_heads():

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probekit.amounts import counted, format_number, format_p
 from probekit.cli.show.terminal import echo, show_table, words
-from probekit.report.causes import findings
+from probekit.report.causes import cause_words
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import line_label
 from probekit.report.notebooks.run_result import RunResult
@@ -31,7 +31,7 @@ from probekit.report.sentences.tables import (
     in_words,
     site_rows,
 )
-from probekit.results.causes import CauseTables, has_causes
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.comparison import RunComparison, Transfer, both_places
 from probekit.results.record import load_record
 from probekit.results.scores import Scores
@@ -96,7 +96,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         echo(f"{'; '.join(legend)}.")
-    echo("\n" + "\n".join(findings.run_answers(findings.open_causes(result.folder), record)))
+    echo("\n" + "\n".join(cause_words.run_answers(open_causes(result.folder), record)))
     compared = comparison_table(v, record.control)
     if compared:
         echo()
@@ -201,13 +201,12 @@ def show_transfer(result: Transfer) -> None:
 
 def show_causes(tables: CauseTables) -> None:
     """Print details, the table of verdicts and doubts, such as texts that were left out."""
-    echo(f"\n{findings.cause_detail(tables)}")
-    verdicts = [table for table, _ in findings.verdict_tables(findings.directions_in(tables))]
-    if verdicts:
+    echo(f"\n{cause_words.cause_detail(tables)}")
+    verdicts, _ = cause_words.verdict_table(tables.verdict.directions)
+    if verdicts.rows:
         echo()
-        columns = [replace(column, css="words") for column in verdicts[0].headings]
-        all_rows = [row for table in verdicts for row in table.rows]
-        rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in all_rows]
+        columns = [replace(column, css="words") for column in verdicts.headings]
+        rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in verdicts.rows]
         show_table(ResultTable("", columns, rows))
     for sentence in tables.record.warnings:
         echo(f"warning: {sentence}", err=True)
@@ -225,5 +224,6 @@ def _words(cell: Cell | str, between: str = " ") -> str:
 
 def show_causes_of(result: RunResult) -> None:
     """Print the interventions of a run, if it has any."""
-    if has_causes(result.folder):
-        show_causes(CauseTables.open(result.folder))
+    tables = open_causes(result.folder)
+    if tables is not None:
+        show_causes(tables)

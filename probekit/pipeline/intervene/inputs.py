@@ -22,7 +22,7 @@ from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
-from probekit.interventions.measures import AnswerMeasure, lacks_space
+from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.engines.network import NetworkEngine
@@ -129,13 +129,9 @@ class CauseInputs:
         first, measures = self.experiment.measure[0], []
 
         def tokens(name: str) -> Tensor:
-            """Return the token of each row in a column, or that of a literal text.
-
-            It is the only one: `cause_inputs` leaves out rows with several tokens.
-            """
+            """Return the token of each row in a column, or that of a literal text."""
             words = [_word(example, name) for example in self.examples]
-            ids = {word: self.tokenizer.encode(word, bos=False).ids for word in set(words)}
-            return torch.tensor([int(ids[word][0]) for word in words])
+            return single_tokens(self.tokenizer, words)
 
         for measure in self.experiment.measure:
             # Without an answer, or without a wrong answer, it is that of the first measure.
@@ -218,11 +214,11 @@ def cause_inputs(source: NetworkEngine) -> CauseInputs:
         count = f"{len(rows):,} of {counted(len(used), 'row')}"
         where = rows_of([examples[row] for row in rows])
         left_out.append(LeftOut(n=len(rows), reason=f"{count}, where {reason} ({where}). {remedy}"))
-    new_index = {row: index for index, row in enumerate(kept.tolist())}
+    new_index = np.full(len(examples), -1)
+    new_index[kept] = np.arange(len(kept))
 
     def among_kept(side: IntArray) -> IntArray:
-        indices = [new_index[row] for row in side.tolist() if row in new_index]
-        return np.array(indices, dtype=np.int64)
+        return new_index[side][new_index[side] >= 0]
 
     splits = tuple(Split(among_kept(one.train), among_kept(one.test)) for one in design.splits)
     if any(not len(split.train) or not len(split.test) for split in splits):

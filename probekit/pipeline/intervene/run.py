@@ -132,9 +132,7 @@ def write_causes(
     for part, found in until_done(parts, attempt, wait or pausing):
         numbers[part.file] = found
         watcher.progress("interventions", len(numbers), len(parts))
-    preferred = None
-    if edits.unedited is not None:
-        preferred = cast(float, numbers[edits.unedited.file]["share"])
+    preferred = None if edits.unedited is None else numbers[edits.unedited.file]["share"]
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     warnings = []
     if preferred is not None and preferred < _MOSTLY:

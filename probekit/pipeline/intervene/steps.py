@@ -171,8 +171,7 @@ class EffectStep:
         """Return the scores of each test row by each measure, without the edit and with it.
 
         The scores without it are `base`, and `source` for the counterfactual texts; for an ablation
-        `source` equals `base`. An entry of `patched` has the index in `selected`, the position, and
-        the scores.
+        `source` equals `base`. An entry of `patched` has the site, the position, and the scores.
         """
         inputs = self.inputs
         # The rows that are averaged, which only `mean` uses, and the rows that are edited.
@@ -198,40 +197,36 @@ class EffectStep:
             by_fold.append(values)
         # The rows of all folds in ascending order, as in `inputs.test`.
         order = np.argsort(np.concatenate([edited_rows for _, edited_rows in folds]))
-
-        def joined(columns: Sequence[Floats]) -> Floats:
-            return np.concatenate(columns)[order]
-
-        joined_measures = []
-        for values_of_folds in zip(*by_fold, strict=True):  # of one measure
-            patched = [
-                [
-                    selected.index(patch.selection),
-                    patch.position,
-                    joined([values.patched[patch] for values in values_of_folds]),
-                ]
-                for patch in values_of_folds[0].patched
+        joined = []
+        for of_folds in zip(*by_fold, strict=True):  # of one measure
+            # A fold of shorter texts lacks the last positions.
+            patches = dict.fromkeys(patch for values in of_folds for patch in values.patched)
+            columns = []
+            for values in of_folds:
+                without = np.full(len(values.base), np.nan)
+                patched = [values.patched.get(patch, without) for patch in patches]
+                columns.append([values.base, values.source, *patched])
+            base, source, *patched = np.concatenate(columns, axis=1)[:, order]
+            listed = [
+                [patch.selection.text, patch.position, scores]
+                for patch, scores in zip(patches, patched, strict=True)
             ]
-            base = joined([values.base for values in values_of_folds])
-            source = joined([values.source for values in values_of_folds])
-            joined_measures.append({"base": base, "source": source, "patched": patched})
-        return {"measures": joined_measures}
+            joined.append({"base": base, "source": source, "patched": listed})
+        return {"measures": joined}
 
     def rows(self, found: Found) -> Iterator[tuple[str, Row]]:
         """Yield the name "effects" with each row of effects.csv, given the numbers of all parts."""
         test = self.inputs.test
         selection = {one.text: one for one in self.selected}
-        is_ablation = self.step.do == "ablate"
         for number, measure in enumerate(self.inputs.measures):
-            patched = {}
-            for part, numbers in found:
-                texts, of_site = part.identity["sites"], numbers["measures"][number]
-                for index, position, values in of_site["patched"]:
-                    patched[Patch(selection[texts[index]], position)] = _floats(values)
-            _, first = found[0]  # the scores without edits are the same in all parts
-            unedited = first["measures"][number]
-            base, source = _floats(unedited["base"]), _floats(unedited["source"])
-            scored = PatchedValues(base, source, patched)
+            of_sites = [numbers["measures"][number] for _, numbers in found]
+            patched = {
+                Patch(selection[text], position): _floats(scores)
+                for of_site in of_sites
+                for text, position, scores in of_site["patched"]
+            }
+            first = of_sites[0]  # the scores without edits are the same in all parts
+            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
             test_measure = measure[torch.from_numpy(test)]
             for effect in effects_of(scored, test_measure, self.inputs.groups[test]):
                 of_source = {
@@ -243,7 +238,7 @@ class EffectStep:
                 # An ablation has no source, and thus no share of its effect.
                 row = {
                     **asdict(effect),
-                    **(dict.fromkeys(of_source) if is_ablation else of_source),
+                    **(dict.fromkeys(of_source) if self.step.do == "ablate" else of_source),
                     "do": self.step.do,
                     "replacement": self.replacement,
                     "site": effect.site.partition("[head")[0],
@@ -334,19 +329,15 @@ class VerdictStep:
         result = causal_test(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
-        swaps = [] if result.swap is None else [result.swap]
         rows = []
-        for verdict in [*result.verdicts, *swaps]:
+        for verdict in filter(None, [*result.verdicts, result.swap]):
             row = asdict(verdict) | facts | {"reason": why_undecided(verdict)}
             row["wrong_way"] = result.wrong_way if verdict.question == "steers" else None
-            for name, effects in (("null", result.null), ("matched", result.matched)):
-                # The question `detects` has no null distribution: both of its ends are NaN.
-                ends = band_of_draws(effects.get(verdict.question, np.zeros(0)))
-                row[f"{name}_low"], row[f"{name}_high"] = ends
+            row["null_low"], row["null_high"] = band_of_draws(verdict.null)
+            row["matched_low"], row["matched_high"] = band_of_draws(row.pop("matched"))
             rows.append(row)
         found = {
             "verdicts": rows,
-            "null": result.null,
             "doses": list(result.doses),
             "dose_limit": result.dose_limit,
             "unit": result.unit,
@@ -374,20 +365,18 @@ class VerdictStep:
 
         The parts are in the order of `selected`.
         """
-        best: dict[tuple[int, str], float] = {}  # p-values by number of the site and question
-        # Each question is tested at all sites together.
+        # Each question with a null distribution is tested at all sites together.
         for question in ("steers", "silences", "swap"):
-            # Number of the site, its effect and its null distribution, where the effect is defined.
-            tested = []
-            for number, (_, of_site) in enumerate(found):
-                for row in of_site["verdicts"]:
-                    if row["question"] == question and row["effect"] is not None:
-                        tested.append((number, row["effect"], _floats(of_site["null"][question])))
+            every = [row for _, of_site in found for row in of_site["verdicts"]]
+            tested = [
+                row for row in every if row["question"] == question and row["effect"] is not None
+            ]
             if tested:
-                numbers, effects, null = zip(*tested, strict=True)
-                adjusted = best_p_values(np.array(effects), np.stack(null)).tolist()
-                best |= {(number, question): p for number, p in zip(numbers, adjusted, strict=True)}
-        for number, (selection, (_, of_site)) in enumerate(zip(self.selected, found, strict=True)):
+                effects = np.array([row["effect"] for row in tested])
+                null = np.stack([_floats(row["null"]) for row in tested])
+                for row, p in zip(tested, best_p_values(effects, null).tolist(), strict=True):
+                    row["p_best"] = p
+        for selection, (_, of_site) in zip(self.selected, found, strict=True):
             method = {"at": self.at, "along": self.along}
             place = method | {
                 "site": selection.site,
@@ -395,8 +384,7 @@ class VerdictStep:
                 "head": selection.head,
             }
             for row in of_site["verdicts"]:
-                p_best = best.get((number, row["question"]))
-                yield "verdicts", place | row | {"p_best": p_best}
+                yield "verdicts", place | row
             for row in of_site["doses"]:
                 yield "doses", place | row | {"unit": of_site["unit"]}
             for row in of_site.get("downstream", []):

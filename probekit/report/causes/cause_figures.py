@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.causes import findings
+from probekit.amounts import format_number, format_p
+from probekit.report.causes import cause_words
 from probekit.report.elements.style import (
     GREY,
     SERIES_COLOURS,
@@ -29,8 +30,9 @@ from probekit.report.elements.texts import short_label
 from probekit.report.figures import layer_curve, maps
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
+from probekit.results.cause_verdict import RECOVERY, STREAM, EditSet, named_sites
 from probekit.results.causes import CausesRecord, CauseTables
-from probekit.results.table import by_depth, n_blocks, tick, ticks
+from probekit.results.table import n_blocks, only, tick, ticks
 
 _LINE = LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
@@ -49,7 +51,22 @@ MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
 
-def curve_lines_of(edits: findings.EditSet) -> pd.DataFrame:
+def edit_hover(edits: EditSet, row: pd.Series[Any], token: str = "") -> str:
+    """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
+    at_token = f" at {plotly_text(token)}" if token else ""
+    lines = [f"<b>{plotly_text(row['site'])}</b>{at_token}"]
+    if edits.shown == RECOVERY:
+        lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
+    effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
+    lines.append(f"change: {effect} {plotly_text(edits.unit)}")
+    if not math.isnan(row["p"]):
+        has_best = not math.isnan(row["p_best"])
+        best = f", best of {edits.n_edits}: {format_p(row['p_best'])}" if has_best else ""
+        lines.append(f"p: {format_p(row['p'])}{best}")
+    return "<br>".join([*lines, cause_words.n_in_words(row)])
+
+
+def curve_lines_of(edits: EditSet) -> pd.DataFrame:
     """Return the rows that a causal curve shows: all but heads and long lists of neurons."""
     rows = edits.rows[edits.rows["head"].isna()]
     is_neuron = rows["site"].str.contains("[neuron=", regex=False)
@@ -58,7 +75,7 @@ def curve_lines_of(edits: findings.EditSet) -> pd.DataFrame:
     return rows
 
 
-def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -> go.Figure:
+def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figure:
     """Return the figure of recovery or effect by layer, with a line for each kind of site.
 
     Intervals are bands, or error bars if there are more than `MOST_BANDS` lines.
@@ -71,13 +88,13 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
     axis = axis_labels(rows, layers)
     figure = go.Figure(layout={"template": TEMPLATE})
     figure.add_trace(zero_line(layer_ends(axis)))
-    points_of = {str(name): points for name, points in rows.groupby("line", sort=False)}
     # The residual stream is first, so that its colour does not depend on the other lines.
-    lines = sorted(points_of, key=lambda name: name != findings.STREAM)
-    for number, name in enumerate(lines):
-        points = points_of[name]
-        hover = [findings.edit_hover(edits, row) for _, row in points.iterrows()]
-        line = layer_curve.scatter(points["depth"], points["value"], _LINE, number, name, hover)
+    lines = sorted(rows.groupby("line", sort=False), key=lambda line: line[0] != STREAM)
+    for number, (name, points) in enumerate(lines):
+        hover = [edit_hover(edits, row) for _, row in points.iterrows()]
+        line = layer_curve.scatter(
+            points["depth"], points["value"], _LINE, number, str(name), hover
+        )
         if len(lines) > layer_curve.MOST_BANDS:
             line.update(error_y=error_bars(points, "value", 1), marker_size=7)
         else:
@@ -85,11 +102,12 @@ def cause_curve(edits: findings.EditSet, layers: dict[int, str] | None = None) -
         figure.add_trace(line)
     layer_axis(figure, axis)
     # The axis contains all intervals and 0, and for recovery 1.
-    bounds = [0.0, 1.0] if edits.shown == findings.RECOVERY else [0.0]
+    bounds = [0.0, 1.0] if edits.shown == RECOVERY else [0.0]
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
     low, high = finite_ends(bounds)
     space = 0.04 * (high - low) or 0.05  # if both ends are equal
-    figure.update_yaxes(title_text=edits.axis, range=[low - space, high + space])
+    title = edits.title if edits.shown == RECOVERY else f"{edits.title} ({edits.unit})"
+    figure.update_yaxes(title_text=title, range=[low - space, high + space])
     name_lines(figure, layer_curve.end_labels(figure.data) if len(lines) > 1 else [])
     return figure
 
@@ -112,37 +130,30 @@ def zero_line(ends: list[float]) -> go.Scatter:
     return plain_line(ends, [0, 0], {"color": GREY, "width": 1})
 
 
-def dose_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
+def dose_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
-    blocks = findings.blocks_of(tables)
-    for (along, at), of_method in by_depth(defined).groupby(["along", "at"], sort=False):
-        panels = [
-            (findings.place_in_words(rows.iloc[0], blocks, is_brief=True), rows)
-            for _, rows in of_method.groupby("site", sort=False)
-        ]
-        yield (str(along), str(at)), panels
+    for (along, at), of_method in named_sites(defined).groupby(["along", "at"], sort=False):
+        panels = of_method.groupby(["short_place", "site"], sort=False)
+        yield str(along), str(at), [(str(place), rows) for (place, _), rows in panels]
 
 
-def refit_panels(tables: CauseTables) -> Iterator[tuple[tuple[str, str], list[Panel]]]:
+def refit_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     """Yield each method and choice of tokens with its panels.
 
     There is one panel for each erased site and kind of site at which probes were fitted again.
     """
-    rows = by_depth(tables.downstream.assign(head=np.nan))
-    blocks = findings.blocks_of(tables)
+    rows = named_sites(tables.downstream.assign(head=np.nan))
     for (along, at), of_method in rows.groupby(["along", "at"], sort=False):
         panels = []
         sites = pd.DataFrame({"site": of_method["erased"].unique(), "head": np.nan})
-        for _, erased in by_depth(sites).iterrows():
-            of_site = of_method[of_method["erased"] == erased["site"]]
-            lines = list(of_site.groupby("line", sort=False))
+        for erased, place in named_sites(sites)[["site", "short_place"]].itertuples(index=False):
+            lines = list(only(of_method, erased=erased).groupby("line", sort=False))
             for line, points in lines:
                 kind = f", probes at {line}" if len(lines) > 1 else ""
-                title = f"erased at {findings.place_in_words(erased, blocks, is_brief=True)}{kind}"
                 # resid_pre of a block and resid_post of the block before it have the same depth.
-                panels.append((title, points.drop_duplicates("depth")))
-        yield (str(along), str(at)), panels
+                panels.append((f"erased at {place}{kind}", points.drop_duplicates("depth")))
+        yield str(along), str(at), panels
 
 
 def steepest(panels: Sequence[Panel]) -> list[Panel]:
@@ -265,17 +276,17 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
     """Return the hover text of a dose: its effect, the bands of the controls, and the loss."""
     if row["by"] == 0:
         return "<b>no edit</b>"
+    effect = cause_words.interval_in_words(row["effect"], row["low"], row["high"])
     lines = [
         f"<b>{row['by']:+g} standard deviations</b>",
-        f"change: {findings.interval_in_words(row['effect'], row['low'], row['high'])} "
-        f"{plotly_text(unit)}",
+        f"change: {effect} {plotly_text(unit)}",
     ]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):
             lines.append(f"95 % of {name}: {low:.2f} to {high:.2f}")
     if not math.isnan(row["other_loss"]):
-        loss = findings.interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
+        loss = cause_words.interval_in_words(row["other_loss"], row["other_low"], row["other_high"])
         lines.append(f"loss on other texts: {loss} nats per token")
     return "<br>".join(lines)
 
@@ -302,7 +313,7 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
             ends = [f"{name}_low", f"{name}_high"]
             hover = [
                 f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
-                + findings.interval_in_words(*row[[name, *ends]])
+                + cause_words.interval_in_words(*row[[name, *ends]])
                 for _, row in of_panel.iterrows()
             ]
             depths = of_panel["depth"]
@@ -321,16 +332,19 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     return figure
 
 
-def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[str, go.Figure]]:
-    """Yield name and map of each kind of site that is edited at each token, on one colour scale.
+def token_maps(
+    edits: EditSet, record: CausesRecord
+) -> Iterator[tuple[str, pd.DataFrame, go.Figure]]:
+    """Yield name, rows and map of each kind of site that is edited at each token.
 
-    Of attention heads only the `MOST_HEADS` with the largest absolute values have a row.
+    The maps have one colour scale. Of attention heads only the `MOST_HEADS` with the largest
+    absolute values have a row.
     """
     rows, blocks = edits.rows, n_blocks(edits.rows)
     scale = maps.diverging(rows["value"], maps.LEAST_RANGE)
     for line, cells in rows[rows["head"].isna()].groupby("line", sort=False):
         names = [tick(int(depth), blocks) for depth in cells["depth"]]
-        yield str(line), _token_map(edits, cells.assign(name=names), scale, record)
+        yield str(line), cells, _token_map(edits, cells.assign(name=names), scale, record)
     head = ["depth", "head"]  # the columns that name a head
     for part, of_part in edits.of_heads.groupby("part", sort=False):
         largest = of_part.assign(value=of_part["value"].abs()).groupby(head)["value"].max()
@@ -339,16 +353,16 @@ def token_maps(edits: findings.EditSet, record: CausesRecord) -> Iterator[tuple[
         cells = of_part[is_shown].sort_values(head, kind="stable")
         names = [f"L{row['depth']}H{row['head']:.0f}" for _, row in cells.iterrows()]
         figure = _token_map(edits, cells.assign(name=names), scale, record)
-        yield f"{part} heads", figure.update_yaxes(title_text="head")
+        yield f"{part} heads", of_part, figure.update_yaxes(title_text="head")
 
 
 def _token_map(
-    edits: findings.EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
+    edits: EditSet, cells: pd.DataFrame, scale: maps.Colours, record: CausesRecord
 ) -> go.Figure:
     """Return the map of cells by their `name` (down) and position (across)."""
     cells = cells.dropna(subset="position").astype({"position": int})
     hover = [
-        findings.edit_hover(edits, row, findings.position_label(row["position"], record))
+        edit_hover(edits, row, cause_words.position_label(row["position"], record))
         for _, row in cells.iterrows()
     ]
     positions = sorted({*cells["position"]})
@@ -376,11 +390,11 @@ def token_tick(position: int, record: CausesRecord) -> str:
     return f"<i>{token}</i>" if differs else token
 
 
-def head_map_of(edits: findings.EditSet, part: str) -> go.Figure:
+def head_map_of(edits: EditSet, part: str) -> go.Figure:
     """Return the map of the heads of one kind of site, with the largest value framed."""
     cells = edits.of_heads[edits.of_heads["part"] == part]
     figure = maps.cell_map(
-        cells.assign(hover=[findings.edit_hover(edits, row) for _, row in cells.iterrows()]),
+        cells.assign(hover=[edit_hover(edits, row) for _, row in cells.iterrows()]),
         maps.diverging(edits.of_heads["value"], maps.LEAST_RANGE),
         down=("depth", {depth: str(depth) for depth in cells["depth"]}),
         across=("head", {head: f"{head:.0f}" for head in sorted(cells["head"].unique())}),

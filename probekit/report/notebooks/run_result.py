@@ -14,7 +14,7 @@ import pandas as pd
 
 from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
-from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import FigurePart, figure_json, render
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
@@ -23,7 +23,7 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_figures
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
-from probekit.results.causes import CauseTables
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
 from probekit.results.scores import Scores

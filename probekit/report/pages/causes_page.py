@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +10,8 @@ import pandas as pd
 
 from probekit.amounts import counted, fixed
 from probekit.files import inside, write_atomic
-from probekit.interventions.names import REPLACEMENTS
-from probekit.report.causes import findings
+from probekit.interventions.names import REPLACEMENTS, measure_title
+from probekit.report.causes import cause_words
 from probekit.report.causes.cause_figures import (
     MOST_HEADS,
     Panel,
@@ -32,9 +32,10 @@ from probekit.report.figures.layer_curve import MOST_PANELS, panels_height
 from probekit.report.figures.maps import MOST_TEXTS
 from probekit.report.pages.parts import map_part
 from probekit.report.sentences.answer import p_words
-from probekit.results.causes import FOLDER, TABLES, CauseTables
+from probekit.results.cause_verdict import RECOVERY, EditSet
+from probekit.results.causes import FOLDER, TABLES, CauseTables, open_causes
 from probekit.results.record import reading_run_file
-from probekit.results.table import n_blocks, only
+from probekit.results.table import only
 
 METHOD = (
     "The measure is scored for the answer of the unedited text throughout. Intervals are 95 % "
@@ -84,7 +85,7 @@ def causes_page(run_dir: Path) -> str:
         MissingError: the run has no interventions.
         DataError: a file of the run cannot be read.
     """
-    tables = findings.legible(CauseTables.open(run_dir))
+    tables = CauseTables.open(run_dir)
     record = tables.record
     shown, folded = cause_items(tables)
     sections: list[page.Item] = [page.Group("causes", shown)]
@@ -104,12 +105,12 @@ def causes_page(run_dir: Path) -> str:
     return page.Page(
         eyebrow=["probekit", "interventions", record.name, model_title(record.model)],
         title=record.question or record.name,
-        answer=findings.cause_answer(tables),
-        details=[page.Paragraph(page.unbroken(findings.cause_detail(tables)))],
+        answer=cause_words.cause_answer(tables),
+        details=[page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))],
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": {capitalised(name): words for name, words in named.items() if words}},
-        aside=[findings.n_in_words(record)],
+        aside=[cause_words.n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
 
@@ -126,7 +127,7 @@ def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, layers)
-    detail = page.Paragraph(page.unbroken(findings.cause_detail(tables)))
+    detail = page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))
     items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
@@ -158,21 +159,21 @@ def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
     The words of a single direction are a paragraph, those of several are folded. Nothing is
     yielded without verdicts.
     """
-    tables_and_words = findings.verdict_tables(findings.directions_in(tables))
-    if not tables_and_words:
+    table, words = cause_words.verdict_table(tables.verdict.directions)
+    shown, others = table.rows[: cause_words.MOST_ROWS], table.rows[cause_words.MOST_ROWS :]
+    if not shown:
         return
-    (table, words), *folded = tables_and_words
-    yield _unbroken(table)
-    is_single = len(table.rows) == 1
-    if is_single and words.rows:
+    yield _unbroken(replace(table, rows=shown))
+    if len(shown) == 1 and words.rows:
         yield page.Paragraph(str(words.rows[0][1]))
     yield page.Paragraph(page.unbroken(NOTE), "note")
-    for others, _ in folded:
-        n = len(others.rows)
+    if others:
+        n = len(others)
         title = "The other direction" if n == 1 else f"The other {n} directions"
-        yield page.Fold(title, [_unbroken(others)])
-    if not is_single and words.rows:
-        yield page.Fold("Verdicts in words", [words, *(more for _, more in folded)])
+        rest = replace(table, title="Verdicts on the other directions", rows=others)
+        yield page.Fold(title, [_unbroken(rest)])
+    if len(shown) > 1 and words.rows:
+        yield page.Fold("Verdicts in words", [words])
 
 
 def _unbroken(table: ResultTable) -> ResultTable:
@@ -193,7 +194,7 @@ def cause_figures(run_dir: Path, layers: dict[int, str] | None = None) -> list[p
     Raises:
         DataError: a file cannot be read.
     """
-    tables = findings.open_causes(run_dir)
+    tables = open_causes(run_dir)
     return [] if tables is None else cause_parts(tables, layers)
 
 
@@ -216,10 +217,10 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
         layers: labels of the layer axis of the run's layer curve, by depth; without them the axis
             has those of the edited sites.
     """
-    main = findings.first_measure(tables)
+    main = tables.verdict.measure
     opened: set[tuple[str, str]] = set()
     in_order: dict[str, list[page.FigurePart]] = {"curve": [], "tokens": [], "heads": []}
-    for edits in findings.edit_sets(tables.effects):
+    for edits in tables.verdict.sets:
         for kind, sites, part in _edit_parts(edits, tables, layers):
             # The first figure of each kind of figure and site is open.
             is_open = edits.measure == main and (kind, sites) not in opened
@@ -227,11 +228,11 @@ def cause_parts(tables: CauseTables, layers: dict[int, str] | None = None) -> li
                 opened.add((kind, sites))
             in_order[kind].append(replace(part, is_open=is_open))
     parts = [part for of_kind in in_order.values() for part in of_kind]
-    return [*parts, *_dose_parts(tables), *_refit_parts(tables, layers)]
+    return [*parts, *_sized(_dose_parts(tables)), *_sized(_refit_parts(tables, layers))]
 
 
 def _edit_parts(
-    edits: findings.EditSet, tables: CauseTables, layers: dict[int, str] | None
+    edits: EditSet, tables: CauseTables, layers: dict[int, str] | None
 ) -> Iterator[tuple[str, str, page.FigurePart]]:
     """Yield kind, sites and figure for each figure of the patches or ablations of a set.
 
@@ -239,9 +240,9 @@ def _edit_parts(
     """
     noun, replacement = REPLACEMENTS[edits.replacement]
     # The facts that the figures of a set of edits share.
-    measure = f"{findings.measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
+    measure = f"{measure_title(edits.measure)} ({edits.unit}{_answers(tables)})"
     quantity = f"Measure: change of the {measure} relative to the unedited text."
-    if edits.shown == findings.RECOVERY:
+    if edits.shown == RECOVERY:
         quantity = (
             f"Recovery of the {measure}: share of the difference between the counterfactual and "
             "the unedited text."
@@ -259,39 +260,36 @@ def _edit_parts(
             f"{counted(edits.n_edits, 'edit')}.{few}"
         )
     caption = (
-        f"Replacement: {replacement}, {findings.where(tables, edits.at)}. "
+        f"Replacement: {replacement}, {cause_words.where(tables.record, edits.at)}. "
         f"{quantity} {sizes_in_words(edits.rows)}. {test}"
     )
-    place = f"{noun} {findings.where(tables, edits.at)}"
+    place = f"{noun} {cause_words.where(tables.record, edits.at)}"
     title = capitalised(edits.title)
-    if edits.shown == findings.RECOVERY and edits.measure != findings.first_measure(tables):
-        title = f"Recovery of {findings.measure_title(edits.measure)}"
+    if edits.shown == RECOVERY and edits.measure != tables.verdict.measure:
+        title = f"Recovery of {measure_title(edits.measure)}"
     # Edits at each token have only maps by token; others have a curve and maps by head.
     if edits.at == "each":
-        for sites, figure in token_maps(edits, tables.record):
-            rows, selection = edits.rows[edits.rows["line"] == sites], ""
-            if sites.endswith(" heads"):  # a map of heads, at most `MOST_HEADS`
-                rows = edits.of_heads[edits.of_heads["part"] == sites.removesuffix(" heads")]
-                n = len(rows[["layer", "head"]].drop_duplicates())
-                if n > MOST_HEADS:
-                    selection = f" Shown: the {MOST_HEADS} heads with the largest effects, of {n}."
+        for sites, rows, figure in token_maps(edits, tables.record):
+            n_heads = len(rows[["layer", "head"]].dropna().drop_duplicates())
+            most = f" Shown: the {MOST_HEADS} heads with the largest effects, of {n_heads}."
+            selection = most if n_heads > MOST_HEADS else ""
             words = f"{caption}{selection}{_tokens(tables)} Framed: the largest absolute value."
             heading = f"{title} by layer and token · {sites}, {noun}"
             description = edit_description(edits, rows, f" by layer and token, {sites}")
             yield "tokens", sites, _resized(map_part(heading, figure, words, description))
         return
-    parts = {str(name): rows for name, rows in edits.of_heads.groupby("part", sort=False)}
+    of_parts = {str(part): rows for part, rows in edits.of_heads.groupby("part", sort=False)}
     rows = curve_lines_of(edits)
     if not rows.empty:
-        heads = f" Single heads of {', '.join(parts)} have a map of their own." if parts else ""
+        maps_of = f" Single heads of {', '.join(of_parts)} have a map of their own."
         curve = page.FigurePart(
             f"{title} by layer · {place}",
             page.figure_json(cause_curve(edits, layers)),
-            f"{caption} Bands or bars: 95 % intervals over groups.{heads}",
+            f"{caption} Bands or bars: 95 % intervals over groups.{maps_of if of_parts else ''}",
             edit_description(edits, rows, " by layer"),
         )
         yield "curve", "", curve
-    for part, rows in parts.items():
+    for part, rows in of_parts.items():
         heading = f"{title} by layer and head · {part}, {place}"
         words = f"{caption} Framed: the head with the largest absolute value."
         description = edit_description(edits, rows, f" by layer and head, {part}")
@@ -331,32 +329,31 @@ def _tokens(tables: CauseTables) -> str:
 def sizes_in_words(rows: pd.DataFrame) -> str:
     """Return the number of texts and groups; if rows differ in them, their range."""
     sizes = rows[["n", "groups"]]
-    low, high = findings.n_in_words(sizes.min()), findings.n_in_words(sizes.max())
+    low, high = cause_words.n_in_words(sizes.min()), cause_words.n_in_words(sizes.max())
     return low if low == high else f"{low} to {high}"
 
 
-def edit_description(edits: findings.EditSet, rows: pd.DataFrame, place: str) -> str:
+def edit_description(edits: EditSet, rows: pd.DataFrame, place: str) -> str:
     """Return the largest absolute values of a figure as text, at most `MOST_NAMED`.
 
     `place` ends the title of the figure.
     """
-    blocks = n_blocks(rows)
     largest = rows.reindex(rows["value"].abs().nlargest(MOST_NAMED).index)
     named = [
-        findings.place_in_words(row, blocks)
+        row["place"]
         + (f" at position {row['position']:.0f}" if edits.at == "each" else "")
-        + f" {findings.value_in_words(row)}"
+        + f" {cause_words.value_in_words(row)}"
         for _, row in largest.iterrows()
     ]
     return f"{capitalised(edits.title)}{place}, largest first. {'; '.join(named)}."
 
 
 def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
-    """Yield the dose-response figure of each method and choice of tokens; the first one is open.
+    """Yield the dose-response figure of each method and choice of tokens.
 
     A figure has at most `MOST_PANELS` sites, those with the largest effects.
     """
-    for number, ((along, at), panels) in enumerate(dose_panels(tables)):
+    for along, at, panels in dose_panels(tables):
         shown = steepest(panels)
         named = []
         for title, rows in shown:
@@ -364,13 +361,10 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             doses = [f"{fixed(row['effect'], 2)} at {row['by']:+g}" for _, row in ends.iterrows()]
             named.append(f"{title} {', '.join(doses).replace('-', '−')}")
         yield page.FigurePart(
-            f"Dose-response · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            f"Dose-response · {cause_words.METHODS[along]}, {cause_words.where(tables.record, at)}",
             page.figure_json(dose_figure(shown)),
             dose_caption(along, at, shown, n_all=len(panels), tables=tables),
             f"Change of the measure by dose. {'; '.join(named)}.",
-            is_open=number == 0,
-            # One or two panels are one row, for which the default height is enough.
-            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
 
 
@@ -381,25 +375,24 @@ def dose_caption(
 
     The number of texts is that of the verdicts at their sites, or without any that of the record.
     """
-    rows = pd.concat([of_panel for _, of_panel in panels])
+    rows, record = pd.concat([of_panel for _, of_panel in panels]), tables.record
     verdicts = only(tables.verdicts, along=along, at=at)
     verdicts = verdicts[verdicts["site"].isin(rows["site"])]
-    record = tables.record
     towards = f" towards {class_label(record.classes[-1])}" if record.classes else ""
-    measure = findings.measure_title(record.measures[0]) if record.measures else "measure"
-    size = findings.n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
+    measure = measure_title(record.measures[0]) if record.measures else "measure"
+    size = cause_words.n_in_words(record) if verdicts.empty else sizes_in_words(verdicts)
     folds = f" and {counted(record.folds, 'fold')}" if record.folds > 1 else ""
     known = rows.dropna(subset="other_loss").sort_values("other_loss")
     loss = ""
     if not known.empty:
         worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
-        most = findings.interval_in_words(*worst)
+        most = cause_words.interval_in_words(*worst)
         loss = f" Change of the loss on other texts: at most {most} nats per token."
-    are_all = len(panels) == n_all
-    chosen = "" if are_all else f" The {len(panels)} of {n_all} sites with the largest effects."
+    n = len(panels)
+    chosen = f" The {n} of {n_all} sites with the largest effects." if n < n_all else ""
     return (
         "Edit: multiples of the standard deviation of the projection are added along the "
-        f"direction ({findings.METHODS[along]}), {findings.where(tables, at)}. Measure: mean "
+        f"direction ({cause_words.METHODS[along]}), {cause_words.where(record, at)}. Measure: mean "
         f"change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards}. "
         f"{size}{folds}. Controls: 95 % of {record.draws:,} directions on permuted labels, which "
         "the test compares with (grey); 95 % of random directions with the features' covariance, "
@@ -408,12 +401,12 @@ def dose_caption(
 
 
 def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator[page.FigurePart]:
-    """Yield figures of the accuracy of probes fitted again after erasure; the first one is open.
+    """Yield figures of the accuracy of probes fitted again after erasure.
 
     There is a figure for each method and choice of tokens, with its first `MOST_PANELS` panels.
     """
-    for number, ((along, at), panels) in enumerate(refit_panels(tables)):
-        shown, named = panels[:MOST_PANELS], []
+    for along, at, panels in refit_panels(tables):
+        shown, named, n_all = panels[:MOST_PANELS], [], len(panels)
         for title, rows in shown:
             first, last = rows.iloc[0], rows.iloc[-1]
             named.append(
@@ -422,17 +415,24 @@ def _refit_parts(tables: CauseTables, layers: dict[int, str] | None) -> Iterator
                 "the last"
             )
         size = sizes_in_words(pd.concat([rows for _, rows in shown]))
-        n_all = len(panels)
         first_ones = f" Shown: the first {len(shown)} of {n_all}." if n_all > MOST_PANELS else ""
+        method, tokens = cause_words.METHODS[along], cause_words.where(tables.record, at)
         yield page.FigurePart(
-            f"Accuracy after erasure · {findings.METHODS[along]}, {findings.where(tables, at)}",
+            f"Accuracy after erasure · {method}, {tokens}",
             page.figure_json(refit_figure(shown, layers)),
-            f"Edit: erasure ({findings.METHODS[along]}), replaced by the mean, "
-            f"{findings.where(tables, at)}. Probes are fitted again at this site and every later "
-            f"one. Measure: balanced accuracy (share); bands: 95 % intervals over groups. "
-            f"{size}. Controls: the same probes without erasure, and chance.{first_ones}",
+            f"Edit: erasure ({method}), replaced by the mean, {tokens}. Probes are fitted again at "
+            "this site and every later one. Measure: balanced accuracy (share); bands: 95 % "
+            f"intervals over groups. {size}. Controls: the same probes without erasure, and "
+            f"chance.{first_ones}",
             f"Balanced accuracy before and after erasure. {'; '.join(named)}.",
-            is_open=number == 0,
-            # One or two panels are one row, for which the default height is enough.
-            height=panels_height(len(shown)) if len(shown) > 2 else None,
         )
+
+
+def _sized(parts: Iterable[page.FigurePart]) -> Iterator[page.FigurePart]:
+    """Yield figures of panels with the height for their number; the first one is open.
+
+    One or two panels are one row, for which the default height is enough.
+    """
+    for number, part in enumerate(parts):
+        n = sum(name.startswith("xaxis") for name in part.figure["layout"])
+        yield replace(part, is_open=number == 0, height=panels_height(n) if n > 2 else None)

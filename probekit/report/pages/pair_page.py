@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -48,7 +49,7 @@ ESTIMATED = (
 MOST_ROWS = 8  # patches in a table of the strongest
 MOST_HEADS = 3  # heads in the answer
 MOST_RUNS = 3  # positions in the answer
-RESIDUAL = "residual stream"
+RESIDUAL, HEADS = "residual stream", "heads"
 # Columns that a map of patches can show -> title of its colour bar.
 SHOWN = {"recovery": "recovery", "effect": "effect, logits", "estimate": "estimated effect, logits"}
 LEAST_REACH = 0.05  # smallest end of a colour scale, so that rounding errors look like 0
@@ -151,64 +152,66 @@ def strongest_patches(pair: PatchedPair, rows: pd.DataFrame, n: int = MOST_ROWS)
 
     Patches that are only estimated are left out.
     """
-    strongest = [_row(pair, row) for row in pair.strongest(rows, n).to_dict("records")]
-    title = "Strongest patches"
-    return ResultTable(title, _columns(pair), strongest, has_title=True, is_sortable=True)
+    return replace(_table(pair, pair.strongest(rows, n), "Strongest patches"), has_title=True)
 
 
-def _row(pair: PatchedPair, row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the cells of a patch, in the order of `_columns`."""
-    recovery = row["recovery"]
-    return (
-        _name(pair, row),
-        *([signed(row["estimate"])] if pair.is_estimated else []),
-        signed(row["edited"]),
-        signed(row["effect"]),
-        "–" if pd.isna(recovery) else fixed(recovery, 2),
-    )
-
-
-def _columns(pair: PatchedPair) -> tuple[str, ...]:
-    """Return the headings of tables of patches; with estimates, their column follows the name."""
+def _table(pair: PatchedPair, rows: pd.DataFrame, title: str) -> ResultTable:
+    """Return a table of patches; with estimates, their column follows the name."""
     estimate = ("estimated effect",) if pair.is_estimated else ()
-    return ("patch", *estimate, "logit difference", "effect", "recovery")
+    columns = ("patch", *estimate, "logit difference", "effect", "recovery")
+    cells = []
+    for row in rows.to_dict("records"):
+        numbers = [signed(row[name]) for name in ("estimate", "edited", "effect")]
+        recovery = "–" if pd.isna(row["recovery"]) else fixed(row["recovery"], 2)
+        cells.append((_name(pair, row), *numbers[not pair.is_estimated :], recovery))
+    return ResultTable(title, columns, cells, is_sortable=True)
 
 
 def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
-    groups: dict[str, page.Group] = {}
-    labels = pair_labels(pair.clean, pair.corrupt)
     families = pair.of_positions["site"].map(site_family)
-    for family, rows in pair.of_positions.groupby(families, sort=False):
-        views = {name: patch_position_map(rows, labels, column) for name, column in _views(pair)}
+    groups = [*pair.of_positions.groupby(families, sort=False), (HEADS, pair.of_heads)]
+    # The entries of the menu of colours, each with its column; the first is open.
+    if pair.is_estimated:
+        menu = {"estimated effect": "estimate", "verified effect": "effect"}
+    else:
+        menu = {
+            name: name for name in ("recovery", "effect") if name == "effect" or pair.difference
+        }
+    measure = f"logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)}"
+    framed = " Framed: verified by patching." if pair.is_estimated else ""
+    parts: dict[str, page.Group] = {}
+    for family, rows in groups if len(pair.of_heads) else groups[:-1]:
+        if family == HEADS:
+            heading, title, named, labels = "Heads", "Heads, at all tokens", HEADS, []
+            cell = "the output of one head (hook_z) at all tokens."
+            height = 8 + 1.9 * rows["layer"].nunique()
+            width = 9 + 2.9 * (int(rows["head"].max()) + 1)
+        else:
+            heading = capitalised(family)
+            title, named = f"{heading} by token", f"the {family}"
+            labels = pair_labels(pair.clean, pair.corrupt)
+            cell = (
+                f"the {family} at one token, replaced by that of the corrupt text. Arrows: tokens "
+                "that differ, clean → corrupt."
+            )
+            height, width = 11 + 1.7 * rows["site"].nunique(), 8 + 3.0 * len(labels)
+        views = {name: patch_map(rows, column, labels) for name, column in menu.items()}
         picture = page.FigurePart(
-            f"{capitalised(family)} by token",
+            title,
             page.figure_json(next(iter(views.values()))),
-            f"Each cell: the {family} at one token, replaced by that of the corrupt text. Arrows: "
-            f"tokens that differ, clean → corrupt. {_caption(pair)}",
-            f"Patches of the {family}. Strongest: {_in_words(pair, rows)}",
-            height=11 + 1.7 * rows["site"].nunique(),
-            width=8 + 3.0 * len(labels),
+            f"Each cell: {cell} Measure: {measure} after the last token; n = 1 pair, no interval."
+            f"{framed}",
+            f"Patches of {named}. Strongest: {_in_words(pair, rows)}",
+            height=height,
+            width=width,
             views=views,
         )
-        table = strongest_patches(pair, rows)
-        groups[capitalised(family)] = page.Group("rows", [picture, table])
+        layout = "split" if family == HEADS else "rows"
+        parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
-    numbers = groups.pop(next(iter(groups)))
-    sections: dict[str, list[page.Item]] = {name: [group] for name, group in groups.items()}
-    if len(pair.of_heads):
-        heads = pair.of_heads
-        views = {name: patch_head_map(heads, column) for name, column in _views(pair)}
-        picture = page.FigurePart(
-            "Heads, at all tokens",
-            page.figure_json(next(iter(views.values()))),
-            f"Each cell: the output of one head (hook_z) at all tokens. {_caption(pair)}",
-            f"Patches of heads. Strongest: {_in_words(pair, heads)}",
-            height=8 + 1.9 * heads["layer"].nunique(),
-            width=9 + 2.9 * (int(heads["head"].max()) + 1),
-            views=views,
-        )
-        sections["Heads"] = [page.Group("split", [picture, strongest_patches(pair, heads)])]
+    numbers = parts.pop(next(iter(parts)))
+    sections: dict[str, list[page.Item]] = {name: [group] for name, group in parts.items()}
     if pair.is_estimated:
         title = "Estimated and verified effects"
         points = page.FigurePart(
@@ -223,9 +226,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     # Patches that are only estimated have no effect, so that all are ordered by their estimate.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
-    patches = [_row(pair, row) for row in ordered.to_dict("records")]
-    title = f"{len(patches):,} patches, largest first"
-    every = ResultTable(title, _columns(pair), patches, is_sortable=True)
+    every = _table(pair, ordered, f"{len(ordered):,} patches, largest first")
     return NetworkPage(
         subject="activation patching",
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
@@ -237,26 +238,6 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         table=("All patches", every),
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
     ).html(model, facts)
-
-
-def _views(pair: PatchedPair) -> list[tuple[str, str]]:
-    """Return the entries of the menu of colours, each with its column; the first is open.
-
-    Recovery is left out if it is not defined, and for estimated patches.
-    """
-    if pair.is_estimated:
-        return [("estimated effect", "estimate"), ("verified effect", "effect")]
-    names = ["recovery", "effect"] if pair.difference else ["effect"]
-    return [(name, name) for name in names]
-
-
-def _caption(pair: PatchedPair) -> str:
-    """Return the end of a caption: measure, number of pairs, and what a frame means."""
-    framed = " Framed: verified by patching." if pair.is_estimated else ""
-    return (
-        f"Measure: logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)} after the "
-        f"last token; n = 1 pair, no interval.{framed}"
-    )
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
@@ -311,57 +292,32 @@ def pair_labels(clean: Sequence[str], corrupt: Sequence[str]) -> list[str]:
     ]
 
 
-def patch_position_map(
-    rows: pd.DataFrame, labels: Sequence[str], shown: str = "recovery"
-) -> go.Figure:
-    """Return the map of patches of a family of sites: sites down, positions across.
+def patch_map(rows: pd.DataFrame, shown: str = "recovery", labels: Sequence[str] = ()) -> go.Figure:
+    """Return the map of patches of a family of sites by token, or of heads by layer.
 
     If patches are estimated, those that are verified are framed.
 
     Args:
-        rows: rows of `PatchedPair.of_positions`: all those of one family.
-        labels: label of each position, from `pair_labels`.
+        rows: rows of `PatchedPair.of_positions`, all those of a family; or of
+            `PatchedPair.of_heads`, those of all heads of each patched layer.
         shown: column that colours show; a key of `SHOWN`.
+        labels: label of each position, from `pair_labels`; none for heads.
     """
-    down = [patch_label(site) for site in rows["site"].unique()]
-    figure = _patch_map(rows, down, list(map(plotly_text, labels)), "token", shown)
-    return maps.thin_ticks(figure).update_xaxes(tickangle=-45)
-
-
-def patch_head_map(rows: pd.DataFrame, shown: str = "recovery") -> go.Figure:
-    """Return the map of patches of heads at all positions: layers down, heads across.
-
-    If patches are estimated, those that are verified are framed.
-
-    Args:
-        rows: rows of `PatchedPair.of_heads`: those of all heads of each patched layer.
-        shown: column that colours show; a key of `SHOWN`.
-    """
-    across = [str(head) for head in range(int(rows["head"].max()) + 1)]
-    return _patch_map(rows, list(map(str, rows["layer"].unique())), across, "head", shown)
-
-
-def _patch_map(
-    rows: pd.DataFrame, down: list[str], across: list[str], across_title: str, shown: str
-) -> go.Figure:
-    """Return a map of patches; among estimated ones, those that are verified are framed.
-
-    Args:
-        rows: one row for each cell: all cells of the first row of the map from left to right, then
-            those of the next row.
-        down: labels of the rows of the map.
-        across: labels of the columns of the map.
-        across_title: title of the horizontal axis.
-        shown: column that colours show; a key of `SHOWN`.
-    """
-    values = rows[shown].to_numpy(dtype=float, na_value=np.nan)
+    if labels:
+        down = [patch_label(site) for site in rows["site"].unique()]
+        across = [plotly_text(label) for label in labels]
+    else:
+        down = [str(layer) for layer in rows["layer"].unique()]
+        across = [str(head) for head in range(int(rows["head"].max()) + 1)]
+    # Rows are ordered: all cells of the first row of the map from left to right, then the next.
+    values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
     figure = maps.text_map(
         values,
         [_patch_hover(row) for row in rows.to_dict("records")],
         maps.diverging(values, LEAST_REACH),
         across=across,
         down=down,
-        title=across_title,
+        title="token" if labels else "head",
         # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
         # too many, a browser would draw them slowly.
         most_texts=maps.MOST_TEXTS * 5,
@@ -370,6 +326,8 @@ def _patch_map(
         is_verified = rows["effect"].notna().to_numpy().reshape(len(down), len(across))
         for row, column in np.argwhere(is_verified).tolist():
             maps.frame_cell(figure, column, row)
+    if labels:
+        maps.thin_ticks(figure).update_xaxes(tickangle=-45)
     return maps.name_colours(figure, SHOWN[shown])
 
 

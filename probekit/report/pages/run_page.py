@@ -19,7 +19,7 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
@@ -35,6 +35,7 @@ from probekit.report.sentences.tables import (
     comparison_table,
     site_tables,
 )
+from probekit.results.causes import open_causes
 from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt

@@ -11,7 +11,7 @@ import pandas as pd
 
 from probekit.amounts import format_number
 from probekit.errors import ConfigError, DataError
-from probekit.report.causes.findings import open_causes, run_answers
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.style import plotly_text
 from probekit.report.elements.table import Cell, Column, ResultTable
@@ -25,6 +25,7 @@ from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
+from probekit.results.causes import open_causes
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.scores import Scores

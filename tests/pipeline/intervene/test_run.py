@@ -138,7 +138,8 @@ def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done,
 
 
 def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
-    text = with_steps(f"{STEER}, by: [-9, -1, 1, 9], sites: {FIRST}, draws: 59")
+    steps = (f"{STEER}, by: {by}, sites: {FIRST}, draws: 59" for by in ("[9, -1]", "[1, -9]"))
+    text = with_steps(*steps)  # all doses are applied, in order
     path = write_experiment(tmp_path, text, n_rows=32)
     tables = intervene(path, out=tmp_path / "runs", progress=False)
     assert tables.doses["by"].tolist() == [-1, 1]
@@ -209,14 +210,6 @@ def test_an_experiment_without_interventions_is_refused(go, refused):
     refused(go, YAML[: YAML.index("interventions:")])
 
 
-def test_all_doses_are_applied_in_order(tmp_path):
-    text = with_steps(f"{STEER}, by: [8, 2], sites: {FIRST}", f"{STEER}, sites: {FIRST}")
-    experiment = load_experiment(write_experiment(tmp_path, text))
-    model = GPT2.from_pretrained("mini")
-    *_, step = steps_of(experiment, cause_inputs(prepare(experiment)), model, None)
-    assert step.by == (-4, -2, 2, 4, 8)
-
-
 def test_each_fold_edits_its_own_test_rows_at_the_site_that_it_chose(tmp_path):
     text = with_steps(
         f"{PATCH}, sites: [chosen, blocks.5.hook_resid_post]",
@@ -266,6 +259,19 @@ def ablated_by_hand(inputs):
         chosen, numbers = inputs.measures[0][own], torch.arange(len(own))
         found.append(last[numbers, chosen.answer] - last[numbers, chosen.wrong])
     return torch.cat(found).mean().item()
+
+
+def test_a_mean_at_each_token_has_the_positions_of_the_longest_text_of_all_folds(tmp_path):
+    text = with_steps(f'do: ablate, with: mean, at: each, sites: "{HEAD}"')
+    path = write_experiment(tmp_path, text.replace("{test: 0.5}", "{folds: 2}"), n_rows=32)
+    rows = pd.read_csv(tmp_path / "nouns.csv")
+    is_longer = rows["group"] == rows["group"][0]  # of one fold
+    columns = ["text", "nearest_flipped"]
+    rows.loc[is_longer, columns] = "Today " + rows.loc[is_longer, columns]
+    rows.to_csv(tmp_path / "nouns.csv", index=False)
+    effects = intervene(path, out=tmp_path / "runs", progress=False).effects
+    assert effects["position"].tolist() == [*range(len(effects))]
+    assert (effects["n"].iloc[0], effects["n"].iloc[-1]) == (32, 4)
 
 
 def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):

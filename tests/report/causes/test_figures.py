@@ -16,9 +16,9 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.causes.findings import edit_sets
 from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
 from probekit.report.pages.causes_page import cause_parts
+from probekit.results.cause_verdict import edit_sets
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     effect_row,
@@ -86,17 +86,6 @@ def test_the_figure_of_edits(name, snapshot):
     assert drawn(CURVES[name]()) == snapshot
 
 
-@pytest.mark.parametrize(("layers", "heads", "has_numbers"), [(12, 12, True), (48, 25, False)])
-def test_the_map_of_heads_frames_the_largest_and_has_numbers_up_to_a_size(
-    layers, heads, has_numbers
-):
-    figure = head_map_of(edits(make_effects(layers, heads)), "attn.z")
-    largest = np.abs(np.array(figure.data[0].z)).argmax()
-    row, column = np.unravel_index(largest, (layers, heads))
-    assert (figure.layout.shapes[0].x0, figure.layout.shapes[0].y0) == (column - 0.5, row - 0.5)
-    assert any(trace.mode == "text" for trace in figure.data[1:]) is has_numbers
-
-
 @pytest.mark.parametrize(
     ("facts", "effects"),
     [
@@ -116,7 +105,7 @@ def test_the_map_of_heads_frames_the_largest_and_has_numbers_up_to_a_size(
 )
 def test_the_map_of_tokens_has(facts, effects, tmp_path, snapshot):
     tables = opened(tmp_path, facts=facts, effects=effects)
-    ((part, figure),) = token_maps(edits(tables.effects, "each"), tables.record)
+    ((part, _, figure),) = token_maps(edits(tables.effects, "each"), tables.record)
     assert f"{part}\n{drawn(figure)}" == snapshot
 
 
@@ -130,20 +119,20 @@ def test_the_map_of_tokens_has(facts, effects, tmp_path, snapshot):
     ids=["0 without an edit and bands", "effects that wide bands do not hide", "no bands"],
 )
 def test_the_dose_response_has(doses, tmp_path, snapshot):
-    ((key, panels),) = dose_panels(opened(tmp_path, doses=doses))
-    assert f"{key}\n{drawn(dose_figure(panels))}" == snapshot
+    ((*key, panels),) = dose_panels(opened(tmp_path, doses=doses))
+    assert f"{tuple(key)}\n{drawn(dose_figure(panels))}" == snapshot
 
 
 def test_of_many_directions_the_steepest_have_panels(tmp_path):
-    ((_, panels),) = dose_panels(opened(tmp_path, doses=make_doses(48, used=(3, 40))))
+    ((*_, panels),) = dose_panels(opened(tmp_path, doses=make_doses(48, used=(3, 40))))
     shown = [title for title, _ in steepest(panels)]
     assert len(shown) == 9
     assert {"block 3", "block 40"} <= set(shown)
 
 
 def test_refitted_probes_have_a_panel_for_each_erased_site(tmp_path, snapshot):
-    ((key, panels),) = refit_panels(opened(tmp_path, downstream=make_downstream(erased=(2, 3))))
-    assert f"{key}\n{drawn(refit_figure(panels, {0: '0', 1: '1'}))}" == snapshot
+    ((*key, panels),) = refit_panels(opened(tmp_path, downstream=make_downstream(erased=(2, 3))))
+    assert f"{tuple(key)}\n{drawn(refit_figure(panels, {0: '0', 1: '1'}))}" == snapshot
 
 
 def test_empty_tables_have_no_figures(tmp_path):
@@ -184,17 +173,24 @@ def test_few_groups_are_a_caveat_of_the_tests_of_patches(parts_of, groups, is_ca
     assert (" With fewer than 50 groups, skewed effects can" in part.caption) is is_caveat
 
 
-def test_maps_of_many_layers_have_lower_rows(parts_of):
-    small, large = parts_of(effects=make_effects(12, 12)), parts_of(effects=make_effects(48, 25))
-    heads = [next(p for p in parts if "head ·" in p.title) for parts in (small, large)]
-    assert [part.height for part in heads] == pytest.approx([28, 53.2])
+@pytest.mark.parametrize(
+    ("layers", "heads", "has_numbers", "height"), [(12, 12, True, 28), (48, 25, False, 53.2)]
+)
+def test_the_map_of_heads_frames_the_largest_and_has_numbers_up_to_a_size(
+    parts_of, layers, heads, has_numbers, height
+):
+    """Above it, rows are lower."""
+    parts = parts_of(effects=make_effects(layers, heads))
+    (part,) = [part for part in parts if "head ·" in part.title]
+    (cells, *others), (frame, *_) = part.figure["data"], part.figure["layout"]["shapes"]
+    row, column = np.unravel_index(np.abs(np.array(cells["z"])).argmax(), (layers, heads))
+    assert (frame["x0"], frame["y0"]) == (column - 0.5, row - 0.5)
+    assert any(trace.get("mode") == "text" for trace in others) is has_numbers
+    assert part.height == pytest.approx(height)
 
 
-def test_no_figure_of_one_column_is_higher_than_6_cm(parts_of):
-    for part in parts_of(**every_table()):
-        assert on_paper(part, 1)[1]["height"] / CENTIMETRE <= 6
-
-
-def test_on_paper_every_token_is_named(parts_of):
-    part = parts_of(effects=make_effects(tokens=tuple(f" token{n}" for n in range(16))))[1]
-    assert "" not in on_paper(part, 1)[0].layout.xaxis.ticktext
+def test_figures_for_one_column_of_a_paper_are_at_most_6_cm_high_and_name_every_token(parts_of):
+    effects = make_effects(tokens=tuple(f" token{n}" for n in range(16)))
+    papers = [on_paper(part, 1) for part in parts_of(**every_table(effects=effects))]
+    assert max(size["height"] for _, size in papers) / CENTIMETRE <= 6
+    assert "" not in papers[1][0].layout.xaxis.ticktext

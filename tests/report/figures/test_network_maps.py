@@ -26,9 +26,7 @@ def positions(pair, family, measure="recovery"):
     """Return the map of patches of a kind of site by position."""
     rows = pair.of_positions
     rows = rows[[pair_page.site_family(site) == family for site in rows["site"]]]
-    return pair_page.patch_position_map(
-        rows, pair_page.pair_labels(pair.clean, pair.corrupt), measure
-    )
+    return pair_page.patch_map(rows, measure, pair_page.pair_labels(pair.clean, pair.corrupt))
 
 
 FIGURES = {
@@ -60,7 +58,7 @@ FIGURES = {
     "parts that are all 0": lambda: attribution_page.attribution_map(ATTRIBUTION.assign(value=0.0)),
     "patches by layer and position": lambda: positions(PAIR, "residual stream"),
     "effects of patches": lambda: positions(PAIR, "attn_out", "effect"),
-    "patches of heads": lambda: pair_page.patch_head_map(PAIR.of_heads),
+    "patches of heads": lambda: pair_page.patch_map(PAIR.of_heads),
     "verified estimates are framed": lambda: positions(ESTIMATED, "residual stream", "estimate"),
     "estimates are compared with effects": lambda: pair_page.estimate_scatter(ESTIMATED.rows),
 }

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError, MissingError
-from probekit.results.causes import CauseTables, has_causes
+from probekit.results.causes import CauseTables, open_causes
 from tests.results.causes.made_causes import (
     every_table,
     make_effects,
@@ -28,9 +28,9 @@ def test_written_tables_are_read_back_with_their_types(tmp_path):
 def test_a_table_without_a_file_or_rows_is_empty_and_has_its_columns(tmp_path):
     with pytest.raises(MissingError, match=r"causes\.json does not exist"):
         CauseTables.open(tmp_path)
-    assert not has_causes(tmp_path)
+    assert open_causes(tmp_path) is None
     read = CauseTables.open(write_causes(tmp_path, effects=make_effects().head(0)))
-    assert has_causes(tmp_path)
+    assert open_causes(tmp_path) is not None
     assert read.effects.empty
     assert read.verdicts.empty
     assert read.verdicts.columns.tolist() == make_verdicts().columns.tolist()

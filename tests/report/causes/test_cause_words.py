@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.causes import findings
+from probekit.report.causes import cause_words
 from probekit.results.causes import CauseTables
 from tests.results.causes.made_causes import (
     attention,
@@ -119,27 +119,25 @@ TABLES = {
 }
 
 
-def tables_of(folder, rows):
+def table_of(folder, rows):
     tables = CauseTables.open(write_causes(folder, verdicts=pd.DataFrame(rows)))
-    return findings.verdict_tables(findings.directions_in(tables))
+    return cause_words.verdict_table(tables.verdict.directions)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer(name, tmp_path, snapshot):
     tables = CauseTables.open(write_causes(tmp_path, **ANSWERS[name]))
-    assert f"{findings.cause_answer(tables)}\n{findings.cause_detail(tables)}" == snapshot
+    assert f"{cause_words.cause_answer(tables)}\n{cause_words.cause_detail(tables)}" == snapshot
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_table_has(name, tmp_path, snapshot):
-    ((table, words),) = tables_of(tmp_path, TABLES[name])
+    table, words = table_of(tmp_path, TABLES[name])
     lines = [*table.columns, *(cell for row in table.rows for cell in row), *words.rows]
     assert "\n".join(map(str, lines)) == snapshot
 
 
 def test_of_many_directions_those_that_are_used_come_first(tmp_path):
-    rows = make_verdicts(48, used=(40, 41)).to_dict("records")
-    (table, _), (others, _) = tables_of(tmp_path, rows)
-    assert len(table.rows) == findings.MOST_ROWS
-    assert len(others.rows) == 48 - findings.MOST_ROWS
+    table, _ = table_of(tmp_path, make_verdicts(48, used=(40, 41)).to_dict("records"))
+    assert len(table.rows) == 48
     assert [row[0].text[-8:] for row in table.rows[:2]] == ["block 40", "block 41"]
