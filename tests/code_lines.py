@@ -1,7 +1,8 @@
 """Code lines of the package and their budget; `make check` prints the sums.
 
 A code line has a token that is no comment, blank or docstring. A package may exceed its budget by
-1 %, and by at least 10 lines; a budget is raised only by a commit that explains why.
+1 %, and by at least 10 lines; a budget is raised only by a commit that explains why. The core is
+what is in none of the `ROOMS`: it may become better, but not longer.
 """
 
 import ast
@@ -13,21 +14,47 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "chosen": 2000,
-    "report": 8324,
-    "pipeline": 8315,
-    "probes": 6875,
+    "report": 7433,
+    "pipeline": 7390,
+    "probes": 6821,
     "model": 5464,
-    "activations": 3403,
-    "cli": 2206,
-    "interventions": 1872,
-    "experiment": 2445,
+    "activations": 3427,
+    "cli": 2133,
+    "chosen": 1964,
+    "interventions": 1821,
+    "experiment": 2387,
     "data": 2201,
-    "results": 2130,
-    "training": 859,
+    "results": 2293,
+    "training": 849,
     "analysis": 1061,
-    "": 1788,  # the files at the top
+    "": 1799,  # the files at the top
+    "core": 25240,  # of all packages
 }
+# The rooms of features: folders, and files without their ending.
+ROOMS = """
+chosen/ interventions/ pipeline/intervene/ report/causes/ report/pages/causes_page
+report/pages/pair_page experiment/interventions results/causes results/cause_verdict
+analysis/ pipeline/look/ report/pages/lens_page report/pages/heads_page report/pages/network_page
+report/pages/attribution_page report/pages/weights_page report/figures/maps results/network
+cli/pictures cli/models cli/view_server
+model/families/gemma model/families/llama model/families/neox model/families/olmo2
+model/families/olmoe model/families/opt model/families/phi3 model/families/rotary model/text/chat
+model/transformer_lens model/generation report/pages/texts_page cli/texts
+pipeline/compare/ report/pages/transfer_page report/pages/compare_page report/pages/runs_page
+results/comparison report/sentences/comparisons
+experiment/study pipeline/experiment/run_study report/pages/study_page report/sentences/studies
+results/study training/ pipeline/pretrain report/pages/losses
+activations/given/ pipeline/engines/given pipeline/experiment/probe experiment/activations
+activations/requests pipeline/engines/requests activations/replies pipeline/engines/replies
+pipeline/experiment/ray_workers pipeline/experiment/run_job pipeline/experiment/plan
+pipeline/experiment/validate pipeline/selftest
+probes/kinds/aggregated probes/kinds/attention_pooled probes/kinds/class_means probes/kinds/k_sparse
+probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees probes/aggregation
+probes/score/description_length
+activations/upkeep activations/export activations/object_store cli/caches data/hub data/frames hub
+report/notebooks/ report/pages/index_page report/figures/figure_files
+"""
+FEATURES = ROOMS.split()
 NO_CODE = (
     tokenize.COMMENT,
     tokenize.NL,
@@ -53,10 +80,13 @@ def code_lines(path):
 
 
 def lines_of_packages():
-    """Return the code lines of each package, and of the files at the top under an empty name."""
+    """Return the code lines of each package, of the files at the top under "", and of the core."""
     lines = Counter()
     for path in PACKAGE.rglob("*.py"):
-        lines["/".join(path.relative_to(PACKAGE).parts[:-1][:1])] += code_lines(path)
+        name, n = path.relative_to(PACKAGE).with_suffix("").as_posix(), code_lines(path)
+        lines[name.rpartition("/")[0].partition("/")[0]] += n
+        if not any(name == one or (one[-1] == "/" and name.startswith(one)) for one in FEATURES):
+            lines["core"] += n
     return lines
 
 
@@ -72,6 +102,7 @@ def over_budget(lines):
 
 if __name__ == "__main__":
     found = lines_of_packages()
-    budget = sum(BUDGETS.values())
-    sys.stdout.write(f"probekit: {sum(found.values()):,} code lines, budget {budget:,}\n")
+    core = found["core"]
+    total, budget = sum(found.values()) - core, sum(BUDGETS.values()) - BUDGETS["core"]
+    sys.stdout.write(f"probekit: {total:,} code lines, budget {budget:,}; core {core:,}\n")
     sys.exit("\n".join(over_budget(found)) or 0)

@@ -17,7 +17,7 @@ import probekit
 from probekit.chosen.registry import ANALYSES, doors
 from probekit.experiment.schema import Experiment
 from probekit.report.notebooks.run_result import RunResult
-from tests.code_lines import code_lines, lines_of_packages, over_budget
+from tests.code_lines import FEATURES, code_lines, lines_of_packages, over_budget
 
 PACKAGE = Path(probekit.__file__).parent
 
@@ -208,6 +208,11 @@ def trees():
 
 def test_each_package_is_within_its_budget():
     assert over_budget(lines_of_packages()) == []
+
+
+def test_the_rooms_of_features_exist():
+    paths = (PACKAGE / (name if name[-1] == "/" else f"{name}.py") for name in FEATURES)
+    assert [path for path in paths if not path.exists()] == []
 
 
 def test_a_module_has_two_importers_or_a_hundred_lines(trees):
