@@ -15,7 +15,6 @@ from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
 from probekit.errors import CheckpointError, DataError
 from probekit.experiment.model import ModelSection
-from probekit.experiment.probe import ProbeSection
 from probekit.model.families.table import config_of, find_config
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls import baselines
@@ -75,7 +74,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
 def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
     X, data, _ = planted_direction(300, seed=0)
     codes = (data.y == "yes").astype(int)
-    logistic = ProbeSpec("logistic")
+    logistic = ProbeSpec(kind="logistic")
     sizes = 10.0 ** np.arange(-6, 6)
     plain, sized = (tuned(logistic, X, codes) for X in (X, X * sizes))
     assert plain.penalty == sized.penalty
@@ -273,13 +272,13 @@ def test_pitfall_28_a_label_that_is_a_length_is_predicted_by_length_alone():
 
 
 def test_pitfall_30_every_site_has_controls_unless_disabled():
-    schema = ProbeSection()
+    schema = ProbeSettings()
     assert schema.control_draws > 0
     assert set(schema.baselines) == set(BASELINES)
     assert ModelSection(source="mini").random_weights
     X, data, _ = planted_direction(120, seed=0)
     texts = np.array([f"word {n % 5}" for n in range(120)], dtype=object)
-    settings = replace(schema.settings(), folds=3)
+    settings = schema.changed(folds=3)
     neighbours = np.array([["the", ""]] * 120, dtype=object)
     words = (np.arange(120) % 12).astype(str)
     rows = replace(data, types=words, texts=texts, neighbours=neighbours)

@@ -15,8 +15,8 @@ from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
-from probekit.experiment.probe import ProbeSection
 from probekit.model.config import Bos
+from probekit.probes.settings import ProbeSettings
 from probekit.section import (
     Distinct,
     FolderName,
@@ -271,7 +271,7 @@ class Experiment(SettingsFile):
     tokens: TokensSection
     split: SplitSection = SplitSection()
     capture: CaptureSection = CaptureSection()
-    probe: ProbeSection = ProbeSection()
+    probe: ProbeSettings = ProbeSettings()
     monitor: MonitorSection | None = None
     leakage: LeakageSection | None = None
     attention: AttentionSection = AttentionSection()
@@ -445,7 +445,7 @@ class Experiment(SettingsFile):
     @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
-        return self.probe.settings().reads_numbers
+        return self.probe.reads_numbers
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -457,7 +457,7 @@ class Experiment(SettingsFile):
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, len(tokens.positions))
         has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
-        pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
+        pools = [kind for kind in self.probe.kinds if kind.traits.scores_texts]
         check_probe(self.probe, data.positive, self.split, is_split=data.is_split)
         check_further(self)
         if self.split.word_disjoint and len(tokens.positions) > 1:
@@ -465,13 +465,16 @@ class Experiment(SettingsFile):
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split.word_disjoint",
             )
-        if "aggregated" in pools and (position.at != "all" or len(self.probe.kinds) > 1):
+        is_aggregated = any(kind.traits.scores_tokens for kind in pools)
+        if is_aggregated and (position.at != "all" or len(self.probe.kinds) > 1):
             raise rule_error(
                 "`aggregate` requires `tokens.position: {at: all}`, and no other kind of probe",
                 "tokens.position.at" if position.at != "all" else "probe.kinds",
             )
         if pools and "all" not in (position.at, position.pieces):
-            raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
+            raise rule_error(
+                f"{pools[0].kind} requires `tokens.position: {{at: all}}`", "probe.kinds"
+            )
         check_replies(self)
         columns = {"data.columns.reply": has_reply, "data.columns.messages": has_messages}
         for key, is_given in columns.items():
@@ -559,9 +562,9 @@ def check_further(experiment: Experiment) -> None:
                 "`capture.requests`",
                 "leakage",
             )
-    specs = [spec for kind in experiment.probe.kinds for spec in kind.specs]
-    of_rows, rule = {spec.task for spec in specs} == {"classification"}, ", or `probe.aggregate`"
-    of_texts = all(spec.task == "classification" or spec.kind == "aggregated" for spec in specs)
+    traits, rule = [kind.traits for kind in experiment.probe.kinds], ", or `probe.aggregate`"
+    of_rows = all(one.task == "classification" for one in traits)
+    of_texts = all(one.task == "classification" or one.scores_tokens for one in traits)
     for key, fits, other in (("monitor", of_texts, rule), ("leakage", of_rows, "")):
         if getattr(experiment, key) is None:
             continue
@@ -591,7 +594,7 @@ def check_further(experiment: Experiment) -> None:
 
 
 def check_probe(
-    probe: ProbeSection, positive: str | None, split: SplitSection, *, is_split: bool
+    probe: ProbeSettings, positive: str | None, split: SplitSection, *, is_split: bool
 ) -> None:
     """Check the rules that the probes and the data of any experiment follow."""
     if positive is not None and probe.reads != "classes":
@@ -609,7 +612,7 @@ def check_probe(
                 "`split.leave_out`",
                 "probe.layers",
             )
-        if {spec.task for kind in probe.kinds for spec in kind.specs} & {"text", "tree"}:
+        if not all(kind.traits.scores_rows for kind in probe.kinds):
             raise rule_error(
                 "`layers: stack` needs kinds of probe that read each row", "probe.layers"
             )

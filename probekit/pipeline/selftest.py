@@ -48,10 +48,13 @@ CARRIERS = 4  # number of features with a non-zero weight in the direction
 OFFSET = 3.0  # mean of every feature, which a probe must absorb in its bias
 LABELS = np.array(["no", "yes"])  # by code
 KIND_SPECS = (
-    *(ProbeSpec(name) for name in ("logistic", "ridge", "lda", "svm", "mass_mean", "nearest_mean")),
-    ProbeSpec("mass_mean", (("covariance", True),)),
-    ProbeSpec("k_sparse", (("k", CARRIERS),)),
-    ProbeSpec("mlp", (("hidden", 16),)),
+    *(
+        ProbeSpec(kind=name)
+        for name in ("logistic", "ridge", "lda", "svm", "mass_mean", "nearest_mean")
+    ),
+    ProbeSpec(kind="mass_mean", covariance=True),
+    ProbeSpec(kind="k_sparse", k=(CARRIERS,)),
+    ProbeSpec(kind="mlp", hidden=16),
 )
 
 SIGNAL_LAYER = 2  # of four, from 0: the only block whose attention writes to the residual stream

@@ -158,7 +158,7 @@ def transfer(
         spread = pooled_spread(scaling)
         joined = np.concatenate([x[:] for x in X])
         results = [side.prober.site(joined) for side in sides]
-        for spec in first.prober.settings.kinds:
+        for spec in first.prober.settings.specs:
             place = {
                 "model": first.experiment.model.name,
                 "site": selection.text,
@@ -322,8 +322,8 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                     f"several. Use `--set split.{key}=null`."
                 )
     # All experiments have the same section `probe`, except for keys in `_MAY_DIFFER`.
-    settings = first.probe.settings()
-    for spec in settings.kinds:
+    settings = first.probe
+    for spec in settings.specs:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
                 f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
@@ -351,7 +351,7 @@ def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
     plans[POOLED] = every, every
     for number, one in enumerate(sets if len(sets) > 2 else ()):
         plans[f"{POOLED} but {one.name}"] = every[:number] + every[number + 1 :], (number,)
-    settings = replace(sets[0].prober.settings, control_draws=0, baselines=())
+    settings = sets[0].prober.settings.changed(control_draws=0, baselines=())
     sides = []
     for name, (members, tested) in plans.items():
         data = ProbeData(
@@ -406,8 +406,7 @@ def _directions(
         own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
         if own_direction is None:
             return
-        null_settings = replace(
-            settings,
+        null_settings = settings.changed(
             kinds=(spec,),
             C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
             # Minimal settings of a Prober, because only the fit is used.

@@ -134,7 +134,7 @@ class SelectedProbe:
     def reads_texts(self) -> bool:
         """Whether the probe predicts whole texts instead of rows."""
         kind = kind_of(str(self.row["probe"]))
-        return kind is not None and kind.task == "text"
+        return kind is not None and kind.scores_texts
 
     def saved(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
@@ -288,7 +288,7 @@ def write_leakage(
     prober, probe = probers[position], SavedProbe.load(path)
     further = capture_further(source, dropped, (site,), cache_root=cache_root, watcher=watcher)
     fit = FittedLayers(np.searchsorted(prober.data.classes, probe.classes), probe.layers)
-    (spec,) = (one for one in prober.settings.kinds if one.text == kind)
+    spec = prober.settings.spec(kind)
     n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
     # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
     scores = [fit.class_scores(source.block(site, position).select(tested), n_classes)]
@@ -507,7 +507,7 @@ def cosine_rows(
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
     kind, penalties = str(chosen.row["probe"]), {}
-    spec = next(spec for spec in chosen.prober.settings.kinds if spec.text == kind)
+    spec = chosen.prober.settings.spec(kind)
     for stream in streams:
         if stream.text in probes:
             penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")

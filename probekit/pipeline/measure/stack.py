@@ -7,7 +7,6 @@ cascade.csv   see `probekit.pipeline.measure.cascade`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -57,15 +56,14 @@ def stack_tables(
         site_with_head(row["site"], row["head"]): None if pd.isna(row["C"]) else float(row["C"])
         for _, row in fits.iterrows()
     }
-    spec = next(spec for spec in prober.settings.kinds if spec.text == kind)
+    spec = prober.settings.spec(kind)
     sites = {site.text: site for site in source.rows.selections if site.text in penalties}
     columns = [
         site_scores(prober, spec, source.block(site, position), penalties[name])
         for name, site in sites.items()
     ]
-    second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
-    settings = replace(
-        prober.settings,
+    second = ProbeSpec(kind="ridge_regression" if prober.settings.reads_numbers else "logistic")
+    settings = prober.settings.changed(
         kinds=(second,),
         control_draws=0,
         baselines=(),

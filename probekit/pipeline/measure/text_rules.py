@@ -42,7 +42,7 @@ def rule_tables(prober: Prober, X: LazyRows, kind: str) -> dict[str, pd.DataFram
     Without two labels, the rules have only their cross-validated score. Rules are those of the
     saved probe; test texts are scored by the probes that were fitted without them.
     """
-    (spec,) = (one for one in prober.settings.kinds if one.text == kind)
+    spec = prober.settings.spec(kind)
     running, rows = [], []
     for fitted, tested in prober.text_sides:
         probe = prober.text_probe(spec, X, fitted)

@@ -46,7 +46,7 @@ MAX_ITER = 1000
 # Maximum number of rows that the baselines of the text are fitted on.
 MOST_TEXTS = 20_000
 LENGTH_BINS = 10
-LOGISTIC = ProbeSpec()  # kind of the baselines that are fitted
+LOGISTIC = ProbeSpec(kind="logistic")  # kind of the baselines that are fitted
 
 
 def predict_baselines(

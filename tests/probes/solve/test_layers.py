@@ -28,7 +28,7 @@ def split_of(y, groups, seed):
 
 
 def permuted(X, y, groups, seed):
-    fits = split_of(y, groups, seed).fitted.permuted_fits(ProbeSpec(), X, C, DRAWS)
+    fits = split_of(y, groups, seed).fitted.permuted_fits(ProbeSpec(kind="logistic"), X, C, DRAWS)
     return np.stack([unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits])
 
 
