@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
@@ -141,6 +142,12 @@ Unique = Annotated[Items[Item], AfterValidator(unique_items)]  # with each item 
 Distinct = Annotated[
     tuple[Item, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)
 ]  # with at least one item, and each once
+
+
+def one_or_several(given: Any) -> Any:
+    """Return a number as a tuple; other values unchanged."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    return (given,) if is_number else given
 
 
 def or_one_item(schema: dict[str, Any]) -> None:

@@ -235,7 +235,7 @@ def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
 @pytest.mark.filterwarnings("error")
 def test_pitfall_27_nothing_is_the_mean_of_no_rows():
     offsets = [np.array([[0, 1], [1, 2]]), np.empty((0, 2), dtype=int)]
-    plan, lost = plan_rows(offsets, [None, None], ["ab", ""], PositionRule("mean"), bos=False)
+    plan, lost = plan_rows(offsets, [None, None], ["ab", ""], PositionRule(at="mean"), bos=False)
     assert plan.example.tolist() == [0]
     assert [one.example for one in lost] == [1]
     assert np.diff(plan.offsets).min() > 0

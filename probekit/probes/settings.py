@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -33,14 +32,16 @@ from probekit.probes.kinds.registry import (
 )
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import Distinct, Section, Seed, Unique, or_one_item, rule_error, unique_items
-
-
-def one_or_several(given: Any) -> Any:
-    """Return a number as a tuple; other values unchanged."""
-    is_number = isinstance(given, Real) and not isinstance(given, bool)
-    return (given,) if is_number else given
-
+from probekit.section import (
+    Distinct,
+    Section,
+    Seed,
+    Unique,
+    one_or_several,
+    or_one_item,
+    rule_error,
+    unique_items,
+)
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from probekit.data.positions import PositionRule
 from probekit.experiment.loader import schemas
-from probekit.experiment.model import ModelSection, PositionSection
+from probekit.experiment.model import ModelSection
 from probekit.experiment.schema import GenerateSection
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.training.recipe import ShapeSection
@@ -28,10 +27,6 @@ def defaults(settings):
 
 
 def test_sections_have_the_fields_and_defaults_of_their_target():
-    # The strings around a part of a reply are found before the rule selects its tokens.
-    assert set(PositionSection.model_fields) - {"between"} == defaults(PositionRule).keys()
-    rule = PositionRule(**PositionSection(at="last").model_dump(exclude={"between"}))
-    assert rule == PositionRule("last")
     own = defaults(GPT2Config)
     keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():
