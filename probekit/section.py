@@ -17,6 +17,7 @@ from probekit.errors import ProbekitError
 Item = TypeVar("Item")
 Several = TypeVar("Several", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
+URL = re.compile("[a-z][a-z0-9+.-]*://")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 # Names of devices on Windows, which cannot be names of files there, whatever their extension.

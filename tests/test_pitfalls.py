@@ -13,6 +13,7 @@ from probekit.data.examples import Dataset, Example
 from probekit.data.positions import PositionRule, plan_rows
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, grouped_split, without_repeated, without_shared_words
+from probekit.data.table import Columns
 from probekit.errors import CheckpointError, DataError
 from probekit.experiment.model import ModelSection
 from probekit.model.families.table import config_of, find_config
@@ -123,7 +124,9 @@ def test_pitfall_20_train_test_overlap_is_reported_and_removed_on_request():
 
 def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
-    sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
+    tags = Columns(label="UPOS")
+    paths = [folder / f"{side}.conllu" for side in ("train", "test")]
+    sides = [read_dataset(path, format="conllu", columns=tags) for path in paths]
     examples = [example for side in sides for example in side.examples]
     words = np.array([example.text[slice(*example.span)] for example in examples])
     labels = np.array([example.label for example in examples])

@@ -467,12 +467,12 @@ def init(
     With --data, the experiment is about your own table. The file has a comment on each key; with
     the schema, editors complete keys and values. No existing file is overwritten.
     """
-    from probekit.data.table import TableColumns
+    from probekit.data.table import Columns
     from probekit.experiment.loader import write_example
 
     columns = None
     if data is not None and text is not None and label is not None:
-        columns = TableColumns(text=text, label=label, group=group)
+        columns = Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
         raise click.UsageError("Your own data need --data, --text and --label.")
     paths = write_example(name, data, columns)

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from probekit.data.frames import MemoryData, tables_in
-from probekit.data.readers import read_dataset, read_texts
-from probekit.data.table import TableColumns
+from probekit.data.readers import DEFAULT_COLUMNS, read_dataset, read_texts
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError
 
-COLUMNS = TableColumns(group="topic", id="key", span=("from", "to"), split="side")
+COLUMNS = Columns(group="topic", id="key", start="from", end="to", split="side")
 ROWS = {
     "text": ["No.", "Two\nlines", "=1+1", "É"],
     "label": [1, 0, 1, 0],
@@ -35,8 +35,8 @@ FRAMES = {
 }
 
 
-def read(rows, columns=None):
-    return read_dataset(MemoryData(rows), format="memory", columns=columns, name="rows")
+def read(rows, columns=DEFAULT_COLUMNS, **options):
+    return read_dataset(MemoryData(rows), format="memory", columns=columns, name="rows", **options)
 
 
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
@@ -112,8 +112,8 @@ SENTENCES = {"sentence": ["a"], "Label": ["x"]}
         ),
         "read(pd.DataFrame({'text': ['a', ''], 'label': ['x', 'y']}, index=['i', 'i']))",
         *(f"read({make}(SENTENCES))" for make in ("pd.DataFrame", "pl.DataFrame", "pa.table")),
-        "read(pl.DataFrame(SENTENCES), TableColumns(text='sentense'))",
-        "read(pl.DataFrame(SENTENCES), TableColumns(text='sentence'))",
+        "read(pl.DataFrame(SENTENCES), Columns(text='sentense'))",
+        "read(pl.DataFrame(SENTENCES), Columns(text='sentence'))",
         "read(pd.DataFrame([['a', 'b', 'x']], columns=['text', 'text', 'label']))",
         "read(pa.table([['a'], ['b'], ['x']], names=['text', 'text', 'label']))",
         "read(pd.DataFrame({'text': [], 'label': []}))",
@@ -129,7 +129,7 @@ SENTENCES = {"sentence": ["a"], "Label": ["x"]}
         *(
             f"read([one | {{'g': g}} for one, g in zip(DICTS, {values})], {columns})"
             for values in ("(True, 'True')", "(1, True)")
-            for columns in ("TableColumns(group='g')", "TableColumns(values=('g',))")
+            for columns in ("Columns(group='g')", "values=('g',)")
         ),
         "with_classes(1, -1)",  # the hub's way to leave out the labels of test rows
     ],
@@ -140,7 +140,7 @@ def test_invalid_tables_are_refused_with_their_row_and_column(call, refused):
 
 def test_columns_may_have_numbers_as_names():
     frame = pd.DataFrame([["a", "x"], ["b", "y"]])
-    examples = read(frame, TableColumns(text="0", label="1")).examples
+    examples = read(frame, Columns(text="0", label="1")).examples
     assert [(e.text, e.label) for e in examples] == [("a", "x"), ("b", "y")]
 
 
@@ -189,7 +189,7 @@ def path(tmp_path):
 
 
 def test_examples_are_those_of_the_data_frame(path):
-    columns = TableColumns(group="group")
+    columns = Columns(group="group")
     own = read_dataset(path, format="parquet", columns=columns, name="rows")
     assert own == read_dataset(MemoryData(STORED), format="memory", columns=columns, name="rows")
     assert own.examples[2].where == f"{path} index 2"

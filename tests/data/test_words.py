@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probekit.data.readers import read_dataset
-from probekit.data.words import ConlluColumns, WordColumns
+from probekit.data.table import Columns
 
 
 def word(id, form, *, head="0", misc="_"):
@@ -21,7 +21,7 @@ def read(tmp_path):
     def write_and_read(*lines, label="UPOS", group="sentence"):
         path = tmp_path / "tiny.conllu"
         path.write_text("\n".join(lines) + "\n")
-        return read_dataset(path, format="conllu", columns=ConlluColumns(label, group))
+        return read_dataset(path, format="conllu", columns=Columns(label=label, group=group))
 
     return write_and_read
 
@@ -117,7 +117,7 @@ def test_the_english_treebank_is_read_to_the_last_word(ewt):
 
 def test_the_heads_of_the_english_treebank_are_trees(shared):
     path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
-    heads = read_dataset(path, format="conllu", columns=ConlluColumns("HEAD"))
+    heads = read_dataset(path, format="conllu", columns=Columns(label="HEAD"))
     by_sentence = defaultdict(list)
     for example in heads.examples:
         by_sentence[example.group].append(int(example.label))
@@ -132,7 +132,9 @@ def read_columns(tmp_path):
     def write_and_read(content, **columns):
         path = tmp_path / "train.txt"
         path.write_bytes(content.encode())
-        return read_dataset(path, format="columns", columns=WordColumns(**columns), name="words")
+        return read_dataset(
+            path, format="columns", columns=Columns(**({"label": "2"} | columns)), name="words"
+        )
 
     return write_and_read
 
@@ -151,7 +153,7 @@ def test_words_have_spans_labels_and_sentences(read_columns, snapshot):
     "call",
     [
         "read(CONLL_2003, label='4', group='document')",
-        r"read('1\tI x\tPRP\n2\tgo\tVB\n', word='2', label='3')",  # a tab separates
+        r"read('1\tI x\tPRP\n2\tgo\tVB\n', text='2', label='3')",  # a tab separates
         r"read('a\u00a0b X\nc\u2028d Y\n')",  # these do not
     ],
 )
@@ -173,7 +175,7 @@ def test_other_columns_separators_and_groups(read_columns, snapshot, call):
         r"read('\n\na x\n', group='document')",
         *(f"read('', label={number!r})" for number in ("0", "-1", "NER", "1.0", "²", "99999")),
         "read('', group='documents')",
-        "read_dataset(tmp_path / 'none.txt', format='columns')",
+        "read_dataset(tmp_path / 'none.txt', format='columns', columns=Columns(label='2'))",
     ],
 )
 def test_invalid_lines_and_columns_are_named(read_columns, refused, call, tmp_path):

@@ -20,7 +20,7 @@ from probekit.data.labels import check_names
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
@@ -228,15 +228,15 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
                 "activations, such as {format: csv, file: rows.csv}."
             )
     # The reader requires a text, which activations do not have.
-    text = columns.token or columns.label
     kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
     values = tuple(dict.fromkeys(name for name in kept if name is not None))
-    named = TableColumns(
-        text, columns.label, columns.group, columns.id, split=columns.split, values=values
-    )
+    given = columns.model_dump(include={"label", "group", "id", "split"})
     try:
         path = Path(data.root) / data.file
-        dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
+        named = Columns(text=columns.token or columns.label, **given)
+        dataset = read_dataset(
+            path, format=data.format, columns=named, name=data.name, values=values
+        )
     except (ConfigError, MissingError) as error:  # a DataError names the line already
         key = "columns" if isinstance(error, ConfigError) else "file"
         with experiment.at("data", key):
