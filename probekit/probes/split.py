@@ -241,7 +241,7 @@ class SplitProber:
 
         def predict(side: tuple[LazyRows, Codes]) -> fitters.RowPredictions:
             """Return the predictions for some rows, given with their numbers."""
-            outputs = fitters.outputs_of(solution, side[0], n_classes)
+            outputs = solution.outputs(side[0], n_classes)
             return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
 
         own = column.X.select(np.isin(self.fitted.rows, fitted))
@@ -296,11 +296,11 @@ class SplitProber:
             for block, solution in zip(coded[1:], fits, strict=True):
                 # `solution` is the fit on the blocks before this one.
                 n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-                outputs = solution.class_scores(column.X.select(block.coded), n_classes)
+                outputs = solution.outputs(column.X.select(block.coded), n_classes)
                 removed = self.fitted.removed_prior(fitted)
                 prior = 0.0 if removed is None else removed
                 if not column.fitter.spec.logits:
-                    train_scores = solution.class_scores(column.X.select(block.fitted), n_classes)
+                    train_scores = solution.outputs(column.X.select(block.fitted), n_classes)
                     outputs = outputs * coding.tempered(train_scores, fitted, prior)
                 tables.append(log_softmax(outputs + prior, axis=1))
             code = coding.OnlineCode.of_blocks(coded, tables, column.codes)

@@ -328,7 +328,7 @@ def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
     # A split of all rows except two groups that no class depends on.
     almost_all = replace(DATA, train=ROWS[:444], test=ROWS[444:])
     whole = Prober(almost_all, prober.settings).site(X)
-    scores = [one.fits["logistic"].class_scores(X, 2)[:, 1] for one in (result, whole)]
+    scores = [one.fits["logistic"].outputs(X, 2)[:, 1] for one in (result, whole)]
     assert np.corrcoef(*scores)[0, 1] > 0.999
     assert result.penalties["logistic"] in SETTINGS.C
     assert prober.random_site([X], n_networks=1).fits == {}

@@ -485,7 +485,7 @@ def _monitors(
             X: Features, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
         ) -> Floats:
             """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.class_scores(X.astype(np.float64), len(prober.data.classes))
+            scores = fit.outputs(X.astype(np.float64), len(prober.data.classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
             return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
 

@@ -291,8 +291,8 @@ def write_leakage(
     spec = prober.settings.spec(kind)
     n_classes, tested, fitted = len(prober.data.classes), prober.rows_of(kind), prober.saved_rows
     # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
-    scores = [fit.class_scores(source.block(site, position).select(tested), n_classes)]
-    changed = fit.class_scores(further.block(site, position), n_classes)
+    scores = [fit.outputs(source.block(site, position).select(tested), n_classes)]
+    changed = fit.outputs(further.block(site, position), n_classes)
     for of_variant in changed.reshape(-1, len(dropped.changed), n_classes):
         scores.append(scores[0].copy())
         scores[-1][dropped.changed] = of_variant

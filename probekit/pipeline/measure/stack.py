@@ -17,7 +17,6 @@ from probekit.pipeline.experiment.prepare import TextRows
 from probekit.pipeline.experiment.source import Source
 from probekit.pipeline.measure.cascade import cascade_rows, network_share, word_scores
 from probekit.probes.arrays import Floats, Rows
-from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor, SiteResult, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
@@ -138,10 +137,10 @@ def site_scores(
     fitter = fitted.fitter(spec)
     (fits,) = fitter.refit(inside, [(fitted.column, penalty)], [*masks, every])
     n_classes = None if prober.settings.reads_numbers else fitted.n_classes
-    scores = outputs_of(fits[-1], X, n_classes)
+    scores = fits[-1].outputs(X, n_classes)
     for fit, mask in zip(fits, masks, strict=False):
         held_out = fitted.rows[~mask]
-        scores[held_out] = outputs_of(fit, X.select(held_out), n_classes)
+        scores[held_out] = fit.outputs(X.select(held_out), n_classes)
     if n_classes is None:
         return scores[:, None]
     if is_exact:

@@ -335,7 +335,7 @@ class TunedProbe(LayeredProbe):
         def held_out(outside: Mask) -> list[Floats]:
             """Return the class scores of held-out rows at each penalty, fitted on other rows."""
             path = self.path(grid, data.take(~outside))
-            return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
+            return [fit.outputs(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 
         best = selected(self, len(grid), rate_scores, data.codes, data.groups, held_out)
         setattr(self, f"{self.penalty}_", float(grid[best]))

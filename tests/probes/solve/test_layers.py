@@ -13,7 +13,7 @@ from probekit.probes.split import SplitProber
 def test_a_guess_is_a_code_that_was_fitted():
     layer = AffineLayer(np.array([[1.0]]), np.array([0.0]))
     solution = layers.FittedLayers(np.array([3, 5]), (layer,))
-    assert solution.class_scores(np.array([[-1.0], [1.0]]), 7).argmax(axis=1).tolist() == [3, 5]
+    assert solution.outputs(np.array([[-1.0], [1.0]]), 7).argmax(axis=1).tolist() == [3, 5]
 
 
 N_ROWS, WIDTH, DRAWS, C = 240, 16, 50, 0.01
