@@ -209,7 +209,7 @@ class TokensSection(Section):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> TokensSection:
-        # Shares are told apart by their number of percent.
+        # In results, shares are numbers of percent.
         for number, share in enumerate(self.position.share or ()):
             if share != round(share, 2):
                 raise rule_error(f"{share} has more than two decimals", "position", "share", number)

@@ -230,10 +230,10 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
     # The reader requires a text, which activations do not have.
     kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
     values = tuple(dict.fromkeys(name for name in kept if name is not None))
-    given = columns.model_dump(include={"label", "group", "id", "split"})
+    shared = columns.model_dump(include={"label", "group", "id", "split"})
     try:
         path = Path(data.root) / data.file
-        named = Columns(text=columns.token or columns.label, **given)
+        named = Columns(text=columns.token or columns.label, **shared)
         dataset = read_dataset(
             path, format=data.format, columns=named, name=data.name, values=values
         )
