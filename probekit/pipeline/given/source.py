@@ -227,12 +227,12 @@ def read_given(experiment: ActivationExperiment) -> GivenSource:
                 "the key 'data.file' is missing. Give the table with one line for each row of the "
                 "activations, such as {format: csv, file: rows.csv}."
             )
-    # The reader requires a text, which activations do not have.
     kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
     values = tuple(dict.fromkeys(name for name in kept if name is not None))
     shared = columns.model_dump(include={"label", "group", "id", "split"})
     try:
         path = Path(data.root) / data.file
+        # The reader requires a text, which activations do not have.
         named = Columns(text=columns.token or columns.label, **shared)
         dataset = read_dataset(
             path, format=data.format, columns=named, name=data.name, values=values
