@@ -10,8 +10,7 @@ from functools import partial
 from operator import methodcaller
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from pydantic.config import JsonDict
+from pydantic import BeforeValidator, Field, model_validator
 
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
@@ -33,14 +32,10 @@ def _number_as_text(given: Any) -> Any:
     return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
-def _or_integer(*others: str) -> JsonDict:
-    return {"anyOf": [{"type": kind} for kind in ("string", "integer", *others)]}
-
-
 # Columns of words have numbers instead of names.
-ColumnName = Annotated[str, BeforeValidator(_number_as_text), WithJsonSchema(_or_integer())]
+ColumnName = Annotated[str, BeforeValidator(_number_as_text, json_schema_input_type=str | int)]
 OptionalColumn = Annotated[
-    str | None, BeforeValidator(_number_as_text), WithJsonSchema(_or_integer("null"))
+    str | None, BeforeValidator(_number_as_text, json_schema_input_type=str | int | None)
 ]
 
 

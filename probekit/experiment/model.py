@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
 
 from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
@@ -27,21 +26,20 @@ def _all_or_listed(steps: Any) -> Any:
 
 ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
-Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
-
-_STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+Steps = Annotated[
+    tuple[Step, ...] | None,
+    Field(strict=False),
+    BeforeValidator(
+        _all_or_listed, json_schema_input_type=Literal["all"] | tuple[Step, ...] | None
+    ),
+]
+Networks = Annotated[int, Field(ge=0, le=MOST_NETWORKS)]
 
 
 def _number_of_networks(given: Any) -> Any:
     if isinstance(given, bool):
         return NETWORKS_BY_DEFAULT if given else 0
     return given
-
-
-def _allows_a_switch(schema: dict[str, Any]) -> None:
-    """Allow true and false in the JSON schema of a number."""
-    number = {name: schema.pop(name) for name in ("type", "minimum", "maximum")}
-    schema["anyOf"] = [{"type": "boolean"}, number]
 
 
 def _needs_source_or_path(schema: dict[str, Any]) -> None:
@@ -100,20 +98,18 @@ class ModelSection(HoldingSection):
         "with `path`, `all` or an empty list also means all; with a `source` on the hub, "
         "checkpoint N is the revision `stepN`, as of Pythia",
         examples=["[0, 1000]"],
-        json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
         "auto",
         description="data type of weights and matrix products; the residual stream is never below "
         "float32; auto: float32 on a CPU, bfloat16 on accelerators",
     )
-    random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
+    random_weights: Annotated[
+        Networks, BeforeValidator(_number_of_networks, json_schema_input_type=bool | Networks)
+    ] = Field(
         NETWORKS_BY_DEFAULT,
-        ge=0,
-        le=MOST_NETWORKS,
         description="number of networks of the same architecture with untrained weights that are "
         f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
-        json_schema_extra=_allows_a_switch,
     )
     random_seed: Seed = Field(0, description="random seed of the first untrained network")
     memory: NetworkSection | None = Field(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
@@ -137,9 +137,8 @@ class GenerateSection(Section):
         return self
 
 
-def _or_a_folder(schema: dict[str, Any]) -> None:
-    """Allow the folder alone in the JSON schema of `requests`."""
-    schema["anyOf"].insert(0, {"type": "string", "minLength": 1})
+def _folder_alone(given: Any) -> Any:
+    return {"folder": given} if isinstance(given, str) else given
 
 
 class RequestsSection(Section):
@@ -197,18 +196,15 @@ class CaptureSection(Section):
         description="the network replies to each text, and its activations are captured while it "
         "does; null for the texts as they are",
     )
-    requests: RequestsSection | None = Field(
+    requests: Annotated[
+        RequestsSection | None,
+        BeforeValidator(_folder_alone, json_schema_input_type=str | RequestsSection | None),
+    ] = Field(
         None,
         examples=["hidden_states"],
         description="files of a serving engine (its folder, or this section), from which the "
         "activations of the probed network are read; untrained networks are captured as always",
-        json_schema_extra=_or_a_folder,
     )
-
-    @field_validator("requests", mode="before")
-    @classmethod
-    def _from_folder(cls, given: Any) -> Any:
-        return {"folder": given} if isinstance(given, str) else given
 
 
 class AttentionSection(Section):

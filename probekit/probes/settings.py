@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     Field,
     PrivateAttr,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -38,7 +37,6 @@ from probekit.section import (
     Seed,
     Unique,
     one_or_several,
-    or_one_item,
     rule_error,
     unique_items,
 )
@@ -46,7 +44,10 @@ from probekit.section import (
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
-Strengths = Annotated[Distinct[Strength], BeforeValidator(one_or_several)]
+Strengths = Annotated[
+    Distinct[Strength],
+    BeforeValidator(one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
+]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
 if TYPE_CHECKING:
@@ -190,8 +191,7 @@ def _rule(given: Any) -> Any:
 
 Rule = Annotated[
     str,
-    BeforeValidator(_rule),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]}),
+    BeforeValidator(_rule, json_schema_input_type=str | dict[str, float]),
 ]
 
 
@@ -225,7 +225,6 @@ class ProbeSettings(Section):
         C_GRID,
         description="inverse regularisation strength: a number, or a list of at least one; inner "
         "cross-validation selects one",
-        json_schema_extra=or_one_item,
     )
     aggregate: Distinct[Rule] | None = Field(
         None,

@@ -54,9 +54,7 @@ class MlpProbe(TunedProbe):
 
     hidden: int = 64
     alpha: float | Sequence[float] = MLP_ALPHAS
-    folds: int = 5
     max_iter: int = 1000
-    random_state: int = 0
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""

@@ -42,8 +42,6 @@ class RidgeProbe(base.TunedProbe):
     penalty = "alpha"
 
     alpha: float | Sequence[float] = ALPHAS
-    folds: int = 5
-    random_state: int = 0
     balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:

@@ -47,9 +47,7 @@ class SvmProbe(TunedProbe):
     counts = ("max_iter",)
 
     C: float | Sequence[float] = C_GRID
-    folds: int = 5
     max_iter: int = 2000
-    random_state: int = 0
     balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
