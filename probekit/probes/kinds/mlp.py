@@ -58,7 +58,7 @@ class MlpProbe(TunedProbe):
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        scaling, solutions = Scaling.standard(data.measured), []
+        scaling, solutions = Scaling.standard(data.X, data.typical), []
         rows = scaling.lazily(data.X)
         classes, codes = np.unique(data.codes, return_inverse=True)
         for alpha in values:

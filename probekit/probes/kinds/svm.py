@@ -52,7 +52,7 @@ class SvmProbe(TunedProbe):
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""
-        scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
+        scaling, classes = Scaling.standard(data.X, data.typical), np.unique(data.codes)
         lazily = scaling.lazily(data.X)
         rows = lazily.whole()
         _, axes = np.linalg.eigh(fetched(rows.T @ rows))
