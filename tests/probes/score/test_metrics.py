@@ -149,7 +149,6 @@ def test_several_classes_are_averaged_unless_one_is_positive():
     [
         "NumberPredictions(np.zeros(3), np.array([0, np.nan, 0]))",
         "detected(700, metric='tpr_at_fpr_1')",
-        "detected(700, metric='achieved_fpr_5')",
     ],
 )
 def test_metrics_of_unfit_predictions_are_refused(call, refused):
