@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
@@ -16,6 +17,7 @@ from probekit.errors import ProbekitError
 Item = TypeVar("Item")
 Several = TypeVar("Several", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
+URL = re.compile("[a-z][a-z0-9+.-]*://")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 # Names of devices on Windows, which cannot be names of files there, whatever their extension.
@@ -141,6 +143,12 @@ Unique = Annotated[Items[Item], AfterValidator(unique_items)]  # with each item 
 Distinct = Annotated[
     tuple[Item, ...], Field(strict=False, min_length=1), AfterValidator(unique_items)
 ]  # with at least one item, and each once
+
+
+def one_or_several(given: Any) -> Any:
+    """Return a number as a tuple; other values unchanged."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    return (given,) if is_number else given
 
 
 def or_one_item(schema: dict[str, Any]) -> None:

@@ -240,7 +240,7 @@ def test_the_keys_for_probes_choose_them(tmp_path):
     with (tmp_path / "which.yaml").open("w") as file:
         YAML().dump(shipped | YAML(typ="safe").load(probe), file)
     experiment = load_experiment(tmp_path / "which.yaml")
-    assert [spec.text for spec in experiment.probe.settings().kinds] == [
+    assert [spec.text for spec in experiment.probe.specs] == [
         "logistic",
         "mass_mean:covariance",
         *(f"k_sparse:{k}" for k in (1, 4, 16, 64)),

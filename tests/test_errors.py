@@ -12,7 +12,7 @@ from probekit import Experiment, RunResult, SavedProbe, open_run, pretrain
 from probekit.activations.given.formats import NpyArray
 from probekit.data.frames import MemoryData
 from probekit.data.readers import read_dataset
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, path_of
 from probekit.progress import shown_progress
 from tests.stored import each_line
@@ -112,19 +112,19 @@ _STUDY = "name: x\nmodel: {source: mini}\ndata: {name: x}\ntokens: {bos: false}\
 
 
 def _of_rows(rows, **columns):
-    columns = {"text": "text", "label": "label"} | columns
     return read_dataset(
         MemoryData(rows, "rows"),
         format="memory",
         name="x",
-        columns=TableColumns(**columns, values=("src",)),
+        columns=Columns(**columns),
+        values=("src",),
     )
 
 
 def _of_header(name):
     file = Path("a.csv")
     file.write_text(f"text,{name}\na,b\n")
-    return read_dataset(file, format="csv", columns=TableColumns(text="text", label="label"))
+    return read_dataset(file, format="csv", columns=Columns(text="text", label="label"))
 
 
 def _of_message(**keys):
@@ -171,7 +171,7 @@ def test_an_integer_of_numpy_in_a_message_is_kept():
 
 
 def test_a_text_without_a_label_may_contain_nul():
-    dataset = _of_rows([{"text": "a\0b"}], text="text", label=None)
+    dataset = _of_rows([{"text": "a\0b"}], text="text", label="")
     assert dataset.examples[0].text == "a\0b"
 
 

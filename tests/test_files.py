@@ -21,6 +21,7 @@ from probekit.activations.given.formats import find_arrays
 from probekit.activations.local import LocalFiles
 from probekit.activations.upkeep import caches_in
 from probekit.data.readers import read_dataset, read_texts
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.experiment.loader import load_any_experiment
 from probekit.files import Waiting, csv_text, inside, is_on_network, parse_csv, read_csv
@@ -299,7 +300,7 @@ READERS = {
     "csv": lambda path: read_dataset(path, format="csv"),
     "jsonl": lambda path: read_dataset(path, format="jsonl"),
     "parquet": lambda path: read_dataset(path, format="parquet"),
-    "conllu": lambda path: read_dataset(path, format="conllu"),
+    "conllu": lambda path: read_dataset(path, format="conllu", columns=Columns(label="UPOS")),
     "txt": read_texts,
     "yaml": load_any_experiment,
     "npy": lambda path: find_arrays(path.parent),

@@ -10,8 +10,8 @@ import pytest
 
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, without_shared_words
+from probekit.data.table import Columns
 from probekit.experiment.model import ModelSection
-from probekit.experiment.probe import ProbeSection
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
 from probekit.probes.controls import baselines
 from probekit.probes.data import ProbeData
@@ -66,7 +66,7 @@ def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
 def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
     X, data, _ = planted_direction(300, seed=0)
     codes = (data.y == "yes").astype(int)
-    logistic = ProbeSpec("logistic")
+    logistic = ProbeSpec(kind="logistic")
     sizes = 10.0 ** np.arange(-6, 6)
     plain, sized = (tuned(logistic, X, codes) for X in (X, X * sizes))
     assert plain.penalty == sized.penalty
@@ -89,7 +89,9 @@ def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
 
 def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
     folder = shared / "datasets" / "ud_english_ewt"
-    sides = [read_dataset(folder / f"{side}.conllu", format="conllu") for side in ("train", "test")]
+    tags = Columns(label="UPOS")
+    paths = [folder / f"{side}.conllu" for side in ("train", "test")]
+    sides = [read_dataset(path, format="conllu", columns=tags) for path in paths]
     examples = [example for side in sides for example in side.examples]
     words = np.array([example.text[slice(*example.span)] for example in examples])
     labels = np.array([example.label for example in examples])
@@ -173,13 +175,13 @@ def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
 
 
 def test_pitfall_30_every_site_has_controls_unless_disabled():
-    schema = ProbeSection()
+    schema = ProbeSettings()
     assert schema.control_draws > 0
     assert set(schema.baselines) == set(BASELINES)
     assert ModelSection(source="mini").random_weights
     X, data, _ = planted_direction(120, seed=0)
     texts = np.array([f"word {n % 5}" for n in range(120)], dtype=object)
-    settings = replace(schema.settings(), folds=3)
+    settings = schema.changed(folds=3)
     neighbours = np.array([["the", ""]] * 120, dtype=object)
     words = (np.arange(120) % 12).astype(str)
     rows = replace(data, types=words, texts=texts, neighbours=neighbours)

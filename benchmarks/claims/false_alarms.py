@@ -18,6 +18,7 @@ import numpy as np
 
 from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData
+from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.score.metrics import RATES, ClassPredictions, fixed_thresholds, with_alarms
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.split import SplitProber
@@ -93,10 +94,10 @@ def rows(case: Monitor, draws: int) -> Iterator[dict[str, Any]]:
 def _achieved(case: Monitor, generator: np.random.Generator) -> Floats:
     """Return the false positive rates (2, n_rates) of both methods for one training set."""
     X, data = case.draw(generator)
-    spec = ProbeSpec(case.kind)
+    spec = ProbeSpec(kind=case.kind)
     settings = ProbeSettings(
-        (spec,),
-        C=(1.0,) if case.weakest else ProbeSettings.C,
+        kinds=(spec,),
+        C=(1.0,) if case.weakest else C_GRID,
         control_draws=0,
         baselines=(),
         description=False,

@@ -141,7 +141,7 @@ def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float
     row = np.arange(n_rows).astype(str)
     data = ProbeData(y, row, row, train=np.arange(n_rows - 20), test=np.arange(n_rows - 20, n_rows))
     prober = Prober(data, ProbeSettings(control_draws=0, baselines=(), description=False))
-    spec, result = prober.settings.kinds[0], prober.site(X)
+    spec, result = prober.settings.specs[0], prober.site(X)
     (own,) = [unit_rows(fit.layers[0].weight) for fit in result.fits.values()]
     penalty = result.penalties[spec.text]
     fits = prober.saved_rows.half_fits(spec, X, penalty, HALVINGS)

@@ -39,7 +39,7 @@ class Analysis:
         tables: names of the columns that are read of each of its files, by their type.
         key: the key that requests it: its name if it has a section, or another one such as
             `probe.layers`, null in an experiment without it; "" for none, if every run has it.
-        tasks: tasks of the kinds of probe that it allows; see `ProbeSection.tasks`.
+        tasks: tasks of the kinds of probe that it allows; see `ProbeSpec.task`.
         needs: what these kinds do, for a message.
         texts: name of its further texts in the record of a run; "" if it captures none.
     """

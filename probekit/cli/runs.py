@@ -390,7 +390,7 @@ def init(
     """
     columns = None
     if data is not None and text is not None and label is not None:
-        columns = table.TableColumns(text=text, label=label, group=group)
+        columns = table.Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
         raise click.UsageError("Your own data need --data, --text and --label.")
     paths = loader.write_example(name, data, columns)

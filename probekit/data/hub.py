@@ -2,39 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from pydantic import Field, model_validator
 
 from probekit.data.frames import dataset_table
 from probekit.data.table import Table
 from probekit.errors import ConfigError, DataError, MissingError, nearest
 from probekit.provenance import install_command
+from probekit.section import URL, Section, rule_error
 
+_COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 _SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 
 
-@dataclass(frozen=True)
-class HubData:
-    """One split of a data set of the hub, or of a folder.
+class HubSection(Section):
+    """A data set of the Hugging Face hub, or a folder that its library reads."""
 
-    Attributes:
-        name: name on the hub, or the absolute path of a folder.
-        split: name of the split; None for the only one.
-        revision: hash of the commit; None for a folder.
-        config: name of the configuration; None for the only one. It is not used for a folder that
-            `save_to_disk` has written.
-    """
+    name: str = Field(
+        min_length=1,
+        examples=["stanfordnlp/sst2"],
+        description="name on the hub, or a folder: one written by `save_to_disk`, or one with "
+        "Parquet, CSV or JSON files; a relative path is resolved like that of `model.source`",
+    )
+    revision: str | None = Field(None, description="hash of a commit; null for a folder")
+    config: str | None = Field(None, description="name of the configuration, if there are several")
+    split: str | None = Field(None, description="name of the split; null for the only one")
+    train: str | None = Field(None, description="instead of `split`: split of the training rows")
+    test: str | None = Field(None, description="split of the test rows, together with `train`")
 
-    name: str
-    split: str | None = None
-    revision: str | None = None
-    config: str | None = None
+    @model_validator(mode="after")
+    def _is_consistent(self) -> HubSection:
+        is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
+        key = "revision" if commit else ""  # an absent key has no line, so the section is located
+        if URL.match(self.name):
+            raise rule_error("give a name such as org/name, not a URL", "name")
+        if is_folder and commit:
+            raise rule_error("a folder has no revision; remove `revision`", "revision")
+        if not is_folder and not _COMMIT.fullmatch(commit):
+            raise rule_error(
+                f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
+                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
+                "a folder, it does not exist at this path)",
+                key,
+            )
+        if (self.train is None) != (self.test is None) or (self.train and self.split):
+            raise rule_error("give either `split`, or both `train` and `test`")
+        if self.train is not None and self.train == self.test:
+            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
+        return self
 
 
-def hub_table(data: HubData, columns: Collection[str]) -> Table:
+def hub_table(data: HubSection, columns: Collection[str]) -> Table:
     """Return the rows of a split; only the given columns are read.
 
     Numbers of classes are replaced by the names of the classes.
@@ -60,7 +83,7 @@ def hub_table(data: HubData, columns: Collection[str]) -> Table:
     return dataset_table(dataset, columns, name)
 
 
-def _download(data: HubData) -> Path:
+def _download(data: HubSection) -> Path:
     """Return the folder with the files of a commit in the hub's local cache.
 
     `datasets.load_dataset` would read any other cached revision if the hub cannot be reached.
@@ -98,7 +121,7 @@ def _download(data: HubData) -> Path:
     return Path(path)
 
 
-def _load(data: HubData, folder: Path) -> Any:
+def _load(data: HubSection, folder: Path) -> Any:
     """Return the `Dataset` or `DatasetDict` in a folder."""
     import datasets
 
@@ -116,7 +139,7 @@ def _load(data: HubData, folder: Path) -> Any:
             datasets.enable_progress_bars()
 
 
-def _split_of(loaded: Any, data: HubData) -> Any:
+def _split_of(loaded: Any, data: HubSection) -> Any:
     """Return the split of a loaded data set.
 
     Raises:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.errors import DataError
+from probekit.section import Distinct, Section, one_or_several, rule_error
 
 IntArray = npt.NDArray[np.int64]
 At = Literal[
@@ -41,34 +43,146 @@ _PICK: dict[str, Pick] = {
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
 
-@dataclass(frozen=True)
-class PositionRule:
-    """Rule that selects the token positions of an example.
+Offset = Annotated[int, Field(ge=-1000, le=1000)]
 
-    Attributes:
-        at: "last" or "first" token, "mean" of all tokens, "all" tokens as separate rows, the token
-            at `index`, the mean of the example's "span", `pieces` of its span ("word"), or the last
-            token of a turn of a chat ("user_last", "assistant_last"), which is then the span; or,
-            of a reply or a part of it, which is then the span, the mean ("reply", "between"), the
-            last token ("reply_last"), or the token at a `share`.
-        pieces: tokens of a word that are used. At the last one, a causal model has read the word.
-        index: token index for `at="index"`: from 0 after BOS, or from the end if negative.
-        skip_first: exclude position 0 of the model's input from a mean with other tokens. GPT-2
-            uses it as an attention sink, and its norm would dominate the mean.
-        skip_massive: exclude massive tokens from a mean; see `RowPlan`.
-        share: for `at="share"`: of n tokens of the span, the last one of the first `share * n`; 0
-            is the last token that ends before the span, which no token of spaces in it does.
-        offset: for a span, word or turn: 0 selects as above, -1 the token before its first one, 1
-            the token after its last one, and so on.
+DECILES = tuple(number / 10 for number in range(11))
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Shares = Annotated[
+    Distinct[Share],
+    BeforeValidator(
+        lambda given: DECILES if given == "deciles" else one_or_several(given),
+        json_schema_input_type=Share | list[Share] | Literal["deciles"],
+    ),
+]
+
+
+def _at_or_share(schema: dict[str, Any]) -> None:
+    """Require `at` only without `share` and `between`."""
+    del schema["required"]
+    schema["anyOf"] = [{"required": [key]} for key in ("at", "share", "between")]
+
+
+class PositionRule(Section):
+    """The probed tokens of an example.
+
+    A causal model has read a word at its last token. Position 0 is an attention sink of GPT-2, and
+    its norm would dominate a mean. For massive tokens see `RowPlan`. Of n tokens, `share` selects
+    the last one of the first `share * n`.
+
+    >>> PositionRule(at="word", offset=-1).text
+    'word:last-1'
     """
 
-    at: At
-    pieces: Pick = "last"
-    index: int | None = None
-    skip_first: bool = True
-    skip_massive: bool = False
-    offset: int = 0
-    share: float | None = None
+    model_config = ConfigDict(json_schema_extra=_at_or_share)
+
+    at: At = Field(
+        description="last or first token; mean over all tokens; all tokens, one row each; one "
+        "token by index; mean over the span; the word marked by the span; with `chat`: last token "
+        "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
+        "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
+        "`between` need no `at`"
+    )
+    pieces: Pick = Field(
+        "last",
+        description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
+        "`all` reads each token as a row instead of their mean",
+    )
+    share: Shares | None = Field(
+        None,
+        examples=[0.5],
+        description="for `at: share`: the token at this share of the reply; 0 is the last token "
+        "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
+    )
+    between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
+        None,
+        examples=['["<think>", "</think>"]'],
+        description="for `at: between` and `share`: the part of the reply between two strings, "
+        'without them; "" is the beginning or the end of the reply',
+    )
+    index: int | None = Field(
+        None,
+        ge=-1_000_000,
+        le=1_000_000,
+        description="for `at: index`: index of the token; negative values count from the end",
+    )
+    skip_first: bool = Field(
+        True, description="whether means and scaling exclude position 0, whose norm is far larger"
+    )
+    skip_massive: bool = Field(
+        False,
+        description="whether means exclude tokens with over 5 times the median norm at the site",
+    )
+    offset: Offset = Field(
+        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
+    )
+
+    @property
+    def pick(self) -> Pick:
+        """How the selected tokens become rows: `pieces` of a word, else as `at` implies.
+
+        >>> PositionRule(at="reply").pick, PositionRule(at="reply", pieces="all").pick
+        ('mean', 'all')
+        """
+        return "all" if self.pieces == "all" else _PICK.get(self.at, self.pieces)
+
+    @property
+    def text(self) -> str:
+        """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
+
+        `-massive` means that massive tokens are left out, `+first` that position 0 is not.
+
+        >>> PositionRule(at="word", offset=-1).text
+        'word:last-1'
+        >>> PositionRule(at="mean", skip_first=False, skip_massive=True).text
+        'mean-massive+first'
+        """
+        return position_text(self.model_dump())
+
+    @property
+    def number(self) -> int:
+        """Number that identifies the position among those of a run: offset, or share in percent."""
+        return self.offset if self.share is None else round(100 * self.share[0])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_follows_from_other_keys(cls, given: Any) -> Any:
+        """Fill in `at: share`, or `at: between`."""
+        for at in ("share", "between"):
+            if isinstance(given, Mapping) and "at" not in given and given.get(at) is not None:
+                return {"at": at, **given}
+        return given
+
+    @model_validator(mode="after")
+    def _details_belong_to_at(self) -> PositionRule:
+        for key in ("share", "index"):
+            is_given = getattr(self, key) is not None
+            if (self.at == key) != is_given:
+                problem = f"`{key}` must be given for `at: {key}`, and only then"
+                raise rule_error(problem, key if is_given else "at")
+        # The default is allowed with any `at`: a file written by probekit has every key.
+        reads_all = self.pieces == "all" and self.at in ("reply", "between")
+        if self.at != "word" and self.pieces != "last" and not reads_all:
+            problem = f"`pieces: {self.pieces}` requires `at: word`, not `at: {self.at}`"
+            raise rule_error(problem, "pieces")
+        if self.skip_massive and self.pick != "mean":
+            raise rule_error(
+                "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`",
+                "skip_massive",
+            )
+        if self.offset:
+            self.check_offset("offset")
+        return self
+
+    def check_offset(self, key: str) -> None:
+        """Raise a validation error at the given key unless offsets can be counted."""
+        if self.at not in ("span", "word", *TURNS):
+            problem = f"`{key}` is counted from a span, word or turn, not from `at: {self.at}`"
+            raise rule_error(problem, key)
+        if self.pieces == "all":
+            problem = f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`"
+            raise rule_error(f"{problem}, not `all`", key)
 
 
 def position_text(rule: Mapping[str, Any]) -> str:
@@ -174,7 +288,7 @@ def plan_rows(
         DataError: there are no examples, or none has a row; the message gives the first reason.
 
     >>> offsets = np.array([[0, 0], [0, 3], [3, 7], [7, 8]])  # BOS The| key|s
-    >>> rule = PositionRule("span")
+    >>> rule = PositionRule(at="span")
     >>> plan, unaligned = plan_rows([offsets], [(4, 8)], ["The keys"], rule, bos=True)
     >>> plan.positions, plan.offsets
     (array([2, 3]), array([0, 2]))
@@ -185,62 +299,27 @@ def plan_rows(
     selected = (
         _select_span(tokens, spans) if rule.at in _OF_SPAN else _select_in_text(tokens, rule.index)
     )
-    if rule.share == 0:
-        rule = replace(rule, offset=-1)
-    if rule.offset:
-        selected = _shift(tokens, selected, rule, spans)
-    elif rule.share is not None:
+    # The last token that ends before the span is at share 0.
+    share = None if rule.share is None else rule.share[0]
+    offset = -1 if share == 0 else rule.offset
+    if offset:
+        selected = _shift(tokens, selected, rule, offset, spans)
+    elif share is not None:
         # Rounded first, because 0.07 * 100 is 7.000000000000001.
-        n_read = np.ceil(np.round(rule.share * (selected.stop - selected.first), 6)).astype(int)
+        n_read = np.ceil(np.round(share * (selected.stop - selected.first), 6)).astype(int)
         token = selected.first + n_read - 1
         selected = selected._replace(first=token, stop=token + 1)
     aligned = selected.fault == ""
     without_row = np.flatnonzero(~aligned)
     unaligned = tuple(Unaligned(int(one), str(selected.fault[one])) for one in without_row)
     if not aligned.any():
-        offset = f", offset: {rule.offset}" if rule.offset else ""
+        moved = f", offset: {offset}" if offset else ""
         raise DataError(
-            f"No example has a token for at: {rule.at}{offset}. The first example: "
+            f"No example has a token for at: {rule.at}{moved}. The first example: "
             f"{unaligned[0].reason}."
         )
-    pick = pick_of(rule.at, rule.pieces)
-    plan = _rows(selected, np.flatnonzero(aligned), pick, rule.skip_first)
+    plan = _rows(selected, np.flatnonzero(aligned), rule.pick, rule.skip_first)
     return replace(plan, skip_massive=rule.skip_massive), unaligned
-
-
-def misplaced(rule: Any) -> Iterator[tuple[str, str]]:
-    """Yield the problem and the key of each detail of a rule that its `at` has no use for."""
-    for key in ("share", "index"):
-        is_given = getattr(rule, key) is not None
-        if (rule.at == key) != is_given:
-            yield f"`{key}` must be given for `at: {key}`, and only then", key if is_given else "at"
-    # The default is allowed with any `at`: a file written by probekit has every key.
-    reads_all = rule.pieces == "all" and rule.at in ("reply", "between")
-    if rule.at != "word" and rule.pieces != "last" and not reads_all:
-        yield f"`pieces: {rule.pieces}` requires `at: word`, not `at: {rule.at}`", "pieces"
-    if rule.skip_massive and pick_of(rule.at, rule.pieces) != "mean":
-        text = "`skip_massive` requires a mean, such as `at: mean`, `at: span` or `pieces: mean`"
-        yield text, "skip_massive"
-    if rule.offset:
-        yield from without_offset(rule, "offset")
-
-
-def without_offset(rule: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the problem and the given key if a rule does not support offsets."""
-    if rule.at not in ("span", "word", *TURNS):
-        yield f"`{key}` is counted from a span, word or turn, not from `at: {rule.at}`", key
-    elif rule.pieces == "all":
-        text = f"`{key}` requires one row per word: `pieces: first`, `last` or `mean`, not `all`"
-        yield text, key
-
-
-def pick_of(at: At, pieces: Pick) -> Pick:
-    """Return how the tokens that a rule selects become rows; see `PositionRule`.
-
-    >>> pick_of("reply", "last"), pick_of("reply", "all"), pick_of("word", "first")
-    ('mean', 'all', 'first')
-    """
-    return "all" if pieces == "all" else _PICK.get(at, pieces)
 
 
 def _join(offsets: list[IntArray], texts: Sequence[str], bos: bool) -> _Tokens:
@@ -323,17 +402,17 @@ def _shift(
     tokens: _Tokens,
     span: _TokenRanges,
     rule: PositionRule,
+    offset: int,
     spans: Sequence[tuple[int, int] | None],
 ) -> _TokenRanges:
     """Select one token per span: `offset` tokens after its last one, or before its first one."""
-    offset = rule.offset
     aligned = np.flatnonzero(span.fault == "")
     edge = span.first[aligned] if offset < 0 else span.stop[aligned] - 1
     text = tokens.text_of_example[aligned]
     first, stop = tokens.bounds[text], tokens.bounds[text + 1]
     # `edge` counts no whitespace tokens, but the offset does: `target` counts all tokens.
     target = first + span.position[edge] - tokens.position[first] + offset
-    if rule.share == 0:
+    if rule.share is not None:  # of 0
         begins = np.array([(spans[number] or (0, 0))[0] for number in aligned.tolist()])
         ends = tokens.ranges[:, 1]
         target = np.searchsorted(ends, tokens.start[text] + begins, side="right") - 1

@@ -7,7 +7,7 @@ raise an error that names the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -15,13 +15,14 @@ from typing import Any, Literal, get_args
 from probekit.data.examples import Dataset
 from probekit.data.frames import memory_table, parquet_table
 from probekit.data.hub import hub_table
-from probekit.data.table import TableColumns, column_of, examples_of
+from probekit.data.table import Columns, column_of, examples_of
 from probekit.data.text_files import csv_table, json_table, read_text, tsv_table
-from probekit.data.words import ConlluColumns, WordColumns, read_treebank, read_word_columns
+from probekit.data.words import read_treebank, read_word_columns
 from probekit.errors import ConfigError, nearest
 
 FormatName = Literal["csv", "tsv", "jsonl", "parquet", "conllu", "columns", "hub", "memory"]
 TextFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+DEFAULT_COLUMNS = Columns()
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class DataFormat:
 
     Attributes:
         read: function that returns a `Table`, or for a format of words the whole `Dataset`.
-        columns: class of the columns that it is read with.
         keys: keys of the section `columns` that apply to it.
         has_words: whether each example is a word of a sentence, with its span in the text.
         is_file: whether the data are files, named by `file`, or `train` and `test`.
@@ -38,7 +38,6 @@ class DataFormat:
     """
 
     read: Callable[..., Any]
-    columns: Callable[..., Any] = TableColumns
     keys: tuple[str, ...] = (
         "text", "label", "group", "id", "start", "end", "split", "reply", "messages"
     )  # fmt: skip
@@ -52,29 +51,32 @@ FORMATS: dict[str, DataFormat] = {
     "tsv": DataFormat(tsv_table),
     "jsonl": DataFormat(json_table),
     "parquet": DataFormat(parquet_table),
-    "conllu": DataFormat(
-        read_treebank, ConlluColumns, ("label", "group"), has_words=True, has_names=True
-    ),
-    "columns": DataFormat(
-        read_word_columns, WordColumns, ("text", "label", "group"), has_words=True
-    ),
+    "conllu": DataFormat(read_treebank, ("label", "group"), has_words=True, has_names=True),
+    "columns": DataFormat(read_word_columns, ("text", "label", "group"), has_words=True),
     "hub": DataFormat(hub_table, is_file=False),
     "memory": DataFormat(memory_table, is_file=False),
 }
 
 
 def read_dataset(
-    source: Any, *, format: str, columns: Any = None, name: str | None = None
+    source: Any,
+    *,
+    format: str,
+    columns: Columns = DEFAULT_COLUMNS,
+    name: str | None = None,
+    values: Sequence[str] = (),
+    pairs: str | None = None,
 ) -> Dataset:
     r"""Return the examples of a data file, or of another source, in their order.
 
     Args:
-        source: the path of a file; for the format "hub" a `HubData`, for "memory" a `MemoryData`.
+        source: the path of a file; a `HubSection` for "hub", a `MemoryData` for "memory".
         format: name in `FORMATS`, such as "csv" or "conllu".
-        columns: columns of the fields: `TableColumns`, or the columns of the format; None means its
-            defaults.
+        columns: columns of the fields.
         name: name shown in reports; None means the file name without extension, so that a source
             other than a file needs a name.
+        values: columns whose cells the examples of a table keep; see `examples_of`.
+        pairs: column of the counterfactual text of a table; None without one.
 
     Raises:
         ConfigError: a column is not in the file.
@@ -90,12 +92,12 @@ def read_dataset(
     row 2 Never. no
     """
     chosen = FORMATS[format]
-    columns = chosen.columns() if columns is None else columns
     name = Path(source).stem if name is None else name
-    if not isinstance(columns, TableColumns):  # a format of words, whose reader makes the examples
+    if chosen.has_words:  # the reader makes the examples
         words: Dataset = chosen.read(source, columns, name=name)
         return words
-    return examples_of(chosen.read(source, (*columns.names, *columns.values)), columns, name)
+    read = (*columns.names, *values) if pairs is None else (*columns.names, pairs, *values)
+    return examples_of(chosen.read(source, read), columns, name, values, pairs)
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:

@@ -8,10 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
 from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.section import Section, rule_error
 
 # Spellings of a missing value by pandas and other programs. A class with such a name cannot be
 # distinguished from it.
@@ -25,41 +28,81 @@ _MAX_DIGITS = 10  # int() raises ValueError for thousands of digits
 _SEPARATORS = {"tab": "\t", "semicolon": ";", "comma": ","}
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """Names of the columns of a table that contain the fields of an example.
+def _number_as_text(given: Any) -> Any:
+    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
 
-    Attributes:
-        text: column of the text.
-        label: column of the class; None if each text is its own label.
-        group: column of the group; None makes each row its own group.
-        id: column of the id; None names the rows `row 1`, `row 2`, ...
-        span: columns of the first character and one past the last; None means the whole text.
-        split: column with "train" or "test"; None if the table assigns no split.
-        counterfactual: column of the counterfactual text; None without one.
-        values: columns whose cells the examples keep, as far as they exist.
-        reply: column of the assistant's turn; None if the text is no conversation, or ends with
-            the user's turn.
-        messages: column of conversations, in place of `text`; see `read_messages`.
+
+# Columns of words have numbers instead of names.
+ColumnName = Annotated[str, BeforeValidator(_number_as_text, json_schema_input_type=str | int)]
+OptionalColumn = Annotated[
+    str | None, BeforeValidator(_number_as_text, json_schema_input_type=str | int | None)
+]
+
+
+class Columns(Section):
+    """Names of the columns of the data.
+
+    Without a label, "", each text is its own label.
     """
 
-    text: str = "text"
-    label: str | None = "label"
-    group: str | None = None
-    id: str | None = None
-    span: tuple[str, str] | None = None
-    split: str | None = None
-    counterfactual: str | None = None
-    values: tuple[str, ...] = ()
-    reply: str | None = None
-    messages: str | None = None
+    text: OptionalColumn = Field(
+        "text", description="column with the text; for the format `columns` its number, from 1"
+    )
+    label: ColumnName = Field(
+        "label",
+        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
+        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
+    )
+    group: OptionalColumn = Field(
+        None,
+        description="column with the group of a row; a group is never split in train and test; "
+        "for words `sentence` (the default) or `document`; null makes every row its own group",
+    )
+    id: OptionalColumn = Field(
+        None, description="column with a unique name of the row; null numbers the rows"
+    )
+    start: OptionalColumn = Field(
+        None, description="column with the first character of the probed span"
+    )
+    end: OptionalColumn = Field(
+        None, description="column with the character after the last one of the span"
+    )
+    split: OptionalColumn = Field(None, description="column with `train` or `test`")
+    reply: OptionalColumn = Field(
+        None, description="column with the assistant's turn, for `tokens.chat: true`"
+    )
+    messages: OptionalColumn = Field(
+        None,
+        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
+        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
+    )
+
+    @property
+    def span(self) -> tuple[str, str] | None:
+        """Columns of the ends of the span; None if it is the whole text."""
+        return None if self.start is None or self.end is None else (self.start, self.end)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns that must exist."""
         single = (self.messages or self.text, self.label, self.group, self.id, self.split)
-        others = (self.counterfactual, self.reply, *(self.span or ()))
-        return tuple(name for name in (*single, *others) if name is not None)
+        return tuple(name for name in (*single, self.reply, *(self.span or ())) if name)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _messages_replace_text(cls, given: Any) -> Any:
+        """Leave out the default of `text` if `messages` are given."""
+        has_messages = isinstance(given, Mapping) and given.get("messages") is not None
+        return {"text": None, **given} if has_messages else given
+
+    @model_validator(mode="after")
+    def _span_is_whole(self) -> Columns:
+        if (self.text is None) == (self.messages is None):
+            raise rule_error("give either `text` or `messages`", "text")
+        if (self.start is None) != (self.end is None):
+            key = "end" if self.start is None else "start"
+            raise rule_error("`start` and `end` must be given together, or neither", key)
+        return self
 
 
 class TableRow(NamedTuple):
@@ -105,13 +148,21 @@ class Table:
     text: Callable[[str, object], str] = plain_text
 
 
-def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
+def examples_of(
+    table: Table,
+    columns: Columns,
+    name: str,
+    values: Sequence[str] = (),
+    pairs: str | None = None,
+) -> Dataset:
     """Return the examples in the rows of a table, in their order.
 
     Args:
         table: the rows.
         columns: names of the columns that are read.
         name: name shown in reports.
+        values: columns whose cells the examples keep, as far as they exist.
+        pairs: column of the counterfactual text; None without one.
 
     Raises:
         UnknownNameError: a column is not in the table.
@@ -120,12 +171,13 @@ def examples_of(table: Table, columns: TableColumns, name: str) -> Dataset:
     examples: list[Example] = []
     row_of_id: dict[str, RowSource] = {}
     first: TableRow | None = None
-    names = [(columns.label or "", "label", "class"), (columns.group or "", "group", "group")]
-    names += [(column, "source", "source") for column in columns.values]
+    names = [(columns.label, "label", "class"), (columns.group or "", "group", "group")]
+    names += [(column, "source", "source") for column in values]
     # Columns with their default name, which the user probably did not choose.
     defaults = [key for key in ("text", "label") if getattr(columns, key) == key]
-    for row in _rows_with(table, columns.names, defaults):
-        example = _example(table, row, columns, id=f"row {len(examples) + 1}")
+    needed = columns.names if pairs is None else (*columns.names, pairs)
+    for row in _rows_with(table, needed, defaults):
+        example = _example(table, row, columns, f"row {len(examples) + 1}", values, pairs)
         first = row if first is None else first
         for column, name_of, unit in names:
             value = row.cells.get(column)
@@ -247,8 +299,18 @@ def _filled(row: TableRow, column: str, cell: str) -> str:
     return cell
 
 
-def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Example:
-    """Return the example in a row; `id` is its id if there is no column of ids."""
+def _example(
+    table: Table,
+    row: TableRow,
+    columns: Columns,
+    id: str,
+    values: Sequence[str],
+    pairs: str | None,
+) -> Example:
+    """Return the example in a row; `id` is its id if there is no column of ids.
+
+    The other arguments are those of `examples_of`.
+    """
 
     def string(column: str) -> str:
         """Return the cell of a column as text."""
@@ -256,7 +318,7 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
 
     turns: Turns = ()
     if columns.messages is None:
-        text = string(columns.text)
+        text = string(columns.text or "")
     else:
         cell = row.cells[columns.messages]
         text, turns = read_messages(f"{row.source}: column {columns.messages!r}", cell)
@@ -274,15 +336,15 @@ def _example(table: Table, row: TableRow, columns: TableColumns, id: str) -> Exa
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
             "the row, or, if it is a class, rename it."
         )
-    contrast = string(columns.counterfactual) if columns.counterfactual else None
-    values = tuple((name, string(name)) for name in columns.values if name in row.cells)
+    contrast = string(pairs) if pairs else None
+    cells = tuple((name, string(name)) for name in values if name in row.cells)
     if columns.reply:
         reply = _filled(row, columns.reply, string(columns.reply))
         text, turns = join_turns([text, reply])
         if contrast:
             contrast, _ = join_turns([contrast, reply])
     try:
-        return Example(text, label, group, id, span, split, contrast, turns, values, row.source)
+        return Example(text, label, group, id, span, split, contrast, turns, cells, row.source)
     except DataError as error:
         raise DataError(f"{row.source}: {error}") from error
 

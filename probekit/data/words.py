@@ -10,19 +10,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource
+from probekit.data.table import Columns
 from probekit.data.text_files import read_text
 from probekit.errors import ConfigError, DataError, nearest
 
-Unit: TypeAlias = Literal["sentence", "document"]
 _Span: TypeAlias = tuple[int, int]
 
 _UNITS = ("sentence", "document")
@@ -43,32 +42,6 @@ _NOT_SPELLED = "words with the span of their multiword token, because its words 
 
 
 # Treebanks.
-
-
-@dataclass(frozen=True)
-class ConlluColumns:
-    """Which field of a treebank is the label of an example, and which unit is its group.
-
-    Attributes:
-        label: FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the index
-            of the word's head in its sentence, from 0, or -1 for the root; a sentence in which a
-            word would be skipped is skipped completely.
-        group: unit that a split keeps together, "sentence" or "document".
-
-    Raises:
-        ConfigError: label or group is unknown.
-    """
-
-    label: str = "UPOS"
-    group: Unit = "sentence"
-
-    def __post_init__(self) -> None:
-        if self.label not in _LABELS and not self.label.startswith(_FEATS):
-            raise ConfigError(
-                f"Unknown CoNLL-U label {self.label!r}. "
-                + nearest(self.label, [*_LABELS, f"{_FEATS}Number"])
-            )
-        _require_unit(self.group)
 
 
 class Word(NamedTuple):
@@ -194,13 +167,18 @@ def _sentence(path: Path, first_line: int, lines: list[str]) -> Sentence:
     return Sentence(first_line, comments, words, surfaces, n_empty_nodes)
 
 
-def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
+def read_treebank(path: Path, columns: Columns, *, name: str) -> Dataset:
     r"""Read a CoNLL-U file: one example for each word with the label that occurs in the text.
+
+    The label is FORM, LEMMA, UPOS, XPOS, DEPREL, or a feature such as FEATS:Number. HEAD is the
+    index of the word's head in its sentence, from 0, or -1 for the root; a sentence in which a word
+    would be skipped is skipped completely.
 
     Examples are in file order. Spans are located by matching word forms with the text. The notes of
     the data set count the words, sentences and empty nodes that were skipped or repaired.
 
     Raises:
+        ConfigError: label or group is unknown.
         MissingError: the file does not exist.
         DataError: the file is not valid CoNLL-U, a sent_id occurs twice, no word has the label, or
             a sentence belongs to no document although documents are the groups; the message gives
@@ -213,12 +191,16 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
     ...     "1\tKeys\tkey\tNOUN\tNNS\tNumber=Plur\t2\tnsubj\t_\t_\n"
     ...     "2\tfell\tfall\tVERB\tVBD\tTense=Past\t0\troot\t_\t_\n"
     ... )
-    >>> dataset = read_treebank(path, ConlluColumns(label="FEATS:Number"), name="tiny")
+    >>> dataset = read_treebank(path, Columns(label="FEATS:Number"), name="tiny")
     >>> [(example.id, example.label, example.span) for example in dataset.examples]
     [('tiny.conllu, sentence 1:1', 'Plur', (0, 4))]
     >>> dataset.notes
     ('words without the label skipped: 1',)
     """
+    if columns.label not in _LABELS and not columns.label.startswith(_FEATS):
+        near = nearest(columns.label, [*_LABELS, f"{_FEATS}Number"])
+        raise ConfigError(f"Unknown CoNLL-U label {columns.label!r}. {near}")
+    unit = _unit(columns)
     examples: list[Example] = []
     notes: Counter[str] = Counter()
     line_of: dict[str, int] = {}
@@ -236,7 +218,7 @@ def read_treebank(path: Path, columns: ConlluColumns, *, name: str) -> Dataset:
         if "newdoc id" in comments or "newdoc" in comments:
             unnamed = f"{path.name}, document from sentence {number}"
             document = comments.get("newdoc id") or unnamed
-        group = sentence_name if columns.group == "sentence" else document
+        group = sentence_name if unit == "sentence" else document
         if group is None:
             raise DataError(
                 f"{where}: the sentence belongs to no document, because no `# newdoc` comes before "
@@ -328,39 +310,12 @@ _DOCUMENT = "-DOCSTART-"
 _MAX_DIGITS = 4  # largest number of digits of a column number
 
 
-@dataclass(frozen=True)
-class WordColumns:
-    """Which columns hold the words and the labels, and which unit is the group of an example.
-
-    Attributes:
-        label: number of the column of labels, from 1, as text.
-        word: number of the column of words.
-        group: unit that a split keeps together, "sentence" or "document".
-
-    Raises:
-        ConfigError: a number or the group is invalid.
-    """
-
-    label: str = "2"
-    word: str = "1"
-    group: Unit = "sentence"
-
-    def __post_init__(self) -> None:
-        for key, number in (("label", self.label), ("text", self.word)):
-            is_number = number.isascii() and number.isdecimal() and len(number) <= _MAX_DIGITS
-            if not is_number or int(number) < 1:
-                raise ConfigError(
-                    f"{key} is {number!r}. Columns of words have no names: give the number of the "
-                    "column, counted from 1, such as `columns: {text: 1, label: 4}`."
-                )
-        _require_unit(self.group)
-
-
-def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset:
+def read_word_columns(path: Path, columns: Columns, *, name: str) -> Dataset:
     r"""Read a file of words in columns: one example for each word, in file order.
 
     Raises:
-        ConfigError: the file has fewer columns, or its columns seem to be those of CoNLL-U.
+        ConfigError: a column is no number, the group is unknown, or the file has fewer columns, or
+            those of CoNLL-U.
         MissingError: the file does not exist.
         DataError: a line has another number of columns or an empty one, the file has no words, or
             a sentence belongs to no document although documents are the groups; the message gives
@@ -369,21 +324,31 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "tiny.txt"
     >>> _ = path.write_text("-DOCSTART- -X- O\n\nUN NNP I-ORG\nofficial NN O\n")
-    >>> dataset = read_word_columns(path, WordColumns(label="3"), name="tiny")
+    >>> dataset = read_word_columns(path, Columns(label="3"), name="tiny")
     >>> [(example.id, example.text, example.label, example.span) for example in dataset.examples]
     [('tiny.txt, sentence 1:1', 'UN official', 'I-ORG', (0, 2)),
      ('tiny.txt, sentence 1:2', 'UN official', 'O', (3, 11))]
     """
-    examples: list[Example] = []
-    for number, (document, words) in enumerate(_word_lines(path, columns), start=1):
+    # The default is a name, and the columns of this format have numbers: use the first one.
+    word = "1" if columns.text in (None, Columns().text) else str(columns.text)
+    for key, column in (("label", columns.label), ("text", word)):
+        is_number = column.isascii() and column.isdecimal() and len(column) <= _MAX_DIGITS
+        if not is_number or int(column) < 1:
+            raise ConfigError(
+                f"{key} is {column!r}. Columns of words have no names: give the number of the "
+                "column, counted from 1, such as `columns: {text: 1, label: 4}`."
+            )
+    unit, examples = _unit(columns), list[Example]()
+    lines = _word_lines(path, int(word), int(columns.label))
+    for number, (document, words) in enumerate(lines, start=1):
         sentence = f"{path.name}, sentence {number}"
-        if columns.group == "document" and document == 0:
+        if unit == "document" and document == 0:
             first_line, _, _ = words[0]
             raise DataError(
                 f"{path}:{first_line}: the sentence belongs to no document, because no line "
                 f"`{_DOCUMENT}` comes before it. Group by sentence."
             )
-        group = sentence if columns.group == "sentence" else f"{path.name}, document {document}"
+        group = sentence if unit == "sentence" else f"{path.name}, document {document}"
         text = " ".join(word for _, word, _ in words)
         start = 0
         for place, (line, word, label) in enumerate(words, start=1):
@@ -400,11 +365,12 @@ def read_word_columns(path: Path, columns: WordColumns, *, name: str) -> Dataset
 
 
 def _word_lines(
-    path: Path, columns: WordColumns
+    path: Path, word: int, label: int
 ) -> Iterator[tuple[int, list[tuple[int, str, str]]]]:
     """Yield the document of each sentence, and line, word and label of its words.
 
-    Documents are numbered from 1; sentences before the first one have 0.
+    Words and labels are in the columns of these numbers, from 1. Documents are numbered from 1;
+    sentences before the first one have 0.
     """
     document = 0
     words: list[tuple[int, str, str]] = []
@@ -428,7 +394,7 @@ def _word_lines(
             cells = [cell for cell in line.split(" ") if cell]
         if not first_line:
             first_line, n_columns = number, len(cells)
-            _require_columns(where, columns, cells)
+            _require_columns(where, word, label, cells)
         if "" in cells:
             raise DataError(
                 f"{where}: column {cells.index('') + 1} is empty. Fill it in, or remove the line."
@@ -438,18 +404,18 @@ def _word_lines(
                 f"{where}: the line has {counted(len(cells), 'column')}, but line {first_line} has "
                 f"{n_columns}. Separate all columns in the same way, and remove comments."
             )
-        words.append((number, cells[int(columns.word) - 1], cells[int(columns.label) - 1]))
+        words.append((number, cells[word - 1], cells[label - 1]))
 
 
-def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None:
+def _require_columns(where: str, word: int, label: int, cells: list[str]) -> None:
     """Raise ConfigError if the first word has too few columns, or those of CoNLL-U."""
-    if len(cells) == len(Word._fields) and cells[0] == "1" and columns.word == "1":
+    if len(cells) == len(Word._fields) and cells[0] == "1" and word == 1:
         raise ConfigError(
             f"{where}: the first of {len(cells)} columns numbers the words. If the file is "
             "CoNLL-U, set `format: conllu`; otherwise set `columns.text` to the number of the "
             "column of words."
         )
-    highest = max(int(columns.label), int(columns.word))
+    highest = max(label, word)
     if len(cells) < highest:
         shown = ", ".join(f"{number}: {cell}" for number, cell in enumerate(cells[:12], start=1))
         raise ConfigError(
@@ -458,10 +424,12 @@ def _require_columns(where: str, columns: WordColumns, cells: list[str]) -> None
         )
 
 
-def _require_unit(group: str) -> None:
-    """Raise ConfigError unless the group is a unit of words: a sentence or a document."""
-    if group not in _UNITS:
-        raise ConfigError(f"Unknown group {group!r}. {nearest(group, _UNITS)}")
+def _unit(columns: Columns) -> str:
+    """Return the unit that a split keeps together, "sentence" (the default) or "document"."""
+    unit = columns.group or "sentence"
+    if unit not in _UNITS:
+        raise ConfigError(f"Unknown group {unit!r}. {nearest(unit, _UNITS)}")
+    return unit
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -13,8 +13,8 @@ from pydantic import Field, field_validator, model_validator
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.document import Document
 from probekit.experiment.locations import resolve_activations, resolve_experiment
-from probekit.experiment.probe import ProbeSection
 from probekit.experiment.schema import Experiment, SplitSection, check_probe
+from probekit.probes.settings import ProbeSettings
 from probekit.section import FolderName, Items, Section, SettingsFile, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results
@@ -128,12 +128,12 @@ class ActivationExperiment(SettingsFile):
     activations: ActivationsSection
     data: RowsSection
     split: SplitSection = SplitSection()
-    probe: ProbeSection = ProbeSection()
+    probe: ProbeSettings = ProbeSettings()
 
     @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
-        return self.probe.settings().reads_numbers
+        return self.probe.reads_numbers
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -148,7 +148,7 @@ class ActivationExperiment(SettingsFile):
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
         is_split = self.data.columns.split is not None
-        texts = [one.kind for one in self.probe.kinds if one.specs[0].task in ("text", "tree")]
+        texts = [one.kind for one in self.probe.kinds if not one.traits.scores_rows]
         check_probe(self, is_split=is_split)
         if self.split.drop_repeated:
             raise rule_error(

@@ -10,29 +10,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic.config import JsonDict
 
 from probekit.data.examples import Dataset, Example
 from probekit.data.frames import tables_in
-from probekit.data.hub import HubData
+from probekit.data.hub import HubSection
 from probekit.data.readers import FORMATS, FormatName, read_dataset
-from probekit.data.table import TableColumns
-from probekit.data.words import ConlluColumns, WordColumns
+from probekit.data.table import Columns, OptionalColumn
 from probekit.errors import ConfigError
-from probekit.experiment.locations import URL
-from probekit.section import HoldingSection, Name, Section, rule_error
+from probekit.section import URL, HoldingSection, Name, Section, rule_error
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]  # of files of texts
-
-_COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:
@@ -57,110 +50,6 @@ Positive = Annotated[
         examples=["spam"],
     ),
 ]
-
-
-def _number_as_text(given: Any) -> Any:
-    return str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-
-
-def _or_integer(*others: str) -> JsonDict:
-    return {"anyOf": [{"type": kind} for kind in ("string", "integer", *others)]}
-
-
-# Columns of words have numbers instead of names.
-ColumnName = Annotated[str, BeforeValidator(_number_as_text), WithJsonSchema(_or_integer())]
-OptionalColumn = Annotated[
-    str | None, BeforeValidator(_number_as_text), WithJsonSchema(_or_integer("null"))
-]
-
-
-class ColumnsSection(Section):
-    """Names of the columns of the data."""
-
-    text: OptionalColumn = Field(
-        "text", description="column with the text; for the format `columns` its number, from 1"
-    )
-    label: ColumnName = Field(
-        "label",
-        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
-        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
-    )
-    group: OptionalColumn = Field(
-        None,
-        description="column with the group of a row; a group is never split in train and test; "
-        "for words `sentence` (the default) or `document`; null makes every row its own group",
-    )
-    id: OptionalColumn = Field(
-        None, description="column with a unique name of the row; null numbers the rows"
-    )
-    start: OptionalColumn = Field(
-        None, description="column with the first character of the probed span"
-    )
-    end: OptionalColumn = Field(
-        None, description="column with the character after the last one of the span"
-    )
-    split: OptionalColumn = Field(None, description="column with `train` or `test`")
-    reply: OptionalColumn = Field(
-        None, description="column with the assistant's turn, for `tokens.chat: true`"
-    )
-    messages: OptionalColumn = Field(
-        None,
-        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
-        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _messages_replace_text(cls, given: Any) -> Any:
-        """Leave out the default of `text` if `messages` are given."""
-        has_messages = isinstance(given, Mapping) and given.get("messages") is not None
-        return {"text": None, **given} if has_messages else given
-
-    @model_validator(mode="after")
-    def _span_is_whole(self) -> ColumnsSection:
-        if (self.text is None) == (self.messages is None):
-            raise rule_error("give either `text` or `messages`", "text")
-        if (self.start is None) != (self.end is None):
-            key = "end" if self.start is None else "start"
-            raise rule_error("`start` and `end` must be given together, or neither", key)
-        return self
-
-
-class HubSection(Section):
-    """A data set of the Hugging Face hub, or a folder that its library reads."""
-
-    name: str = Field(
-        min_length=1,
-        examples=["stanfordnlp/sst2"],
-        description="name on the hub, or a folder: one written by `save_to_disk`, or one with "
-        "Parquet, CSV or JSON files; a relative path is resolved like that of `model.source`",
-    )
-    revision: str | None = Field(None, description="hash of a commit; null for a folder")
-    config: str | None = Field(None, description="name of the configuration, if there are several")
-    split: str | None = Field(None, description="name of the split; null for the only one")
-    train: str | None = Field(None, description="instead of `split`: split of the training rows")
-    test: str | None = Field(None, description="split of the test rows, together with `train`")
-
-    @model_validator(mode="after")
-    def _is_consistent(self) -> HubSection:
-        is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
-        key = "revision" if commit else ""  # an absent key has no line, so the section is located
-        if URL.match(self.name):
-            raise rule_error("give a name such as org/name, not a URL", "name")
-        if is_folder and commit:
-            raise rule_error("a folder has no revision; remove `revision`", "revision")
-        if not is_folder and not _COMMIT.fullmatch(commit):
-            raise rule_error(
-                f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
-                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
-                "a folder, it does not exist at this path)",
-                key,
-            )
-        if (self.train is None) != (self.test is None) or (self.train and self.split):
-            raise rule_error("give either `split`, or both `train` and `test`")
-        if self.train is not None and self.train == self.test:
-            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
-        return self
 
 
 class ReplyLabelSection(Section):
@@ -258,7 +147,7 @@ class DataSection(HoldingSection):
         None, description="written by a run whose rows were passed in Python"
     )
     card: Card = None
-    columns: ColumnsSection = ColumnsSection()
+    columns: Columns = Columns()
     special_tokens: Literal["text", "tokens"] = Field(
         "text",
         description="how special tokens that are written out in a text, such as <|im_start|>, are "
@@ -376,7 +265,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
         splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
         sources = {}
         for side, split in splits.items():
-            sources[side] = HubData(hub.name, split, hub.revision, hub.config)
+            sources[side] = hub.model_copy(update={"split": split})
     else:
         files = {"": data.file, "train": data.train, "test": data.test}
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
@@ -432,41 +321,26 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
         sources: the tables by side, "train" and "test"; a single table has the side "".
         values: see `read_examples`.
     """
-    named = data.columns
-    group_of_words = cast(Any, named.group or "sentence")
-    columns: TableColumns | ConlluColumns | WordColumns
-    if data.format == "conllu":
-        columns = ConlluColumns(named.label, group_of_words)
-    elif data.format == "columns":
-        # The default is a name, and the columns of this format have numbers: use the first one.
-        is_default = named.text == type(named).model_fields["text"].default
-        text = "1" if is_default or named.text is None else named.text
-        columns = WordColumns(named.label, text, group_of_words)
-    else:
-        has_span = named.start is not None and named.end is not None
-        span = cast(tuple[str, str], (named.start, named.end)) if has_span else None
-        columns = TableColumns(
-            text=named.text or "text",
-            label=named.label if data.label_of_reply is None else None,  # a rule on replies sets it
-            group=named.group,
-            id=named.id,
-            span=span,
-            split=named.split,
-            counterfactual=data.pairs,
-            values=tuple(values),
-            reply=named.reply,
-            messages=named.messages,
-        )
+    columns = data.columns
+    if data.label_of_reply is not None:  # a rule on replies sets the labels
+        columns = columns.model_copy(update={"label": ""})
     parts = {}
     for side, source in sources.items():
-        parts[side] = read_dataset(source, format=data.format, columns=columns, name=data.name)
+        parts[side] = read_dataset(
+            source,
+            format=data.format,
+            columns=columns,
+            name=data.name,
+            values=values,
+            pairs=data.pairs,
+        )
     examples: list[Example] = []
     notes: list[str] = []
     for side, part in parts.items():
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.
-        own_group = named.group is None and not data.has_words
+        own_group = columns.group is None and not data.has_words
         for example in part.examples:
             group = f"{side} {example.group}" if own_group else example.group
             examples.append(replace(example, id=f"{side} {example.id}", group=group, split=side))

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 from probekit.data.readers import read_dataset
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
 from probekit.experiment.bundled import bundled_data, bundled_files
@@ -229,7 +229,7 @@ def bundled_experiments() -> list[BundledExperiment]:
 
 
 def write_example(
-    place: Path, table: Path | None = None, columns: TableColumns | None = None
+    place: Path, table: Path | None = None, columns: Columns | None = None
 ) -> list[Path]:
     """Write an experiment file and the schema; return the paths of the files.
 
@@ -265,7 +265,7 @@ def write_example(
     values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
     values["name"] = values["data"]["name"] = name
     if table is not None:
-        columns, kind = columns or TableColumns(), table.suffix[1:].lower()
+        columns, kind = columns or Columns(), table.suffix[1:].lower()
         if kind not in _TABLES:
             raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
         dataset = read_dataset(table, format=kind, columns=columns)

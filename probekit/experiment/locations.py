@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from probekit.errors import ConfigError, MissingError, nearest, path_of
 from probekit.experiment.bundled import ENDINGS, bundled_files
 from probekit.experiment.document import Document
 from probekit.model.weights.sources import KNOWN_MODELS
+from probekit.section import URL
 from probekit.training.run_files import find_checkpoints
 
-URL = re.compile("[a-z][a-z0-9+.-]*://")
 # Key that only this kind of file has, its description, and the command that reads it.
 _KINDS = (
     ("corpus", "a pretraining recipe", "pretrain"),

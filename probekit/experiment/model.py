@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from probekit.data.positions import TURNS, At, Pick, misplaced, position_text, without_offset
+from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
-from probekit.probes.settings import one_or_several
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import Distinct, HoldingSection, Section, Seed, Unique, rule_error
+from probekit.section import HoldingSection, Section, Seed, Unique, rule_error
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -29,21 +26,20 @@ def _all_or_listed(steps: Any) -> Any:
 
 ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
-Steps = Annotated[tuple[Step, ...] | None, Field(strict=False), BeforeValidator(_all_or_listed)]
-
-_STEPS_SCHEMA: JsonDict = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+Steps = Annotated[
+    tuple[Step, ...] | None,
+    Field(strict=False),
+    BeforeValidator(
+        _all_or_listed, json_schema_input_type=Literal["all"] | tuple[Step, ...] | None
+    ),
+]
+Networks = Annotated[int, Field(ge=0, le=MOST_NETWORKS)]
 
 
 def _number_of_networks(given: Any) -> Any:
     if isinstance(given, bool):
         return NETWORKS_BY_DEFAULT if given else 0
     return given
-
-
-def _allows_a_switch(schema: dict[str, Any]) -> None:
-    """Allow true and false in the JSON schema of a number."""
-    number = {name: schema.pop(name) for name in ("type", "minimum", "maximum")}
-    schema["anyOf"] = [{"type": "boolean"}, number]
 
 
 def _needs_source_or_path(schema: dict[str, Any]) -> None:
@@ -102,20 +98,18 @@ class ModelSection(HoldingSection):
         "with `path`, `all` or an empty list also means all; with a `source` on the hub, "
         "checkpoint N is the revision `stepN`, as of Pythia",
         examples=["[0, 1000]"],
-        json_schema_extra={"anyOf": [{"const": "all"}, _STEPS_SCHEMA, {"type": "null"}]},
     )
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
         "auto",
         description="data type of weights and matrix products; the residual stream is never below "
         "float32; auto: float32 on a CPU, bfloat16 on accelerators",
     )
-    random_weights: Annotated[int, BeforeValidator(_number_of_networks)] = Field(
+    random_weights: Annotated[
+        Networks, BeforeValidator(_number_of_networks, json_schema_input_type=bool | Networks)
+    ] = Field(
         NETWORKS_BY_DEFAULT,
-        ge=0,
-        le=MOST_NETWORKS,
         description="number of networks of the same architecture with untrained weights that are "
         f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
-        json_schema_extra=_allows_a_switch,
     )
     random_seed: Seed = Field(0, description="random seed of the first untrained network")
     memory: NetworkSection | None = Field(
@@ -174,118 +168,6 @@ class ModelSection(HoldingSection):
         return {step: f"{name}@step{step}" for step in self.checkpoints or ()}
 
 
-Offset = Annotated[int, Field(ge=-1000, le=1000)]
-
-DECILES = tuple(number / 10 for number in range(11))
-
-
-def _whole_percent(share: float) -> float:
-    """Return a share unchanged; raises a validation error if it has more than two decimals."""
-    if share != round(share, 2):
-        raise rule_error(f"{share} has more than two decimals")
-    return share
-
-
-Share = Annotated[float, Field(ge=0, le=1), AfterValidator(_whole_percent)]
-Shares = Annotated[
-    Distinct[Share],
-    BeforeValidator(
-        lambda given: DECILES if given == "deciles" else one_or_several(given),
-        json_schema_input_type=Share | list[Share] | Literal["deciles"],
-    ),
-]
-
-
-def _at_or_share(schema: dict[str, Any]) -> None:
-    """Require `at` only without `share` and `between`."""
-    del schema["required"]
-    schema["anyOf"] = [{"required": [key]} for key in ("at", "share", "between")]
-
-
-class PositionSection(Section):
-    """The probed tokens of an example."""
-
-    model_config = ConfigDict(json_schema_extra=_at_or_share)
-
-    at: At = Field(
-        description="last or first token; mean over all tokens; all tokens, one row each; one "
-        "token by index; mean over the span; the word marked by the span; with `chat`: last token "
-        "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
-        "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
-        "`between` need no `at`"
-    )
-    pieces: Pick = Field(
-        "last",
-        description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
-        "`all` reads each token as a row instead of their mean",
-    )
-    share: Shares | None = Field(
-        None,
-        examples=[0.5],
-        description="for `at: share`: the token at this share of the reply; 0 is the last token "
-        "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
-    )
-    between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
-        None,
-        examples=['["<think>", "</think>"]'],
-        description="for `at: between` and `share`: the part of the reply between two strings, "
-        'without them; "" is the beginning or the end of the reply',
-    )
-    index: int | None = Field(
-        None,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="for `at: index`: index of the token; negative values count from the end",
-    )
-    skip_first: bool = Field(
-        True, description="whether means and scaling exclude position 0, whose norm is far larger"
-    )
-    skip_massive: bool = Field(
-        False,
-        description="whether means exclude tokens with over 5 times the median norm at the site",
-    )
-    offset: Offset = Field(
-        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
-    )
-
-    @property
-    def text(self) -> str:
-        """The position as named in results: `last`, `index:3`, `word:last`, `word:last-1`.
-
-        `-massive` means that massive tokens are left out, `+first` that position 0 is not.
-
-        >>> PositionSection(at="word", offset=-1).text
-        'word:last-1'
-        >>> PositionSection(at="mean", skip_first=False, skip_massive=True).text
-        'mean-massive+first'
-        """
-        return position_text(self.model_dump())
-
-    @property
-    def number(self) -> int:
-        """Number that identifies the position among those of a run: offset, or share in percent."""
-        return self.offset if self.share is None else round(100 * self.share[0])
-
-    @model_validator(mode="before")
-    @classmethod
-    def _at_follows_from_other_keys(cls, given: Any) -> Any:
-        """Fill in `at: share`, or `at: between`."""
-        for at in ("share", "between"):
-            if isinstance(given, Mapping) and "at" not in given and given.get(at) is not None:
-                return {"at": at, **given}
-        return given
-
-    @model_validator(mode="after")
-    def _details_belong_to_at(self) -> PositionSection:
-        for problem in misplaced(self):
-            raise rule_error(*problem)
-        if self.at == "between" and self.between is None:
-            raise rule_error("`at: between` requires `between`, two strings", "at")
-        if self.between is not None and self.at not in ("between", "share"):
-            raise rule_error("`between` requires `at: between` or `share`", "between")
-        return self
-
-
 class TokensSection(Section):
     """Tokenization and probed positions."""
 
@@ -301,7 +183,7 @@ class TokensSection(Section):
     too_long: Literal["error", "truncate", "skip"] = Field(
         "error", description="handling of texts that exceed the context"
     )
-    position: PositionSection
+    position: PositionRule
     sweep: Unique[Offset] = Field(
         (),
         description="offsets from `position` that are each probed; empty: the position itself",
@@ -309,10 +191,10 @@ class TokensSection(Section):
     )
 
     @property
-    def positions(self) -> tuple[PositionSection, ...]:
+    def positions(self) -> tuple[PositionRule, ...]:
         """The probed positions: one for each offset of the sweep or share, or the single position.
 
-        >>> tokens = TokensSection(bos=False, position=PositionSection(at="span"), sweep=(-1, 0))
+        >>> tokens = TokensSection(bos=False, position=PositionRule(at="span"), sweep=(-1, 0))
         >>> [position.text for position in tokens.positions]
         ['span-1', 'span']
         """
@@ -323,6 +205,14 @@ class TokensSection(Section):
 
     @model_validator(mode="after")
     def _keys_fit_together(self) -> TokensSection:
+        # In results, shares are numbers of percent.
+        for number, share in enumerate(self.position.share or ()):
+            if share != round(share, 2):
+                raise rule_error(f"{share} has more than two decimals", "position", "share", number)
+        if self.position.at == "between" and self.position.between is None:
+            raise rule_error("`at: between` requires `between`, two strings", "position.at")
+        if self.position.between is not None and self.position.at not in ("between", "share"):
+            raise rule_error("`between` requires `at: between` or `share`", "position.between")
         if self.chat and self.bos is True:
             raise rule_error(
                 "`chat: true` excludes `bos: true`: the chat template writes that token", "bos"
@@ -336,8 +226,7 @@ class TokensSection(Section):
                 "`chat: true` excludes `too_long: truncate`; use `error` or `skip`", "too_long"
             )
         if self.sweep:
-            for problem in without_offset(self.position, "sweep"):
-                raise rule_error(*problem)
+            self.position.check_offset("sweep")
             if self.position.offset:
                 raise rule_error("give either `sweep` or `position.offset`", "sweep")
         return self

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from probekit.chosen.leakage.section import LeakageSection
 from probekit.chosen.monitor.section import MonitorSection
@@ -18,8 +18,8 @@ from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
-from probekit.experiment.probe import ProbeSection
 from probekit.model.config import Bos
+from probekit.probes.settings import ProbeSettings
 from probekit.section import (
     Distinct,
     FolderName,
@@ -141,9 +141,8 @@ class GenerateSection(Section):
         return self
 
 
-def _or_a_folder(schema: dict[str, Any]) -> None:
-    """Allow the folder alone in the JSON schema of `requests`."""
-    schema["anyOf"].insert(0, {"type": "string", "minLength": 1})
+def _folder_alone(given: Any) -> Any:
+    return {"folder": given} if isinstance(given, str) else given
 
 
 class RequestsSection(Section):
@@ -201,18 +200,15 @@ class CaptureSection(Section):
         description="the network replies to each text, and its activations are captured while it "
         "does; null for the texts as they are",
     )
-    requests: RequestsSection | None = Field(
+    requests: Annotated[
+        RequestsSection | None,
+        BeforeValidator(_folder_alone, json_schema_input_type=str | RequestsSection | None),
+    ] = Field(
         None,
         examples=["hidden_states"],
         description="files of a serving engine (its folder, or this section), from which the "
         "activations of the probed network are read; untrained networks are captured as always",
-        json_schema_extra=_or_a_folder,
     )
-
-    @field_validator("requests", mode="before")
-    @classmethod
-    def _from_folder(cls, given: Any) -> Any:
-        return {"folder": given} if isinstance(given, str) else given
 
 
 class AttentionSection(Section):
@@ -239,7 +235,7 @@ class Experiment(SettingsFile):
     tokens: TokensSection
     split: SplitSection = SplitSection()
     capture: CaptureSection = CaptureSection()
-    probe: ProbeSection = ProbeSection()
+    probe: ProbeSettings = ProbeSettings()
     monitor: MonitorSection | None = None
     leakage: LeakageSection | None = None
     attention: AttentionSection = AttentionSection()
@@ -413,7 +409,7 @@ class Experiment(SettingsFile):
     @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
-        return self.probe.settings().reads_numbers
+        return self.probe.reads_numbers
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -425,7 +421,7 @@ class Experiment(SettingsFile):
         data, tokens, position = self.data, self.tokens, self.tokens.position
         check_interventions(self.interventions, self.measure, data.pairs, len(tokens.positions))
         has_reply, has_messages = data.columns.reply is not None, data.columns.messages is not None
-        pools = [kind.kind for kind in self.probe.kinds if kind.specs[0].task == "text"]
+        pools = [kind for kind in self.probe.kinds if kind.traits.scores_texts]
         check_probe(self, is_split=data.is_split)
         if self.capture.requests is not None and self.model.checkpoints is not None:
             raise rule_error(
@@ -437,13 +433,16 @@ class Experiment(SettingsFile):
                 "`word_disjoint` requires a single position: the words of a sweep differ by offset",
                 "split.word_disjoint",
             )
-        if "aggregated" in pools and (position.at != "all" or len(self.probe.kinds) > 1):
+        is_aggregated = any(kind.traits.scores_tokens for kind in pools)
+        if is_aggregated and (position.at != "all" or len(self.probe.kinds) > 1):
             raise rule_error(
                 "`aggregate` requires `tokens.position: {at: all}`, and no other kind of probe",
                 "tokens.position.at" if position.at != "all" else "probe.kinds",
             )
         if pools and "all" not in (position.at, position.pieces):
-            raise rule_error(f"{pools[0]} requires `tokens.position: {{at: all}}`", "probe.kinds")
+            raise rule_error(
+                f"{pools[0].kind} requires `tokens.position: {{at: all}}`", "probe.kinds"
+            )
         check_replies(self)
         columns = {"data.columns.reply": has_reply, "data.columns.messages": has_messages}
         for key, is_given in columns.items():
@@ -526,7 +525,6 @@ def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:
     if split.folds is not None and is_split:
         key = "split.folds" if split.leave_out is None else "split.leave_out"
         raise rule_error(f"`{key}` requires data without a given split", key)
-    specs = [spec for kind in probe.kinds for spec in kind.specs]
     for one, settings in asked(experiment):
         name = one.key if one.key == one.name else f"{one.key.rpartition('.')[2]}: {settings}"
         if one.key and split.folds is not None:
@@ -534,7 +532,9 @@ def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:
                 f"`{name}` needs a single test set, without `split.folds` and `split.leave_out`",
                 one.key,
             )
-        if one.key and not all({spec.task, spec.kind} & {*one.tasks.split()} for spec in specs):
+        if one.key and not all(
+            {spec.task, spec.kind} & {*one.tasks.split()} for spec in probe.specs
+        ):
             raise rule_error(f"`{name}` needs kinds of probe that {one.needs}", one.key)
         check = one.door("section", "check")
         if check is not None:

@@ -48,10 +48,13 @@ CARRIERS = 4  # number of features with a non-zero weight in the direction
 OFFSET = 3.0  # mean of every feature, which a probe must absorb in its bias
 LABELS = np.array(["no", "yes"])  # by code
 KIND_SPECS = (
-    *(ProbeSpec(name) for name in ("logistic", "ridge", "lda", "svm", "mass_mean", "nearest_mean")),
-    ProbeSpec("mass_mean", (("covariance", True),)),
-    ProbeSpec("k_sparse", (("k", CARRIERS),)),
-    ProbeSpec("mlp", (("hidden", 16),)),
+    *(
+        ProbeSpec(kind=name)
+        for name in ("logistic", "ridge", "lda", "svm", "mass_mean", "nearest_mean")
+    ),
+    ProbeSpec(kind="mass_mean", covariance=True),
+    ProbeSpec(kind="k_sparse", k=(CARRIERS,)),
+    ProbeSpec(kind="mlp", hidden=16),
 )
 
 SIGNAL_LAYER = 2  # of four, from 0: the only block whose attention writes to the residual stream
@@ -149,9 +152,10 @@ def planted_signal() -> Iterator[CheckResult]:
         accuracy, _, _ = _test_accuracy(result)
         expected, ok = f"within {FOUR_ERRORS} of {best:.3f}", abs(accuracy - best) < FOUR_ERRORS
         yield CheckResult("planted direction", spec.text, expected, f"{accuracy:.3f}", ok)
-        if spec.kind == "mlp":  # it has no single direction
+        first, *later = result.fits[spec.text].layers
+        if later:  # it has no single direction
             continue
-        weight = result.fits[spec.text].layers[0].weight[0]
+        weight = first.weight[0]
         cosine = float(weight @ direction / np.linalg.norm(weight))
         expected, ok = "cosine over 0.99", cosine > 0.99
         yield CheckResult("planted direction", spec.text, expected, f"{cosine:.4f}", ok)

@@ -47,7 +47,7 @@ from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
-from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
+from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import OnFit, Problem, Solver
 from probekit.probes.training_rows import TrainingRows, balanced_weights
 
@@ -339,7 +339,7 @@ class Fitter:
             by_fold = []
             for fold, path in enumerate(paths):
                 outside = LazyRows.of(X).select(fold_of_row == fold)
-                by_fold.append(np.stack([outputs_of(fit, outside, n_classes) for fit in path]))
+                by_fold.append(np.stack([fit.outputs(outside, n_classes) for fit in path]))
             # They are in the order of folds; the second sort restores the order of the rows.
             row_in_fold_order = np.argsort(fold_of_row, kind="stable")
             outputs = np.concatenate(by_fold, axis=1)[:, np.argsort(row_in_fold_order)]
@@ -447,14 +447,3 @@ class _LogisticFitter(Fitter):
                 problems.append(Problem(codes, C, share, balanced=self._balanced))
         fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
-
-
-def outputs_of(solution: FittedLayers, X: Rows, n_classes: int | None) -> Floats:
-    """Return the outputs of a fit for rows X (n_samples, n_features).
-
-    These are the scores (n_samples, n_classes); for numbers, without `n_classes`, the predictions
-    (n_samples,).
-    """
-    if n_classes is None:
-        return apply_layers(solution.layers, X)[:, 0]
-    return solution.class_scores(X, n_classes)

@@ -96,7 +96,7 @@ class Prober:
                 "least two groups. Give test at least two groups."
             )
         self._splits = [SplitProber(split, self.settings, len(splits) > 1) for split in splits]
-        plain = replace(self.settings, description=False, learning_steps=0)
+        plain = self.settings.changed(description=False, learning_steps=0)
         self._within = [SplitProber(split, plain, is_joined=True) for split in within]
         self.why_no_control = ""
         if self._requests_control:
@@ -118,8 +118,8 @@ class Prober:
     @property
     def _requests_control(self) -> bool:
         """Whether the settings request a control task, and some kind of probe can have one."""
-        tasks = {one.task for one in self.settings.kinds} & {"classification", "regression"}
-        return self.settings.control_draws > 0 and bool(tasks)
+        scores_rows = any(spec.traits.scores_rows for spec in self.settings.specs)
+        return self.settings.control_draws > 0 and scores_rows
 
     def comparable(self, fold: int | None = None) -> Mask:
         """Return a mask (n_test,) of the test rows that the control task is scored on.
@@ -201,7 +201,7 @@ class Prober:
 
     def _tested(self, probe: str, splits: Sequence[SplitProber]) -> Codes:
         """Return the row numbers that a kind is scored on in some splits, one after the other."""
-        if probe in {spec.text for spec in self.settings.kinds if spec.task == "text"}:
+        if probe in {spec.text for spec in self.settings.specs if spec.traits.scores_texts}:
             return np.concatenate([split.test_tokens.first for split in splits])
         return np.concatenate([split.scored.test for split in splits])
 
@@ -257,7 +257,7 @@ class Prober:
                     if self.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
                         return None
                 splits.append(one.data.at(rows, new[train], new[test]))
-            settings = replace(self.settings, fit_rows=fit_rows and ceil(fit_rows * share))
+            settings = self.settings.changed(fit_rows=fit_rows and ceil(fit_rows * share))
             sample = Prober(splits[: self.n_splits], settings, splits[self.n_splits :])
         except (ConfigError, DataError):
             return None
@@ -297,7 +297,7 @@ class Prober:
         """
         X = self._checked(X)
         # A nested cross-validation ends with a further fit, on all rows.
-        kinds, n_splits = self.settings.kinds, len(self._splits)
+        kinds, n_splits = self.settings.specs, len(self._splits)
         n_steps = n_splits + len(self._within) + (1 if self.is_nested else 0)
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
@@ -313,7 +313,7 @@ class Prober:
                 )
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
-                if spec.task == "text":
+                if spec.traits.scores_texts:
                     probe = self.text_probe(spec, X, self.text_sides[-1][0])
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
@@ -341,7 +341,7 @@ class Prober:
         Raises:
             DataError: as for `site`.
         """
-        kinds, of_networks = self.settings.kinds, []
+        kinds, of_networks = self.settings.specs, []
         for X, on_network in zip(networks, _callbacks(on_fit, n_networks), strict=True):
             rows = self._checked(X)
             of_kinds = []

@@ -10,35 +10,35 @@ the weights, so that other tools can apply the files with matrix products alone.
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
-from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from tokenize import TokenError
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from scipy.special import log_softmax
 
 from probekit.data.examples import check_field
 from probekit.data.frames import plain_texts
-from probekit.data.positions import At, PositionRule, misplaced
-from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest, path_of
-from probekit.files import inside, regular, why_unreadable, write_atomic
-from probekit.lazy_rows import as_array, map_npy
+from probekit.errors import ConfigError, DataError, MissingError, path_of
+from probekit.files import inside, regular, write_atomic
 from probekit.model.config import Bos, SpecialTokens
 from probekit.model.sites.catalogue import check_single
 from probekit.probes.aggregation import Aggregation
 from probekit.probes.arrays import Floats
+from probekit.probes.foreign import (
+    LINEAR_MODELS,
+    linear_model,
+    numbers_of,
+    position_facts,
+    problems,
+)
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import digest, digest_json, pretty_json, versions
 
@@ -306,13 +306,7 @@ def _read_record(path: Path) -> _Record:
     try:
         return _Record.model_validate(record)
     except ValidationError as error:
-        raise damaged_probe(path, _problems(error)) from error
-
-
-def _problems(error: ValidationError) -> str:
-    """Return the key and the problem of each fault."""
-    faults = error.errors(include_url=False)
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
+        raise damaged_probe(path, problems(error)) from error
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -470,7 +464,7 @@ class SavedProbe:
         Raises:
             DataError: see `scores`.
         """
-        rows = _array(X)
+        rows = numbers_of(X)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise DataError(
                 f"X has shape {rows.shape}, but this probe of {self.facts.site} needs shape "
@@ -661,33 +655,17 @@ class SavedProbe:
         if isinstance(classes, str | bytes | Mapping | set | frozenset | None):
             raise ConfigError(f"classes is {classes!r}. Give a list, in the order of the scores.")
         names = plain_texts("classes", classes, distinct=True).tolist()
-        weight = np.atleast_2d(_array(direction))
+        weight = np.atleast_2d(numbers_of(direction))
         if threshold is not None and (bias is not None or len(weight) > 1 or not names):
             raise DataError(
                 "`threshold` replaces the `bias` of a single direction between two classes. Give "
                 "`bias` in its place."
             )
-        given = bias if threshold is None else -_array(threshold)
-        offset = np.zeros(len(weight)) if given is None else np.atleast_1d(_array(given))
+        given = bias if threshold is None else -numbers_of(threshold)
+        offset = np.zeros(len(weight)) if given is None else np.atleast_1d(numbers_of(given))
         check_single(str(site))
-        if not isinstance(position, str | Mapping):
-            raise ConfigError(f"position is {position!r}. Give text such as 'last', or keys.")
-        rule: dict[str, Any] = {"at": position} if isinstance(position, str) else dict(position)
-        rule.setdefault("at", "share" if "share" in rule else None)
-        keys = [one.name for one in fields(PositionRule)]
-        for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
-            if name not in allowed:
-                raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
-        for key in ("index", "offset", "share"):
-            if isinstance(rule.get(key), bool | str):
-                raise ConfigError(f"`{key}` is {rule[key]!r}. Give a number.")
+        rule = position_facts(position)
         try:
-            checked = TypeAdapter(PositionRule).validate_python(rule)
-            rule = {key: getattr(checked, key) for key in rule}  # 3.0 is 3
-            for problem, _ in misplaced(checked):
-                raise ConfigError(f"{problem}.")
-            if not 0 <= (checked.share or 0.0) <= 1:
-                raise ConfigError(f"`share` is {checked.share:g}. Give a number from 0 to 1.")
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
@@ -708,11 +686,11 @@ class SavedProbe:
                 versions=versions(),
             )
         except ValidationError as error:
-            raise ConfigError(f"{_problems(error)}.") from error
+            raise ConfigError(f"{problems(error)}.") from error
         probe = cls((AffineLayer(weight, offset),), tuple(names), facts)
         if rows is None:
             return probe
-        rows = _array(rows)
+        rows = numbers_of(rows)
         if len(rows) < 2:
             raise DataError("`rows` needs at least 2 rows, because their spread is measured.")
         spread = tuple((probe._raw(rows) @ probe.unit_directions.T).std(axis=0).tolist())
@@ -751,47 +729,13 @@ class SavedProbe:
                 `from_arrays`.
             DataError: it is not a fitted linear model, or the file has other contents.
         """
-        if isinstance(classifier, str | Path):
-            classifier = _read_skops(Path(classifier))
-        steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
-        kinds = [type(step).__name__ for step in steps] or ["An empty Pipeline"]
-        kind = kinds[-1]
-        if kind not in LINEAR_MODELS or set(kinds[:-1]) - {"StandardScaler"}:
-            raise DataError(
-                f"{' and '.join(kinds)} cannot be read as a probe. Allowed: a fitted "
-                f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
-                f"{_BY_ARRAYS}"
-            )
-        widths = [getattr(step, "n_features_in_", None) for step in steps]
-        if None in widths or len(set(widths)) > 1:
-            of_steps = zip(kinds, widths, strict=True)
-            parts = [f"{one} {'is not fitted' if n is None else f'has {n}'}" for one, n in of_steps]
-            raise DataError(
-                f"All steps must be fitted, on the same features, but {', '.join(parts)}. "
-                "Fit the whole Pipeline."
-            )
-        *scalers, last = steps
-        weight = np.atleast_2d(_array(last.coef_))
-        bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
-        bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
-        is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
-        if is_classifier and np.ndim(last.predict(np.zeros_like(weight[:1]))) > 1:
-            raise DataError(
-                f"This {kind} predicts several labels of a row. Fit a classifier for each label."
-            )
-        for scaler in reversed(scalers):
-            arrays = [one for one in (scaler.scale_, scaler.mean_) if one is not None]
-            if any(np.shape(one) != weight.shape[1:] for one in arrays):
-                raise DataError("A StandardScaler lacks numbers of features. Fit the Pipeline.")
-            weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
-            if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
-                bias -= weight @ scaler.mean_
+        weight, bias, labels, kind = linear_model(classifier)
         return cls.from_arrays(
             weight,
             bias,
             site=site,
             model=model,
-            classes=[str(label) for label in getattr(last, "classes_", ())],
+            classes=labels,
             position=position,
             bos=bos,
             chat=chat,
@@ -826,87 +770,6 @@ class SavedProbe:
         if scores.ndim == 2:
             return scores
         return np.stack([np.zeros_like(scores), scores], axis=1)
-
-
-# Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
-_LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"
-_OTHER_LINEAR = (
-    "LinearSVC RidgeClassifier RidgeClassifierCV SGDClassifier Perceptron LinearRegression Ridge "
-    "RidgeCV Lasso ElasticNet"
-)
-LINEAR_MODELS = dict.fromkeys(_LOGISTIC.split(), True) | dict.fromkeys(_OTHER_LINEAR.split(), False)
-_BY_ARRAYS = (
-    "Give its arrays: SavedProbe.from_arrays(model.coef_, model.intercept_, "
-    "classes=model.classes_, site=..., model=...)."
-)
-_MOST_BYTES = 2**28  # of the parts of a .skops file, which may be compressed
-# Errors that skops and NumPy raise at damaged files and at values that are no numbers; a
-# RuntimeError at files that are encrypted or nested too deeply.
-_OF_DAMAGED_FILES = (
-    *(OSError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, ImportError),
-    *(zipfile.BadZipFile, zlib.error, EOFError, OverflowError, TokenError),
-)
-
-
-def _read_skops(path: Path) -> Any:
-    """Return the object in a .skops file that has only types that skops considers safe.
-
-    Raises:
-        ConfigError: the package skops is not installed.
-        DataError: the file is of another format, too large, or contains other types.
-    """
-    if path.suffix != ".skops":
-        raise DataError(
-            f"{path} is not a .skops file. Files of pickle and joblib can run code and are not "
-            f"read. {_BY_ARRAYS}"
-        )
-    try:
-        data = regular(path).read_bytes()
-        if find_spec("skops") is None:
-            raise ConfigError(
-                f"{path} needs the package skops. Install it with `pip install skops`, or give "
-                f"the arrays. {_BY_ARRAYS}"
-            )
-        from skops import io
-
-        with zipfile.ZipFile(BytesIO(data)) as archive:
-            n_bytes = sum(part.file_size for part in archive.infolist())
-        if n_bytes > _MOST_BYTES:
-            raise DataError(f"{path} has {n_bytes:,} bytes when decompressed. {_BY_ARRAYS}")
-        if unsafe := io.get_untrusted_types(data=data):
-            raise DataError(f"{path} contains {unsafe[0]}, which is not read. {_BY_ARRAYS}")
-        return io.loads(data)
-    except (ConfigError, DataError):
-        raise
-    except _OF_DAMAGED_FILES as error:
-        raise DataError(f"{path} cannot be read: {why_unreadable(error)}. {_BY_ARRAYS}") from error
-
-
-def _array(given: Any) -> Floats:
-    """Return numbers, or those of a .npy file, in float64.
-
-    Raises:
-        DataError: the file cannot be read, or there are other values than real numbers.
-    """
-    is_file = isinstance(given, str | Path)
-    try:
-        if hasattr(given, "detach"):  # NumPy has no bfloat16
-            given = given.detach().cpu()
-            given = given if given.is_complex() else given.double()
-        if hasattr(given, "toarray"):  # a sparse matrix, such as that of `sparsify`
-            given = given.toarray()
-        array = as_array(map_npy(Path(given)) if is_file else given)
-        if array.dtype.kind not in "iufO":
-            raise TypeError(f"it contains {array.dtype}")
-        if array.dtype.kind == "O" and None in array.ravel().tolist():
-            raise TypeError("it contains None")
-        return array.astype(np.float64, copy=False)
-    except _OF_DAMAGED_FILES as error:
-        raise DataError(
-            f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
-            f"{why_unreadable(error)}. Give real numbers, or the path of a file that np.save "
-            "wrote; files of pickle and joblib are not read."
-        ) from error
 
 
 def _finite(rows: Floats, problem: str) -> Floats:

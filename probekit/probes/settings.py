@@ -1,20 +1,61 @@
-"""Settings of probes: kinds, penalties, controls and baselines.
+"""Settings of probes, the section `probe` of an experiment: kinds, penalties, controls, statistics.
 
 This module imports no numerical libraries, so that experiment files can be checked quickly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Real
+import math
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
+
+from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import AGGREGATE, C_GRID, KINDS, Option, Task, find_kind
+from probekit.probes.kinds.registry import (
+    AGGREGATE,
+    C_GRID,
+    KINDS,
+    Option,
+    ProbeKind,
+    Task,
+    parse_rule,
+)
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
+from probekit.section import (
+    Distinct,
+    Section,
+    Seed,
+    Unique,
+    one_or_several,
+    rule_error,
+    unique_items,
+)
+
+# Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
+# on separable data do not converge, and above about 1e30 the description length overflows.
+Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
+Strengths = Annotated[
+    Distinct[Strength],
+    BeforeValidator(one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
+]
+Count = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
+if TYPE_CHECKING:
+    KindName: TypeAlias = str
+    MetricName: TypeAlias = str
+else:
+    KindName = Literal[tuple(KINDS)]
+    MetricName = Literal[SELECTING]
 
 Reads = Literal["classes", "numbers", "trees"]
 _READS: Mapping[Task, Reads] = MappingProxyType(
@@ -25,33 +66,66 @@ _FAMILIES: Mapping[Reads, Family] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class ProbeSpec:
-    """A kind of probe and its options, as pairs of name and value.
+class ProbeSpec(Section):
+    """A kind of probe and its options.
 
-    Raises:
-        UnknownNameError: The kind or an option does not exist.
-        ConfigError: A count is below 1 or not an integer, or a flag is not true or false.
-
-    >>> ProbeSpec("k_sparse", (("k", 4),)).text
+    >>> ProbeSpec(kind="k_sparse", k=(4,)).text
     'k_sparse:4'
     """
 
-    kind: str = "logistic"
-    options: tuple[tuple[str, Option], ...] = ()
+    kind: KindName = Field(description="name of the kind of probe")
+    covariance: bool | None = Field(
+        None, description="for mass_mean: whether to multiply by the inverse covariance"
+    )
+    k: Distinct[Count] | None = Field(
+        None,
+        description="for k_sparse: numbers of features; one probe for each",
+        examples=[[1, 4, 16]],
+    )
+    hidden: Width | None = Field(None, description="for mlp: width of the hidden layer")
+    rank: Width | None = Field(None, description="for structural probes: rank of the projection")
 
-    def __post_init__(self) -> None:
-        find_kind(self.kind).complete(dict(self.options))
+    @model_validator(mode="before")
+    @classmethod
+    def _options_belong_to_kind(cls, given: Any) -> Any:
+        # Before validation of the values: first report an option that the kind does not have.
+        kind = KINDS.get(str(given.get("kind"))) if isinstance(given, dict) else None
+        if kind is None:
+            return given  # rejected later by the validation of the section or of its name
+        own = f"Its options: {', '.join(f'`{option}`' for option in kind.options) or 'none'}"
+        for name in cls.model_fields:
+            others = " and ".join(other.name for other in KINDS.values() if name in other.options)
+            is_foreign = name != "kind" and name not in kind.options
+            problem = f"`{name}` is not an option of `kind: {kind.name}`. {own}; it is for {others}"
+            if is_foreign and given.get(name) is not None:
+                raise rule_error(problem, name)
+        return given
+
+    @property
+    def each(self) -> tuple[ProbeSpec, ...]:
+        """The probes: one for each k."""
+        return tuple(self.model_copy(update={"k": (k,)}) for k in self.k or ()) or (self,)
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """The options that are given, of a single probe."""
+        given = self.model_dump(exclude={"kind"}, exclude_none=True)
+        return given if self.k is None else given | {"k": self.k[0]}
+
+    @property
+    def traits(self) -> ProbeKind:
+        """What all probes of the kind have in common: its row in the table of kinds."""
+        return KINDS[self.kind]
 
     @property
     def text(self) -> str:
         """Kind and options in one word, as written to the results."""
-        return find_kind(self.kind).text(dict(self.options))
+        return self.traits.text(self.options)
 
     @property
     def task(self) -> Task:
         """The task of the kind: classification, regression, tree or text."""
-        return find_kind(self.kind).task
+        return self.traits.task
 
     @property
     def reads(self) -> Reads:
@@ -61,18 +135,18 @@ class ProbeSpec:
     @property
     def logits(self) -> bool:
         """Whether the softmax of its scores is the probability of each class."""
-        return "probabilities" in find_kind(self.kind).offers
+        return "probabilities" in self.traits.offers
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The names of the metrics of this kind by which C and sites can be selected."""
-        family, offers = _FAMILIES[self.reads], find_kind(self.kind).offers
+        family, offers = _FAMILIES[self.reads], self.traits.offers
         return tuple(name for name in SELECTING if METRICS[name].fits(family, offers))
 
     @property
     def grid_name(self) -> str | None:
         """The name of the penalty that cross-validation selects, `C` or `alpha`, or None."""
-        grid = find_kind(self.kind).grid
+        grid = self.traits.grid
         return None if grid is None else grid[0]
 
     def penalties(self, settings: ProbeSettings) -> tuple[float, ...] | None:
@@ -80,7 +154,7 @@ class ProbeSpec:
 
         None for a kind without a penalty.
         """
-        grid = find_kind(self.kind).grid
+        grid = self.traits.grid
         if grid is None:
             return None
         return settings.C if grid[0] == "C" else grid[1]
@@ -89,119 +163,190 @@ class ProbeSpec:
         """Return an unfitted estimator of this kind."""
         penalties = self.penalties(settings)
         # A kind has one of `balanced` and `class_weight`, or neither; those it lacks are ignored.
-        return find_kind(self.kind).build(
-            dict(self.options),
+        return self.traits.build(
+            self.options,
             random_state=settings.seed,
             max_iter=settings.max_iter,
             folds=settings.folds,
             balanced=settings.class_weight == "balanced",
             class_weight=settings.class_weight,
             device=settings.device,
-            aggregate=settings.aggregate,
+            aggregate=settings.rules,
             **({} if penalties is None else {str(self.grid_name): penalties}),
         )
 
 
-def one_or_several(given: Any) -> Any:
-    """Return a number as a tuple; other values unchanged."""
-    is_number = isinstance(given, Real) and not isinstance(given, bool)
-    return (given,) if is_number else given
+def _rule(given: Any) -> Any:
+    """Return a rule such as {rolling: 10} as `rolling:10`; raises a validation error if invalid."""
+    if isinstance(given, dict) and len(given) == 1:
+        given = ":".join(map(str, *given.items()))
+    try:
+        if not isinstance(given, str):
+            return given
+        name, number = parse_rule(given)
+        return f"{name}:{number:g}" if number else name
+    except ConfigError as error:
+        raise rule_error(str(error).removesuffix(".")) from error
 
 
-@dataclass(frozen=True)
-class ProbeSettings:
-    """Settings for fitting and scoring probes.
+Rule = Annotated[
+    str,
+    BeforeValidator(_rule, json_schema_input_type=str | dict[str, float]),
+]
 
-    Args:
-        kinds: The kinds of probe.
-        metric: The main metric, by which C and sites are selected and probes compared; None for
-            the default of the kinds, such as accuracy for classes and R2 for numbers.
-        class_weight: "balanced" to give all classes the same total weight in each fit, None to
-            give all rows the same weight. Predicted probabilities are corrected for class weights,
-            predicted classes are not.
-        C: Candidate inverse regularisation strengths, for standardised features: a number, or
-            several.
-        aggregate: Candidate rules, such as `rolling:10`, by which the kind `aggregated` combines
-            the scores of a text's tokens; one is selected together with C.
-        folds: Number of group-disjoint cross-validation folds of the training rows that select C.
-        control_draws: Number of random labellings over which the score of the control task is
-            averaged; 0 for no control task.
-        control_by: Whether the control task assigns one label to each word type or to each group.
-        baselines: The baselines to compute, which do not use activations.
-        description: Whether to compute the description length of the labels by online coding.
-        learning_steps: Number of training set sizes of the learning curve; 0 for no curve.
-        max_iter: Maximum number of solver iterations.
-        seed: Random seed for folds, control labels, exchanged labels, samples and order of the
-            training groups, and initial weights.
-        fit_rows: Maximum number of training rows of a probe, sampled by whole groups; None for all.
-        device: Device on which probes are fitted. An accelerator computes in float32, which changes
-            scores by about 1e-5; eigenvalues, linear systems and L-BFGS-B are solved on the CPU.
 
-    Raises:
-        ConfigError: There are no kinds, one is given twice, they need different types of labels, or
-            one of them lacks the metric or class weights; or the metric has no learning curve; or
-            `C` is empty or not positive.
+class ProbeSettings(Section):
+    """Probes, controls and statistics."""
 
-    >>> ProbeSettings(C=(0.01, 0.1)).folds
-    5
-    >>> ProbeSettings(C=0.1).C
-    (0.1,)
-    """
+    _device: str = PrivateAttr("cpu")
 
-    kinds: tuple[ProbeSpec, ...] = (ProbeSpec(),)
-    metric: str | None = None
-    class_weight: Literal["balanced"] | None = None
-    C: tuple[float, ...] = C_GRID
-    aggregate: tuple[str, ...] = AGGREGATE
-    folds: int = 5
-    control_draws: int = 3
-    control_by: Literal["word", "group"] = "word"
-    baselines: tuple[Baseline, ...] = BASELINES
-    description: bool = True
-    learning_steps: int = 0
-    max_iter: int = 2000
-    seed: int = 0
-    fit_rows: int | None = None
-    device: str = "cpu"
+    kinds: Annotated[tuple[ProbeSpec, ...], Field(strict=False)] = Field(
+        (ProbeSpec(kind="logistic"),),
+        min_length=1,
+        description="kinds of probe; each is fitted at every site",
+    )
+    layers: Literal["stack"] | None = Field(
+        None,
+        description="`stack` also fits a probe of the scores of all sites, those of training rows "
+        "by fits without their fold, and compares it with the best single site; null for none",
+    )
+    metric: MetricName | None = Field(
+        None,
+        description="main metric, by which C and sites are selected and probes compared; null is "
+        "accuracy, for numbers r2",
+        examples=["balanced_accuracy"],
+    )
+    class_weight: Literal["balanced"] | None = Field(
+        None,
+        description="`balanced` gives all classes equal total weight in each fit; probabilities "
+        "are corrected for it, predicted classes are not; null means equal row weights",
+    )
+    C: Strengths = Field(
+        C_GRID,
+        description="inverse regularisation strength: a number, or a list of at least one; inner "
+        "cross-validation selects one",
+    )
+    aggregate: Distinct[Rule] | None = Field(
+        None,
+        description="rules that combine the scores of a text's tokens into a score of the text, "
+        "for `kind: aggregated`; one rule is selected like C; that is the kind if `kinds` is "
+        f"not given; null is {', '.join(AGGREGATE)}",
+        examples=[["mean", "max", {"rolling": 10}, {"softmax": 1.0}, "multimax", "attention"]],
+    )
+    folds: int = Field(5, ge=2, le=100, description="number of folds of the inner cross-validation")
+    control_draws: int = Field(
+        3,
+        ge=0,
+        le=100,
+        description="number of draws of the control labels; 0 for no control task; there is "
+        "none either if the words of the test rows are new",
+    )
+    control_by: Literal["word", "group"] = Field(
+        "word",
+        description="unit that gets one random label in the control task; `group` has no control",
+    )
+    baselines: Unique[Baseline] = Field(
+        BASELINES,
+        description="baselines that do not use activations; those of the text need texts, and "
+        "`neighbouring_words` needs rows that are words or tokens of a text",
+    )
+    description: bool = Field(True, description="whether to compute the online description length")
+    learning_steps: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="number of training set sizes in the learning curve; 0 for none",
+    )
+    permutations: int = Field(
+        1000,
+        ge=0,
+        le=1_000_000,
+        description="least number of random exchanges of the labels for p-values; 0 for none",
+    )
+    max_iter: int = Field(
+        2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"
+    )
+    fit_rows: int | None = Field(
+        None,
+        ge=2,
+        lt=2**63,
+        description="maximum number of training rows per fit, sampled by whole groups",
+    )
+    seed: Seed = Field(0, description="random seed for folds, control labels and resamples")
 
-    def __post_init__(self) -> None:
-        try:
-            strengths = tuple(map(float, one_or_several(self.C)))
-        except (TypeError, ValueError):
-            strengths = ()
-        if not strengths or not all(0 < C < float("inf") for C in strengths):
-            raise ConfigError(f"C is {self.C!r}. Give a positive number, or a list of them.")
-        object.__setattr__(self, "C", strengths)
-        texts = [spec.text for spec in self.kinds]
-        if not texts or len(set(texts)) < len(texts):
-            raise ConfigError(
-                f"kinds is {', '.join(texts) or 'empty'}. Give at least one kind, each only once."
+    @model_validator(mode="before")
+    @classmethod
+    def _rules_imply_kind(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("aggregate") and "kinds" not in given:
+            return given | {"kinds": [{"kind": "aggregated"}]}
+        return given
+
+    @field_validator("kinds")
+    @classmethod
+    def _kinds_differ(cls, kinds: tuple[ProbeSpec, ...]) -> tuple[ProbeSpec, ...]:
+        unique_items([[spec.text for spec in kind.each] for kind in kinds])
+        return kinds
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> ProbeSettings:
+        specs, metric = self.specs, self.metric
+        # The smallest p-value is 1 / (permutations + 1), which must be below LEVEL.
+        fewest = math.floor(1 / LEVEL)
+        if self.learning_steps == 1:
+            raise rule_error("a learning curve has at least 2 steps; 0 for none", "learning_steps")
+        if 0 < self.permutations < fewest:
+            none = f"with {counted(self.permutations, 'permutation')} no p-value is below {LEVEL}"
+            raise rule_error(f"{none}; give at least {fewest}, or 0 for none", "permutations")
+        if self.aggregate is not None and not any(spec.traits.scores_tokens for spec in specs):
+            raise rule_error("`aggregate` requires `kinds: [{kind: aggregated}]`", "aggregate")
+        lacking = [spec.text for spec in specs if metric is not None and metric not in spec.metrics]
+        if lacking:
+            allowed = [name for name in METRICS if all(name in spec.metrics for spec in specs)]
+            problem = f"metric is {metric!r}, which is no score of {' and '.join(lacking)}"
+            near = nearest(str(metric), allowed).removesuffix(".")
+            raise rule_error(f"{problem}. {near}", "metric")
+        unweighted = [spec.text for spec in specs if not spec.traits.can_balance]
+        if self.class_weight is not None and unweighted:
+            has = "have" if len(unweighted) > 1 else "has"
+            able = ", ".join(kind.name for kind in KINDS.values() if kind.can_balance)
+            raise rule_error(
+                f"{' and '.join(unweighted)} {has} no class weights. Remove `class_weight`, or use "
+                f"kinds that have them: {able}",
+                "class_weight",
             )
         # The first kind that reads each type of labels: later pairs replace earlier ones.
-        kind_by_labels = {_READS[spec.task]: spec.text for spec in reversed(self.kinds)}
+        kind_by_labels = {spec.reads: spec.text for spec in reversed(specs)}
         if len(kind_by_labels) > 1:
             needs = [f"{kind} needs {labels}" for labels, kind in sorted(kind_by_labels.items())]
-            expected = " and ".join(needs)
-            raise ConfigError(
-                f"All kinds of a run must use the same type of labels, but {expected}. Use a "
-                "separate run for each type."
+            raise rule_error(
+                f"All kinds of a run must use the same type of labels, but {' and '.join(needs)}. "
+                "Use a separate run for each type",
+                "kinds",
             )
-        if self.metric is not None:
-            check_metric(self.metric, self.kinds)
-            if self.learning_steps and METRICS[self.metric].needs == "alarms":
-                raise ConfigError(
-                    f"metric is {self.metric}, whose threshold needs all training rows, so that it "
-                    "has no learning curve. Set `learning_steps` to 0 or choose another metric."
-                )
-        if self.class_weight is not None:
-            check_class_weight(self.kinds)
+        if metric is not None and self.learning_steps and METRICS[metric].needs == "alarms":
+            raise rule_error(
+                f"metric is {metric}, whose threshold needs all training rows, so that it has no "
+                "learning curve. Set `learning_steps` to 0 or choose another metric",
+                "metric",
+            )
+        return self
+
+    @property
+    def specs(self) -> tuple[ProbeSpec, ...]:
+        """The probes of all kinds."""
+        return tuple(spec for kind in self.kinds for spec in kind.each)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules that combine the scores of a text's tokens."""
+        return self.aggregate or AGGREGATE
 
     @property
     def main_metrics(self) -> tuple[str, ...]:
         """The main metric as a tuple; without `metric`, the default metrics of all kinds."""
         if self.metric is not None:
             return (self.metric,)
-        named = {name for spec in self.kinds for name in spec.metrics}
+        named = {name for spec in self.specs for name in spec.metrics}
         return tuple(name for name, metric in METRICS.items() if metric.is_main and name in named)
 
     @property
@@ -212,47 +357,32 @@ class ProbeSettings:
     @property
     def reads(self) -> Reads:
         """How all kinds interpret the labels: as classes, numbers or trees."""
-        return _READS[self.kinds[0].task]
+        return self.kinds[0].reads
 
     @property
     def reads_numbers(self) -> bool:
         """Whether the labels are numbers."""
         return self.reads == "numbers"
 
+    @property
+    def device(self) -> str:
+        """Device on which probes are fitted, which is no setting of an experiment.
 
-def check_metric(metric: str, kinds: Sequence[ProbeSpec]) -> None:
-    """Raise ConfigError unless this can be the main metric of all kinds of probe.
+        An accelerator computes in float32, which changes scores by about 1e-5; eigenvalues, linear
+        systems and L-BFGS-B are solved on the CPU.
+        """
+        return self._device
 
-    Raises:
-        ConfigError: A kind does not have the metric; the message suggests others.
+    def spec(self, text: str) -> ProbeSpec:
+        """Return the probe with this `ProbeSpec.text`."""
+        return next(spec for spec in self.specs if spec.text == text)
 
-    >>> check_metric("aurok", [ProbeSpec("svm")])
-    Traceback (most recent call last):
-    probekit.errors.ConfigError: metric is 'aurok', which is no score of svm. Nearest: auroc, auprc.
-    """
-    allowed = [name for name in METRICS if all(name in spec.metrics for spec in kinds)]
-    lacking = [spec.text for spec in kinds if metric not in spec.metrics]
-    if lacking:
-        raise ConfigError(
-            f"metric is {metric!r}, which is no score of {' and '.join(lacking)}. "
-            f"{nearest(metric, allowed)}"
-        )
+    def changed(self, **values: Any) -> ProbeSettings:
+        """Return a copy with other values, which are not validated."""
+        return self.model_copy(update=values)
 
-
-def check_class_weight(kinds: Sequence[ProbeSpec]) -> None:
-    """Raise ConfigError unless all kinds of probe can weight the classes.
-
-    Raises:
-        ConfigError: A kind cannot weight the classes.
-
-    >>> check_class_weight([ProbeSpec("lda")])  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    probekit.errors.ConfigError: lda has no class weights. Remove `class_weight`, or use kinds ...
-    """
-    lacking = [spec.text for spec in kinds if not find_kind(spec.kind).can_balance]
-    if lacking:
-        able = [kind.name for kind in KINDS.values() if kind.can_balance]
-        raise ConfigError(
-            f"{' and '.join(lacking)} {'have' if len(lacking) > 1 else 'has'} no class weights. "
-            f"Remove `class_weight`, or use kinds that have them: {', '.join(able)}."
-        )
+    def on(self, device: str) -> ProbeSettings:
+        """Return a copy for another device."""
+        changed = self.model_copy()
+        changed._device = device
+        return changed

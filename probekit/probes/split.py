@@ -84,7 +84,9 @@ class SplitProber:
         is_class = settings.reads == "classes"
         if is_class:
             check_known(data)
-        self.scored = first_rows(data) if {one.task for one in settings.kinds} == {"text"} else data
+        self.scored = (
+            first_rows(data) if all(one.traits.scores_texts for one in settings.specs) else data
+        )
         self.task = fitters.label_column(data, data.y, settings)
         rows = fitters.training_rows(self.scored, settings)
         self.fitted = fitters.FittedRows.of(data, settings, rows)
@@ -180,7 +182,7 @@ class SplitProber:
                 fit; once for kinds that read texts or trees.
         """
         target = "random_weights" if random else "task"
-        if spec.task in ("text", "tree"):
+        if not spec.traits.scores_rows:
             of_texts = self._by_text(spec, X, target)
             on_fit(1, 1)
             return of_texts
@@ -239,7 +241,7 @@ class SplitProber:
 
         def predict(side: tuple[LazyRows, Codes]) -> fitters.RowPredictions:
             """Return the predictions for some rows, given with their numbers."""
-            outputs = fitters.outputs_of(solution, side[0], n_classes)
+            outputs = solution.outputs(side[0], n_classes)
             return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
 
         own = column.X.select(np.isin(self.fitted.rows, fitted))
@@ -294,11 +296,11 @@ class SplitProber:
             for block, solution in zip(coded[1:], fits, strict=True):
                 # `solution` is the fit on the blocks before this one.
                 n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-                outputs = solution.class_scores(column.X.select(block.coded), n_classes)
+                outputs = solution.outputs(column.X.select(block.coded), n_classes)
                 removed = self.fitted.removed_prior(fitted)
                 prior = 0.0 if removed is None else removed
                 if not column.fitter.spec.logits:
-                    train_scores = solution.class_scores(column.X.select(block.fitted), n_classes)
+                    train_scores = solution.outputs(column.X.select(block.fitted), n_classes)
                     outputs = outputs * coding.tempered(train_scores, fitted, prior)
                 tables.append(log_softmax(outputs + prior, axis=1))
             code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
@@ -331,11 +333,11 @@ class SplitProber:
         data, rows = self.data, tokens.rows
         arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
         column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
-        if spec.task == "text":
+        if spec.traits.scores_texts:
             arguments |= {"units": data.groups[rows], "judge": self.fitted.judge(spec)}
-        if spec.kind == "aggregated":  # it does not need all rows in memory
+        if spec.traits.scores_tokens:  # it does not need all rows in memory
             arguments["positive"] = data.positive_code
-        read = inside if spec.kind == "aggregated" else inside[:]
+        read = inside if spec.traits.scores_tokens else inside[:]
         return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
 
     def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
@@ -368,12 +370,12 @@ class SplitProber:
         def predict(side: GroupedTokens) -> fitters.RowPredictions:
             """Return the predictions for some texts."""
             rows = LazyRows.of(X).select(side.rows)
-            read = rows if spec.kind == "aggregated" else rows[:]
+            read = rows if spec.traits.scores_tokens else rows[:]
             scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
             return fitted.predictions(spec, self.task[side.first], scores, labels)
 
         predictions: Any = self._of_test(predict, test, train)
-        if spec.kind != "aggregated":
+        if not spec.traits.scores_tokens:
             return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
         folds = probe.fold_of_text_
         held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)

@@ -39,12 +39,18 @@ class Scaling:
         return cls(mean, np.ones(X.shape[1]))
 
     @classmethod
-    def standard(cls, X: Rows) -> Scaling:
+    def standard(cls, X: Rows, typical: Mask | None = None) -> Scaling:
         """Return the scaling to mean 0 and standard deviation 1; constant features become 0.
 
-        >>> Scaling.standard(np.array([[1.0, 5.0], [3.0, 5.0]])).scale.tolist()
+        It is estimated from the `typical` rows (n_samples,) of X. If these are None or fewer than
+        two, it is estimated from all rows, because a standard deviation needs two.
+
+        >>> X = np.array([[900.0, 9.0], [1.0, 5.0], [3.0, 5.0]])
+        >>> Scaling.standard(X, np.array([False, True, True])).scale.tolist()
         [1.0, inf]
         """
+        if typical is not None and np.count_nonzero(typical) > 1:
+            X = LazyRows.of(X).select(typical)
         return cls(*moments(X, np.ones(len(X)), np.ones(len(X), dtype=bool)))
 
     def apply(self, X: Features) -> Floats:
@@ -71,21 +77,6 @@ class Scaling:
         # weight @ ((x - mean) / scale) + bias = raw @ x + (bias - raw @ mean), for a row x.
         raw = weight / self.scale
         return AffineLayer(raw, bias - raw @ self.mean)
-
-
-def measured(X: Rows, typical: Mask | None) -> Rows:
-    """Return the rows of X (n_samples, n_features) that feature scaling is estimated from.
-
-    These are the `typical` rows (n_samples,). All rows are returned if `typical` is None or selects
-    fewer than two, because a standard deviation needs two rows.
-
-    >>> X = np.array([[900.0], [1.0], [3.0]])
-    >>> measured(X, np.array([False, True, True]))[:].tolist()
-    [[1.0], [3.0]]
-    """
-    if typical is None or np.count_nonzero(typical) < 2:
-        return X
-    return LazyRows.of(X).select(typical)
 
 
 def balanced_weights(labels: NDArray[np.generic]) -> Floats:
@@ -117,11 +108,6 @@ class TrainingRows:
     codes: Codes
     groups: NDArray[np.generic]
     typical: Mask | None = None
-
-    @property
-    def measured(self) -> Rows:
-        """The rows (n_typical, n_features) that feature scaling is estimated from."""
-        return measured(self.X, self.typical)  # the function above, not this property
 
     def take(self, rows: Mask) -> TrainingRows:
         """Return the rows selected by a mask (n_samples,)."""

@@ -9,7 +9,7 @@ from probekit.data.checks import _spans_of_units, check_dataset
 from probekit.data.examples import Dataset, Example
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split, without_repeated
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from tests.stored import changed, each_row
 
 N_TRAIN = 40
@@ -134,7 +134,7 @@ def test_a_missing_group_column_is_reported_once_with_a_remedy(tmp_path, snapsho
     split = Split(train=np.arange(6), test=np.array([6, 7]))
     texts = []
     for group in ("name", None):
-        dataset = read_dataset(path, format="csv", columns=TableColumns(group=group))
+        dataset = read_dataset(path, format="csv", columns=Columns(group=group))
         texts.append(text_of(check_dataset(dataset.select(range(8)), [split])))
     assert changed(*texts) == snapshot
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from probekit.data.frames import MemoryData, tables_in
-from probekit.data.readers import read_dataset, read_texts
-from probekit.data.table import TableColumns
+from probekit.data.readers import DEFAULT_COLUMNS, read_dataset, read_texts
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError
 from tests.stored import each_line, each_row
 
-COLUMNS = TableColumns(group="topic", id="key", span=("from", "to"), split="side")
+COLUMNS = Columns(group="topic", id="key", start="from", end="to", split="side")
 ROWS = {
     "text": ["No.", "Two\nlines", "=1+1", "É"],
     "label": [1, 0, 1, 0],
@@ -36,8 +36,8 @@ FRAMES = {
 }
 
 
-def read(rows, columns=None):
-    return read_dataset(MemoryData(rows), format="memory", columns=columns, name="rows")
+def read(rows, columns=DEFAULT_COLUMNS, **options):
+    return read_dataset(MemoryData(rows), format="memory", columns=columns, name="rows", **options)
 
 
 @pytest.mark.parametrize("make", FRAMES.values(), ids=FRAMES)
@@ -101,7 +101,7 @@ def test_invalid_tables_are_refused_with_their_row_and_column(call, refused):
 
 def test_columns_may_have_numbers_as_names():
     frame = pd.DataFrame([["a", "x"], ["b", "y"]])
-    examples = read(frame, TableColumns(text="0", label="1")).examples
+    examples = read(frame, Columns(text="0", label="1")).examples
     assert [(e.text, e.label) for e in examples] == [("a", "x"), ("b", "y")]
 
 
@@ -137,7 +137,7 @@ def path(tmp_path):
 
 
 def test_examples_are_those_of_the_data_frame(path):
-    columns = TableColumns(group="group")
+    columns = Columns(group="group")
     own = read_dataset(path, format="parquet", columns=columns, name="rows")
     assert own == read_dataset(MemoryData(STORED), format="memory", columns=columns, name="rows")
     assert own.examples[2].where == f"{path} index 2"

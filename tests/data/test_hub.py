@@ -4,7 +4,7 @@ import datasets
 import pandas as pd
 import pytest
 
-from probekit.data.hub import HubData
+from probekit.data.hub import HubSection
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError, MissingError
 from tests.model.hub import GATED, connect, serving
@@ -30,8 +30,9 @@ def saved(tmp_path):
     return str(tmp_path / "saved")
 
 
-def read(*args, **options):
-    return read_dataset(HubData(*args, **options), format="hub", name="rows")
+def read(name, split=None, revision=None, **options):
+    source = HubSection.model_construct(name=name, split=split, revision=revision, **options)
+    return read_dataset(source, format="hub", name="rows")
 
 
 @pytest.fixture

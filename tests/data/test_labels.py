@@ -8,7 +8,7 @@ import pytest
 from probekit.data import labels
 from probekit.data.examples import Dataset, Example, RowSource
 from probekit.data.readers import read_dataset
-from probekit.data.words import ConlluColumns
+from probekit.data.table import Columns
 from tests.stored import each_line, each_row
 
 BUNDLED = Path(__file__).parents[2] / "data"
@@ -79,7 +79,7 @@ def test_boundaries_inside_a_symbol_are_inside_a_word(text, inside):
 @pytest.mark.parametrize("label", ["UPOS", "XPOS", "DEPREL", "FEATS:PronType", "FEATS:ExtPos"])
 def test_tags_of_the_english_treebank_raise_no_alarm(shared, label):
     path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
-    dataset = read_dataset(path, format="conllu", columns=ConlluColumns(label))
+    dataset = read_dataset(path, format="conllu", columns=Columns(label=label))
     assert not [*labels.similar("label", dataset), *labels.misspelt_labels(dataset)]
 
 

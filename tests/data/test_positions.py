@@ -13,6 +13,10 @@ OFFSETS = np.array([[0, 3], [3, 7], [7, 8], [8, 13], [13, 14]])  # The| key|s| f
 BOS = np.array([[0, 0]])
 
 
+def of(at, **details):
+    return PositionRule(at=at, **details)
+
+
 def positions(rule, *, offsets=OFFSETS, span=(4, 8), text=TEXT, bos=False):
     """The positions of each row of one example."""
     given_offsets = np.concatenate([BOS, offsets]) if bos else offsets
@@ -29,7 +33,7 @@ def test_each_rule_reads_its_tokens(rule, expected):
     assert positions(rule) == expected
     # BOS moves every token by one, is never read itself, and leaves no sink among them.
     shifted = [[position + 1 for position in row] for row in expected]
-    if rule == PositionRule("mean"):
+    if rule == of("mean"):
         shifted = [[1, 2, 3, 4, 5]]
     assert positions(rule, bos=True) == shifted
 
@@ -39,12 +43,12 @@ def test_each_rule_reads_its_tokens(rule, expected):
 @pytest.mark.parametrize("bos", [False, True])
 def test_an_offset_is_counted_from_the_ends_of_the_span(rule, offset, expected, bos):
     # The| key|s| fell|\n: the word has two tokens, and the line end is a token like others.
-    found = positions(PositionRule(rule, offset=offset), bos=bos)
+    found = positions(of(rule, offset=offset), bos=bos)
     assert found == [[expected + bos]]
 
 
 def test_share_0_is_before_spaces_at_the_start_of_a_reply():
-    rule, text = PositionRule("share", share=0.0), "Why?\n\nSo"
+    rule, text = of("share", share=0.0), "Why?\n\nSo"
     for offsets, expected in (
         ([[0, 3], [3, 4], [4, 6], [6, 8]], 1),
         ([[0, 3], [3, 4], [4, 4], [4, 6], [6, 8]], 2),  # a token of a template
@@ -56,7 +60,7 @@ def test_share_0_is_before_spaces_at_the_start_of_a_reply():
 def test_shares_of_ten_tokens_end_with_each_of_them():
     offsets = np.stack([np.arange(12), np.arange(1, 13)], axis=1)
     read = [
-        positions(PositionRule("share", share=n / 10), offsets=offsets, span=(1, 11), text="x" * 12)
+        positions(of("share", share=n / 10), offsets=offsets, span=(1, 11), text="x" * 12)
         for n in range(11)
     ]
     assert read == [[[n]] for n in range(11)]
@@ -65,7 +69,7 @@ def test_shares_of_ten_tokens_end_with_each_of_them():
 def test_tokens_of_spaces_alone_are_counted():
     text, offsets = "The   keys", np.array([[0, 3], [3, 4], [4, 5], [5, 10]])  # The| | | keys
     for offset, expected in {-1: 2, -2: 1, -3: 0}.items():
-        rule = PositionRule("word", offset=offset)
+        rule = of("word", offset=offset)
         assert positions(rule, offsets=offsets, text=text, span=(6, 10)) == [[expected]]
 
 
@@ -74,7 +78,7 @@ def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
     offsets = [np.concatenate([BOS, OFFSETS])] * 3 if bos else [OFFSETS] * 3
     spans = [(0, 3), (9, 13), None]
     for offset, kept, said in ((-1, 1, "no token 1 before the span"), (2, 0, "2 after the span")):
-        rule = PositionRule("word", offset=offset)
+        rule = of("word", offset=offset)
         plan, unaligned = plan_rows(offsets, spans, [TEXT] * 3, rule, bos=bos)
         assert plan.example.tolist() == [kept]
         reasons = {fault.example: fault.reason for fault in unaligned}
@@ -83,10 +87,10 @@ def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
 
 
 def test_the_first_position_stays_in_a_mean_that_has_no_other():
-    assert positions(PositionRule("span"), span=(0, 3)) == [[0]]
-    assert positions(PositionRule("span"), span=(0, 8)) == [[1, 2]]
-    assert positions(PositionRule("span", skip_first=False), span=(0, 8)) == [[0, 1, 2]]
-    assert positions(PositionRule("mean"), offsets=OFFSETS[:1]) == [[0]]
+    assert positions(of("span"), span=(0, 3)) == [[0]]
+    assert positions(of("span"), span=(0, 8)) == [[1, 2]]
+    assert positions(of("span", skip_first=False), span=(0, 8)) == [[0, 1, 2]]
+    assert positions(of("mean"), offsets=OFFSETS[:1]) == [[0]]
 
 
 # The space before belongs to no word, and the line end is no character of one.
@@ -95,13 +99,13 @@ SPANS = {(4, 8): [1, 2], (3, 8): [1, 2], (0, 4): [0], (7, 9): [2], (5, 6): [1], 
 
 @pytest.mark.parametrize(("span", "expected"), SPANS.items())
 def test_spaces_do_not_tie_a_token_to_a_span(span, expected):
-    rule = PositionRule("word", pieces="all")
+    rule = of("word", pieces="all")
     assert positions(rule, span=span) == [[position] for position in expected]
 
 
 def test_tokens_of_half_a_character_belong_to_the_whole_one():
     offsets = np.array([[0, 2], [2, 3], [2, 3], [3, 5]])  # a | half| half| b
-    rule = PositionRule("word", pieces="all")
+    rule = of("word", pieces="all")
     assert positions(rule, offsets=offsets, text="a\u3000\U0001f511 b", span=(2, 3)) == [[1], [2]]
 
 
@@ -122,7 +126,7 @@ def test_examples_without_tokens_get_no_row_but_a_reason(rule, span, n_tokens, r
 
 
 def plan(at, span=(4, 8), **options):
-    return plan_rows([OFFSETS], [span], [TEXT], PositionRule(at, **options), bos=False)
+    return plan_rows([OFFSETS], [span], [TEXT], of(at, **options), bos=False)
 
 
 @each_line("call")
@@ -148,7 +152,7 @@ def test_a_span_has_the_tokens_that_share_a_visible_character(examples, bos):
     examples = [(np.array([[0, 1]]), (0, 1), "y"), *examples] * 2
     offsets, spans, texts = zip(*examples, strict=True)
     inputs = [np.concatenate([BOS, tokens]) for tokens in offsets] if bos else offsets
-    plan, unaligned = plan_rows(inputs, spans, texts, PositionRule("word", "all"), bos=bos)
+    plan, unaligned = plan_rows(inputs, spans, texts, of("word", pieces="all"), bos=bos)
     for number, (tokens, span, text) in enumerate(examples):
         expected = [
             token

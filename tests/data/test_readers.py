@@ -7,13 +7,13 @@ from typing import get_args
 import pytest
 
 from probekit.data.examples import Example
-from probekit.data.readers import FORMATS, FormatName, read_dataset, read_texts
-from probekit.data.table import TableColumns, read_messages
+from probekit.data.readers import DEFAULT_COLUMNS, FORMATS, FormatName, read_dataset, read_texts
+from probekit.data.table import Columns, read_messages
 from probekit.errors import DataError, MissingError
 from tests.stored import each_row
 
-ALL_COLUMNS = TableColumns(
-    text="sentence", label="class", group="topic", id="key", span=("from", "to"), split="side"
+ALL_COLUMNS = Columns(
+    text="sentence", label="class", group="topic", id="key", start="from", end="to", split="side"
 )
 ROWS = [
     {"sentence": 'He said "no".', "class": "no", "topic": "a", "key": "k1"}
@@ -51,7 +51,7 @@ def write(tmp_path):
 @pytest.fixture
 def read(write):
     """Write a file and read it as `format`."""
-    return lambda content, format="csv", columns=None, **options: read_dataset(
+    return lambda content, format="csv", columns=DEFAULT_COLUMNS, **options: read_dataset(
         write("file.data", content), format=format, columns=columns, **options
     )
 
@@ -70,7 +70,7 @@ def test_a_row_without_group_and_id_is_its_own_group(read):
     dataset = read("text,label\nYes.,y\n\nNo.,n\n", name="answers")
     assert [(e.id, e.group) for e in dataset.examples] == [("row 1", "row 1"), ("row 2", "row 2")]
     assert dataset.name == "answers"
-    named = read("text,label,key\nYes.,y,a\n", columns=TableColumns(id="key"))
+    named = read("text,label,key\nYes.,y,a\n", columns=Columns(id="key"))
     assert named.examples[0].group == "a"
 
 
@@ -93,10 +93,11 @@ JSON = '{"text": "Yes.", "label": "y"}'
 
 @each_row("format, content")
 def test_invalid_contents_are_reported_with_file_and_line(read, refused, format, content):
-    of_header = {"start,end": TableColumns(span=("start", "end")), ",key": TableColumns(id="key")}
-    of_header |= {'"set"': TableColumns(group="set"), '"source"': TableColumns(values=("source",))}
+    of_header = {"start,end": Columns(start="start", end="end"), ",key": Columns(id="key")}
+    of_header |= {'"set"': Columns(group="set")}
     columns = [one for names, one in of_header.items() if names in str(content)]
-    refused(read, content, format, *columns)
+    values = ("source",) if '"source"' in str(content) else ()
+    refused(read, content, format, *columns, values=values)
 
 
 def test_what_cannot_be_read_is_no_data_file(tmp_path, monkeypatch, refused):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from probekit.data.readers import read_dataset
-from probekit.data.words import ConlluColumns, WordColumns
+from probekit.data.table import Columns
 from tests.stored import each_line
 
 
@@ -22,7 +22,7 @@ def read(tmp_path):
     def write_and_read(*lines, label="UPOS", group="sentence"):
         path = tmp_path / "tiny.conllu"
         path.write_text("\n".join(lines) + "\n")
-        return read_dataset(path, format="conllu", columns=ConlluColumns(label, group))
+        return read_dataset(path, format="conllu", columns=Columns(label=label, group=group))
 
     return write_and_read
 
@@ -79,7 +79,7 @@ def test_the_english_treebank_is_read_to_the_last_word(ewt):
 
 def test_the_heads_of_the_english_treebank_are_trees(shared):
     path = shared / "datasets" / "ud_english_ewt" / "test.conllu"
-    heads = read_dataset(path, format="conllu", columns=ConlluColumns("HEAD"))
+    heads = read_dataset(path, format="conllu", columns=Columns(label="HEAD"))
     by_sentence = defaultdict(list)
     for example in heads.examples:
         by_sentence[example.group].append(int(example.label))
@@ -94,7 +94,9 @@ def read_columns(tmp_path):
     def write_and_read(content, **columns):
         path = tmp_path / "train.txt"
         path.write_bytes(content.encode())
-        return read_dataset(path, format="columns", columns=WordColumns(**columns), name="words")
+        return read_dataset(
+            path, format="columns", columns=Columns(**({"label": "2"} | columns)), name="words"
+        )
 
     return write_and_read
 

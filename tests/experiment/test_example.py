@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from probekit.errors import StoreError
 from probekit.experiment.data import read_examples
 from probekit.experiment.loader import SCHEMA, load_experiment, write_example
@@ -62,7 +62,7 @@ def test_the_experiment_of_a_table_has_its_columns_and_labels(tmp_path, call, re
     assert len(read_examples(experiment.data)) == 4
     assert experiment.data.columns.group == group
     assert "--label" in call("init", "other", *words[:4]).stderr
-    columns = TableColumns(text="it", label="No")
+    columns = Columns(text="it", label="No")
     refused(write_example, tmp_path / "other", tmp_path / "my data.tsv", columns)
     refused(write_example, tmp_path / "other", tmp_path / "my data.txt", columns)
 

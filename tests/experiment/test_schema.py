@@ -5,13 +5,10 @@ import json
 
 import pytest
 
-from probekit.data.positions import PositionRule
 from probekit.experiment.loader import schemas
-from probekit.experiment.model import ModelSection, PositionSection
-from probekit.experiment.probe import ProbeSection
+from probekit.experiment.model import ModelSection
 from probekit.experiment.schema import GenerateSection
 from probekit.model.families.gpt2 import GPT2Config
-from probekit.probes.settings import ProbeSettings
 from probekit.training.recipe import ShapeSection
 
 SCHEMAS = schemas()
@@ -30,15 +27,6 @@ def defaults(settings):
 
 
 def test_sections_have_the_fields_and_defaults_of_their_target():
-    # The device of a fit is not a setting of the experiment; permutations and a stack of the sites
-    # follow all fits.
-    others = {"layers", "permutations"}
-    assert set(ProbeSection.model_fields) - others == defaults(ProbeSettings).keys() - {"device"}
-    assert ProbeSection().settings() == ProbeSettings()
-    # The strings around a part of a reply are found before the rule selects its tokens.
-    assert set(PositionSection.model_fields) - {"between"} == defaults(PositionRule).keys()
-    rule = PositionRule(**PositionSection(at="last").model_dump(exclude={"between"}))
-    assert rule == PositionRule("last")
     own = defaults(GPT2Config)
     keys = {k: f for k, f in ShapeSection.model_fields.items() if k != "position_waves"}
     for key, field in keys.items():

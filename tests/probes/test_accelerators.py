@@ -45,7 +45,7 @@ KINDS = {
     "mass_mean": {},
     "mass_mean:covariance": {"covariance": True},
     "nearest_mean": {},
-    "k_sparse": {"k": 3},
+    "k_sparse": {"k": (3,)},
     "svm": {},
 }
 
@@ -80,9 +80,9 @@ def results(X, labels, spec, device):
     train, test = np.arange(200), np.arange(200, len(X))
     data = ProbeData(labels.astype(str), row, row, train=train, test=test)
     settings = ProbeSettings(
-        kinds=(spec,), C=(0.01, 0.1), folds=2, control_draws=0, description=False, device=device
+        kinds=(spec,), C=(0.01, 0.1), folds=2, control_draws=0, description=False
     )
-    return Prober(data, settings).site(X)
+    return Prober(data, settings.on(device)).site(X)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def tight(monkeypatch):
 @pytest.mark.parametrize("name", KINDS)
 def test_scores_of_held_out_rows_are_those_of_the_cpu(name, n_classes, monkeypatch):
     X, codes = rows_and_codes(n_classes=n_classes)
-    spec = ProbeSpec(name.partition(":")[0], tuple(KINDS[name].items()))
+    spec = ProbeSpec(kind=name.partition(":")[0], **KINDS[name])
     with tight(monkeypatch):
         cpu = results(X, codes, spec, "cpu")
         with WithoutFloat64():
@@ -291,7 +291,7 @@ def test_fits_use_no_tf32_and_restore_the_setting():
     try:
         with Products():
             RidgeProbe(alpha=1.0, device=FAKE).fit(X, codes)
-            results(X, codes, ProbeSpec("logistic"), FAKE)
+            results(X, codes, ProbeSpec(kind="logistic"), FAKE)
         assert set(seen) == {"ieee"}
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:

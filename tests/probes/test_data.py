@@ -16,7 +16,7 @@ def data(**changes) -> ProbeData:
 
 
 def kinds(*names):
-    return ProbeSettings(kinds=tuple(map(ProbeSpec, names)))
+    return ProbeSettings(kinds=tuple(ProbeSpec(kind=name) for name in names))
 
 
 @each_line("call")

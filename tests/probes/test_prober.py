@@ -43,7 +43,7 @@ def signal(strength, seed=1, data=DATA):
 
 def probed(X, data=DATA, **settings):
     """The measurements of a site."""
-    return Prober(data, replace(SETTINGS, **settings)).site(X).measurements
+    return Prober(data, SETTINGS.changed(**settings)).site(X).measurements
 
 
 def pick(measured, target="task", metric="accuracy", split="test"):
@@ -81,7 +81,7 @@ def test_every_target_split_and_metric_occurs_once(snapshot):
         "site": prober.site(X),
         "random networks": prober.random_site([X, signal(0)], n_networks=2),
         "baselines": prober.baselines(),
-        "without control": Prober(DATA, replace(SETTINGS, control_draws=0)).site(X),
+        "without control": Prober(DATA, SETTINGS.changed(control_draws=0)).site(X),
     }
     found = {
         name: [f"{m.target} {m.split} {m.metric}" for m in result.measurements]
@@ -189,7 +189,7 @@ def test_the_order_of_rows_does_not_matter():
 
 
 def test_fit_rows_bounds_the_probe_but_not_the_baselines():
-    prober = Prober(DATA, replace(SETTINGS, fit_rows=100))
+    prober = Prober(DATA, SETTINGS.changed(fit_rows=100))
     assert pick(prober.site(signal(5)).measurements).n_train == 99  # whole groups of three
     assert pick(prober.baselines().measurements, "majority").n_train == 300
     assert pick(probed(signal(5), fit_rows=300)).n_train == 300
@@ -217,7 +217,7 @@ def test_an_outer_fold_may_test_a_single_group():
         make_data(groups=quarters.astype(str), train=ROWS[quarters != n], test=ROWS[quarters == n])
         for n in range(4)
     ]
-    assert Prober(folds, replace(SETTINGS, control_draws=0)).is_nested
+    assert Prober(folds, SETTINGS.changed(control_draws=0)).is_nested
 
 
 def test_a_few_typical_rows_do_not_scale_all_others():
@@ -238,7 +238,7 @@ def test_rows_too_few_to_be_coded_online_are_probed_all_the_same():
     assert {m.split for m in found.measurements} == {"test", "validation"}
 
 
-K_OF_9 = (ProbeSpec("k_sparse", (("k", 9),)),)
+K_OF_9 = (ProbeSpec(kind="k_sparse", k=(9,)),)
 SPOILT = np.zeros((450, 8), np.float32)
 SPOILT[11, 3], SPOILT[200, 0] = np.nan, np.inf
 OF_ONE_GROUP = np.where(ROWS < N_TRAIN, DATA.groups, "one")
@@ -255,7 +255,7 @@ def nested(data=DATA, **changes):
     splits = [
         replace(data, train=ROWS[outer_fold != n], test=ROWS[outer_fold == n]) for n in range(3)
     ]
-    return Prober(splits, replace(SETTINGS, **({"control_draws": 0} | changes)))
+    return Prober(splits, SETTINGS.changed(**({"control_draws": 0} | changes)))
 
 
 outer_fold = ROWS // 150
@@ -321,7 +321,7 @@ def test_folds_keep_a_fit_on_all_rows_with_a_c_of_its_own():
     # A split of all rows except two groups that no class depends on.
     almost_all = replace(DATA, train=ROWS[:444], test=ROWS[444:])
     whole = Prober(almost_all, prober.settings).site(X)
-    scores = [one.fits["logistic"].class_scores(X, 2)[:, 1] for one in (result, whole)]
+    scores = [one.fits["logistic"].outputs(X, 2)[:, 1] for one in (result, whole)]
     assert np.corrcoef(*scores)[0, 1] > 0.999
     assert result.penalties["logistic"] in SETTINGS.C
     assert prober.random_site([X], n_networks=1).fits == {}
@@ -338,7 +338,7 @@ def test_progress_is_reported_to_the_end(is_nested):
 
 def test_numbers_are_refitted_on_all_rows_too():
     numbers = replace(DATA, y=np.random.default_rng(0).normal(size=450).round(3).astype(str))
-    kinds = (ProbeSpec("ridge_regression"),)
+    kinds = (ProbeSpec(kind="ridge_regression"),)
     result = nested(numbers, kinds=kinds, baselines=()).site(signal(1))
     assert result.fits["ridge_regression"].layers
     assert {m.fold for m in result.measurements if m.split == "validation"} == {None, 0, 1, 2}
@@ -352,8 +352,8 @@ KINDS = ("logistic", "ridge", "lda", "mass_mean", "nearest_mean", "k_sparse", "s
 def test_rows_in_a_file_have_the_results_of_rows_in_memory(tmp_path, monkeypatch, kind):
     """The same bytes for the same blocks, and float64 to rounding for blocks of another size."""
     data = make_data(y=DATA.y if kind in KINDS else (DATA.y == "yes").astype(int).astype(str))
-    spec = ProbeSpec(kind, (("k", 4),) if kind == "k_sparse" else ())
-    settings = replace(SETTINGS, kinds=(spec,), baselines=(), control_draws=0)
+    spec = ProbeSpec(kind=kind, k=(4,) if kind == "k_sparse" else None)
+    settings = SETTINGS.changed(kinds=(spec,), baselines=(), control_draws=0)
     X = signal(0.4).astype(np.float64)
     file = np.memmap(tmp_path / "rows", X.dtype, "w+", shape=X.shape)
     file[:] = X

@@ -5,6 +5,7 @@ import pytest
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
+from probekit.experiment.document import validated as validated_settings
 from probekit.experiment.loader import load_experiment
 from probekit.probes.data import ProbeData
 from probekit.probes.kinds.svm import solve_hinge
@@ -16,6 +17,7 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Tuning, fit_columns
 from probekit.results.site_results import pack, unpack
+from probekit.section import KeyLocation
 from tests.stored import each_row
 
 N = 1000
@@ -31,9 +33,9 @@ def data_of(y, train=None, types=None, positive=None):
     return ProbeData(y, names, types, row[inside], row[~inside], positive=positive)
 
 
-def prober(data, kind="logistic", options=(), **settings):
+def prober(data, kind="logistic", options=None, **settings):
     defaults = {"folds": 4, "control_draws": 0, "description": False, "C": (1.0,)}
-    kinds = (ProbeSpec(kind, options),)
+    kinds = (ProbeSpec(kind=kind, **(options or {})),)
     return Prober(data, ProbeSettings(kinds=kinds, **(defaults | settings)))
 
 
@@ -68,7 +70,7 @@ def test_the_penalty_is_the_one_with_the_best_held_out_score(kind):
     """The same as that of scores one value at a time; accuracy selects another one."""
     X = np.random.default_rng(0).normal(size=(N, 40))
     X[:, :8] += 0.35 * POSITIVE[:, None]
-    options, chosen = (("k", 8),) if kind == "k_sparse" else (), {}
+    options, chosen = {"k": (8,)} if kind == "k_sparse" else {}, {}
 
     def result(metric, C=GRID):
         return prober(data_of(Y), kind, options, metric=metric, C=C).site(X)
@@ -106,15 +108,16 @@ def test_baselines_have_the_main_metric_too():
 
 
 def test_trees_have_the_default_of_each_kind():
-    depth, distance = ProbeSpec("structural_depth"), ProbeSpec("structural_distance")
+    depth, distance = ProbeSpec(kind="structural_depth"), ProbeSpec(kind="structural_distance")
     assert ProbeSettings(kinds=(depth,)).main_metric == "root_accuracy"
     assert ProbeSettings(kinds=(depth, distance)).main_metrics == ("uuas", "root_accuracy")
     assert ProbeSettings(kinds=(depth, distance), metric="spearman").main_metrics == ("spearman",)
 
 
 @each_row("kinds, settings")
-def test_a_metric_or_class_weights_that_do_not_fit_the_kinds_are_refused(kinds, settings, refused):
-    refused(ProbeSettings, kinds=tuple(map(ProbeSpec, kinds)), **settings)
+def test_settings_that_do_not_fit_the_kinds_are_refused(kinds, settings, refused):
+    values = {"kinds": [{"kind": kind} for kind in kinds], **settings}
+    refused(validated_settings, ProbeSettings, values, KeyLocation())
 
 
 @each_row("sets")

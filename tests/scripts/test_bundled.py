@@ -11,7 +11,7 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 
 from probekit.data.readers import read_dataset
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from scripts.bundled.__main__ import GENERATORS, main
 from scripts.bundled.study import study_tasks
 
@@ -54,7 +54,8 @@ def test_the_committed_files_are_what_the_generators_write(repository, tmp_path)
     [("subject_number", 4000), ("capitals", 300), ("previous_token", 4000), ("sentiment", 2000)],
 )
 def test_the_sets_are_large_balanced_and_without_duplicates(repository, table, name, n_rows):
-    columns = TableColumns(group="group", span=("start", "end") if "token" in name else None)
+    span = {"start": "start", "end": "end"} if "token" in name else {}
+    columns = Columns(group="group", **span)
     dataset = read_dataset(repository / "data" / f"{name}.csv", format="csv", columns=columns)
     rows = table(name)
     assert len(dataset) == len(rows) >= n_rows

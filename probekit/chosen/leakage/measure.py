@@ -133,8 +133,8 @@ def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[di
     changed = [n for n, one in enumerate(examples) if one.id in names]
     left_out = [n for n, one in enumerate(examples) if cues_in(one) and one.id not in names]
     # The scores (n_test, n_classes) of the texts as they are, without cues, and in each draw.
-    scores = [fit.class_scores(chosen.features.select(tested), n_classes)]
-    for of_variant in fit.class_scores(X, n_classes).reshape(-1, len(changed), n_classes):
+    scores = [fit.outputs(chosen.features.select(tested), n_classes)]
+    for of_variant in fit.outputs(X, n_classes).reshape(-1, len(changed), n_classes):
         scores.append(scores[0].copy())
         scores[-1][changed] = of_variant
     compared = np.delete(np.arange(len(tested)), left_out)

@@ -151,7 +151,7 @@ def transferred(
             X: LazyRows, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
         ) -> Floats:
             """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.class_scores(X, len(prober.data.classes))
+            scores = fit.outputs(X, len(prober.data.classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
             return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
 

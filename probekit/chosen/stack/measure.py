@@ -6,7 +6,6 @@ cascade.csv   see `probekit.chosen.stack.cascade`
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from probekit.chosen.stack.cascade import cascade_rows, network_share, word_scor
 from probekit.lazy_rows import LazyRows
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Floats, Rows
-from probekit.probes.fitters import outputs_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
@@ -49,9 +47,8 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
         site_scores(prober, spec, source.activations.block(site, position), penalties[name])
         for name, site in sites.items()
     ]
-    second = ProbeSpec("ridge_regression" if prober.settings.reads_numbers else "logistic")
-    settings = replace(
-        prober.settings,
+    second = ProbeSpec(kind="ridge_regression" if prober.settings.reads_numbers else "logistic")
+    settings = prober.settings.changed(
         kinds=(second,),
         control_draws=0,
         baselines=(),
@@ -125,10 +122,10 @@ def site_scores(
     fitter = fitted.fitter(spec)
     (fits,) = fitter.refit(inside, [(fitted.column, penalty)], [*masks, every])
     n_classes = None if prober.settings.reads_numbers else fitted.n_classes
-    scores = outputs_of(fits[-1], X, n_classes)
+    scores = fits[-1].outputs(X, n_classes)
     for fit, mask in zip(fits, masks, strict=False):
         held_out = fitted.rows[~mask]
-        scores[held_out] = outputs_of(fit, X.select(held_out), n_classes)
+        scores[held_out] = fit.outputs(X.select(held_out), n_classes)
     if n_classes is None:
         return scores[:, None]
     if is_exact:

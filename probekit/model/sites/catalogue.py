@@ -175,10 +175,19 @@ def describe(name: str) -> Site:
     Raises:
         UnknownNameError: no site has this name.
     """
+    return row_of(name, _BY_NAME)
+
+
+def row_of(name: str, rows: Mapping[str, Site]) -> Site:
+    """Return the row for the full name of a site, from the rows of a table by their names.
+
+    Raises:
+        UnknownNameError: no site has this name.
+    """
     general = general_name(name)
-    if general not in _BY_NAME:
-        raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, _BY_NAME)}")
-    return _BY_NAME[general]
+    if general not in rows:
+        raise UnknownNameError(f"No site has the full name {name!r}. {nearest(general, rows)}")
+    return rows[general]
 
 
 def check_storable(sites: Iterable[str]) -> None:

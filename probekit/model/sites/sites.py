@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import SupportsIndex, cast, get_args, overload
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.model.sites.catalogue import SELECTED_AXES, Site, Stage, general_name, layer_of
+from probekit.model.sites.catalogue import SELECTED_AXES, Site, Stage, layer_of, row_of
 
 JOINT = " + "  # between the parts of a concatenation
 
@@ -158,12 +158,7 @@ class Sites(Sequence[str]):
         Raises:
             UnknownNameError: no site has this name. Globs and shorthands need `expand`.
         """
-        general = general_name(name)
-        if general not in self._by_name:
-            raise UnknownNameError(
-                f"No site has the full name {name!r}. {nearest(general, self._by_name)}"
-            )
-        return self._by_name[general]
+        return row_of(name, self._by_name)
 
     def axes_of(self, part: str) -> tuple[str, ...]:
         """Return the axes of a site, or those of a head or neuron of it.

@@ -37,7 +37,7 @@ from probekit.errors import CheckpointError, MissingError
 from probekit.files import regular, state_of
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
-from probekit.model.weights.files import CHUNK, origin_of_digest, shard_of_tensors, verify
+from probekit.model.weights.files import chunks, origin_of_digest, shard_of_tensors, verify
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
 from probekit.provenance import digest, install_command
 
@@ -207,15 +207,19 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         # system refuses for a file that is larger than memory.
         with safe_open(path, "np") as file:  # checks the header
             metadata = file.metadata() or {}
+        with path.open("rb") as content:
+            (size,) = struct.unpack("<Q", content.read(8))
+            entries = json.loads(content.read(size))
         # The digest in the header is used if the file has none elsewhere.
-        if not is_verified and DIGEST in metadata and digest(_chunks(path)) != metadata[DIGEST]:
+        if (
+            not is_verified
+            and DIGEST in metadata
+            and digest(chunks(path, 8 + size)) != metadata[DIGEST]
+        ):
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
                 "download it again."
             )
-        with path.open("rb") as content:
-            (size,) = struct.unpack("<Q", content.read(8))
-            entries = json.loads(content.read(size))
     entries.pop("__metadata__", None)
 
     def read(name: str) -> Tensor:
@@ -235,15 +239,6 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         name: StoredTensor(tuple(entry["shape"]), partial(read, name), is_mapped=True)
         for name, entry in entries.items()
     }
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes after the header of a safetensors file."""
-    with path.open("rb") as file:
-        (header,) = struct.unpack("<Q", file.read(8))
-        file.seek(8 + header)
-        while chunk := file.read(CHUNK):
-            yield chunk
 
 
 def has_own_checksum(path: Path) -> bool:

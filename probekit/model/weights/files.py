@@ -116,7 +116,7 @@ def verify(path: Path) -> bool:
         CheckpointError: the contents do not match the digest.
         OSError: the file cannot be read.
     """
-    return _compare(path, _chunks(path), regular(path).stat().st_size)
+    return _compare(path, chunks(path), regular(path).stat().st_size)
 
 
 def origin_of_digest(path: Path) -> str | None:
@@ -127,13 +127,15 @@ def origin_of_digest(path: Path) -> str | None:
     return "hub" if _SHA256.fullmatch(name) or _GIT.fullmatch(name) else None
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def chunks(path: Path, start: int = 0) -> Iterator[bytes]:
+    """Yield the bytes of a file from a position on, some at a time."""
     with path.open("rb") as file:
+        file.seek(start)
         while chunk := file.read(CHUNK):
             yield chunk
 
 
-def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
+def _compare(path: Path, parts: Iterable[bytes], size: int) -> bool:
     """Raise if the content of a file does not match its digest; return whether it has one."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
@@ -141,7 +143,7 @@ def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
     # In the hub's cache a file is a link to a blob, whose name is the digest.
     digests, blob = read_digests(path.parent), path.resolve()
     if path.name in digests:
-        if digest(chunks) != digests[path.name]:
+        if digest(parts) != digests[path.name]:
             raise CheckpointError(
                 f"{path} is damaged or from another model: it does not match its digest in "
                 f"{DIGESTS}. {_remedy(path.parent)}"
@@ -154,7 +156,7 @@ def _compare(path: Path, chunks: Iterable[bytes], size: int) -> bool:
         hasher = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     else:
         return False
-    for chunk in chunks:
+    for chunk in parts:
         hasher.update(chunk)
     if hasher.hexdigest() != blob.name:
         raise CheckpointError(

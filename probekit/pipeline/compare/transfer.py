@@ -150,7 +150,7 @@ def transfer(
         spread = pooled_spread([x.select(_scaling(one)) for one, x in zip(sets, X, strict=True)])
         every_row = joined_rows(X).loaded()
         results = [side.prober.site(every_row) for side in sides]
-        for spec in first.prober.settings.kinds:
+        for spec in first.prober.settings.specs:
             place = {
                 "model": settings.model.name,
                 "site": selection.text,
@@ -317,8 +317,8 @@ def _check_alike(experiments: Sequence[Experiment]) -> None:
                     f"several. Use `--set split.{key}=null`."
                 )
     # All experiments have the same section `probe`, except for keys in `_MAY_DIFFER`.
-    settings = first.probe.settings()
-    for spec in settings.kinds:
+    settings = first.probe
+    for spec in settings.specs:
         if spec.task not in ("classification", "regression"):
             raise ConfigError(
                 f"The kind {spec.text} reads whole texts or trees; a transfer supports only kinds "
@@ -344,7 +344,7 @@ def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
         typical=None if parts[0].typical is None else of_rows("typical"),
         positive=sets[0].prober.positive,
     )
-    settings = replace(sets[0].prober.settings, control_draws=0, baselines=())
+    settings = sets[0].prober.settings.changed(control_draws=0, baselines=())
     numbers = range(len(sets))
     plans: dict[str, tuple[Sequence[int], Sequence[int]]] = {
         sets[number].name: ((number,), numbers) for number in numbers
@@ -406,8 +406,7 @@ def _directions(
         own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
         if own_direction is None:
             return
-        null_settings = replace(
-            settings,
+        null_settings = settings.changed(
             kinds=(spec,),
             C=settings.C if penalty is None else (penalty,),  # as chosen on the true labels
             # Minimal settings of a Prober, because only the fit is used.

@@ -19,7 +19,7 @@ from probekit.analysis.identify import identify, integers
 from probekit.data.examples import Dataset, Finding, StringArray
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
-from probekit.data.table import TableColumns
+from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
@@ -167,16 +167,16 @@ class GivenEngine(Engine):
                     "the key 'data.file' is missing. Give the table with one line for each row of "
                     "the activations, such as {format: csv, file: rows.csv}."
                 )
-        # The reader requires a text, which activations do not have.
-        text = columns.token or columns.label
         kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
         values = tuple(dict.fromkeys(name for name in kept if name is not None))
-        named = TableColumns(
-            text, columns.label, columns.group, columns.id, split=columns.split, values=values
-        )
+        shared = columns.model_dump(include={"label", "group", "id", "split"})
         try:
             path = Path(data.root) / data.file
-            dataset = read_dataset(path, format=data.format, columns=named, name=data.name)
+            # The reader requires a text, which activations do not have.
+            named = Columns(text=columns.token or columns.label, **shared)
+            dataset = read_dataset(
+                path, format=data.format, columns=named, name=data.name, values=values
+            )
         except (ConfigError, MissingError) as error:  # a DataError names the line already
             key = "columns" if isinstance(error, ConfigError) else "file"
             with experiment.at("data", key):

@@ -404,7 +404,7 @@ def _numbers_read(prober: Prober, width: int) -> int:
     settings, n_rows, n_fitted = prober.settings, len(prober.data.y), len(prober.data.train)
     if 4 * n_rows * width <= LOADED_BYTES:
         return n_rows * width
-    readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.kinds)
+    readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.specs)
     n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
     return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
 

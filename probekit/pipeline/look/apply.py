@@ -191,7 +191,7 @@ def predict_texts(
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
     # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
     # whole texts, one row of each text at its position.
-    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule("all"), bos=bos)
+    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule(at="all"), bos=bos)
     n_token_rows, done = len(plan.example), 0
     if facts.at in OF_ANY_TEXT:
         # All settings of a position except `pieces`, which only words have.

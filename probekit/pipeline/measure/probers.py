@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -45,12 +44,11 @@ def make_probers(
         DataError: the labels, groups or split cannot be probed. Raised before the model runs.
         ConfigError: a requested control task cannot be drawn.
     """
-    with experiment.at("probe", "kinds"):
-        settings = experiment.probe.settings(device)
+    settings = experiment.probe.on(device)
     if not design.has_types:  # no lookup of words, and no control labels by word
         baselines = tuple(name for name in settings.baselines if name != "word_identity")
         draws = 0 if settings.control_by == "word" else settings.control_draws
-        settings = replace(settings, baselines=baselines, control_draws=draws)
+        settings = settings.changed(baselines=baselines, control_draws=draws)
     probers = []
     for position, at_position in enumerate(design.positions):
         try:
@@ -94,7 +92,7 @@ def probing_seconds(
     """
     prober = probers[0]
     data, settings, width = prober.data, prober.settings, min(max(widths), _MOST_FEATURES)
-    if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.kinds):
+    if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.specs):
         return None
     generator, seconds = np.random.default_rng(0), 0.0
     for most in (_WARM_UP, _MOST_ROWS):
@@ -105,7 +103,7 @@ def probing_seconds(
         X = generator.standard_normal((len(rows), width), dtype=np.float32)
         with threads(1):
             start = time.process_time()  # does not depend on what else runs on the machine
-            for spec in settings.kinds:
+            for spec in settings.specs:
                 fitted.fitter(spec).tune(X, [fitted.column], lambda *_: None)
             seconds = time.process_time() - start
     n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
@@ -151,10 +149,10 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
     size = _LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64, means none.
-    kinds = {one.kind for one in settings.kinds}
+    kinds = {one.kind for one in settings.specs}
     # Aggregated probes read tokens by blocks, unless a rule has weights of its own.
-    in_blocks = set() if OWN_WEIGHTS & {*settings.aggregate} else {"aggregated"}
-    of_tokens = {one.kind for one in settings.kinds if one.task in ("text", "tree")}
+    in_blocks = set() if OWN_WEIGHTS & {*settings.rules} else {"aggregated"}
+    of_tokens = {one.kind for one in settings.specs if one.task in ("text", "tree")}
     if kinds & {"svm", "mlp"} or of_tokens - in_blocks:
         size += 16 * n_train * d
     elif kinds - _MEANS:

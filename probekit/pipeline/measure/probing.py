@@ -123,7 +123,7 @@ def probe_sites(
         "model": facts["model"],
         "dataset": source.experiment.data.name,
         "position": of_rows.text,
-        "main_metric": " ".join(source.experiment.probe.settings().main_metrics),
+        "main_metric": " ".join(source.experiment.probe.main_metrics),
         "positive": prober.positive,
     }
     return [
@@ -277,9 +277,9 @@ class SiteJob:
         site = prober.site(X, on_fit=partial(on_fit, 0, n_parts))
         for kind, fit in site.fits.items():
             stem, C = folder / kind.replace(":", "-"), site.penalties[kind]
-            (spec,) = [one for one in settings.kinds if one.text == kind]
+            spec = settings.spec(kind)
             penalty = {} if C is None else {spec.grid_name or "C": C}
-            is_of_texts = spec.task == "text"
+            is_of_texts = spec.traits.scores_texts
             rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
@@ -297,7 +297,7 @@ class SiteJob:
                 # With class weights, the softmax gives probabilities of equally frequent classes.
                 scores_are_logits=spec.logits and settings.class_weight is None,
                 sites=tuple(part.text for part in selection.parts),
-                hyperparameters={**dict(spec.options), **penalty},
+                hyperparameters={**spec.options, **penalty},
                 aggregation=getattr(fit, "aggregation", None),
                 projection_sd=projection_sds(fit.layers, X, rows),
                 seed=settings.seed,

@@ -205,7 +205,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
     """
     if prober.settings.reads == "trees":
         return []
-    probe = prober.settings.kinds[0].text
+    probe = prober.settings.specs[0].text
     truth = prober.truth_of(probe)
     # Numbers, or one-hot classes, shape (n_rows, n_labels).
     labels = truth[:, None] if prober.settings.reads_numbers else np.eye(truth.max() + 1)[truth]
@@ -223,7 +223,7 @@ def _few_arrangements(prober: Prober) -> list[Finding]:
 
 def _imprecise(prober: Prober) -> Iterator[Finding]:
     """Yield warnings on few positive rows in a fold, for the AUPRC, and on heavy tails, for R2."""
-    probe, positive = prober.settings.kinds[0].text, prober.positive
+    probe, positive = prober.settings.specs[0].text, prober.positive
     if prober.settings.reads_numbers and has_heavy_tails(prober.truth_of(probe)):
         message = "A few labels determine R² (heavy tails): read Spearman's ρ."
         yield Finding("warning", "heavy-tails", message)

@@ -88,7 +88,7 @@ class SelectedProbe:
     @property
     def spec(self) -> ProbeSpec:
         """Its kind, whose text is that of the table."""
-        return next(one for one in self.prober.settings.kinds if one.text == self.row["probe"])
+        return self.prober.settings.spec(str(self.row["probe"]))
 
     @property
     def classes(self) -> NDArray[np.str_]:
@@ -98,7 +98,7 @@ class SelectedProbe:
     @property
     def reads_texts(self) -> bool:
         """Whether the probe predicts whole texts instead of rows."""
-        return self.spec.task == "text"
+        return self.spec.traits.scores_texts
 
     @cached_property
     def predictions(self) -> ClassPredictions | None:

@@ -38,7 +38,6 @@ from probekit.data.splits import (
 from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.experiment.model import PositionSection
 from probekit.experiment.schema import Experiment
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
@@ -430,11 +429,8 @@ def plan_positions(
             # The last turn of the user is before the reply that the network generates.
             is_before = position.at == "user_last" and experiment.capture.generate is not None
             spans = [of_text[-2 if is_before else -1] for of_text in turns]
-        settings = position.model_dump(exclude={"between", "share"})
-        share = None if position.share is None else position.share[0]
         with experiment.at("tokens", "position"):
-            rule = PositionRule(**settings, share=share)
-            plan, unaligned = plan_rows(characters, spans, texts, rule, bos=tokens[0].has_bos)
+            plan, unaligned = plan_rows(characters, spans, texts, position, bos=tokens[0].has_bos)
         plans.append(plan)
         for example, reason in unaligned:
             is_unmarked = position.between is not None and spans[example] is None
@@ -516,7 +512,7 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
 
 
 def position_rows(
-    position: PositionSection,
+    position: PositionRule,
     plan: RowPlan,
     dataset: Dataset,
     tokens: tuple[TokenizedText, ...],

@@ -437,7 +437,7 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
     width = widths[narrowest]
     for number, kind in enumerate(experiment.probe.kinds):
         # A kind without `k` counts as 0, which is never too large.
-        wide = [spec for spec in kind.specs if dict(spec.options).get("k", 0) > width]
+        wide = [spec for spec in kind.each if spec.options.get("k", 0) > width]
         if wide:
             with experiment.at("probe", "kinds", number):
                 raise ConfigError(
@@ -499,8 +499,7 @@ def check_examples(experiment: AnyExperiment, dataset: Dataset) -> None:
                         f"which {reason}. Give several groups, or leave out data.columns.group, in "
                         "Python `groups`, if rows are independent."
                     )
-    # An invalid mix of kinds raises an error later that names them.
-    if all(kind.specs[0].reads == "numbers" for kind in experiment.probe.kinds):
+    if experiment.reads_numbers:
         with experiment.at("probe", "kinds"):
             check_numbers(dataset.labels, [example.where for example in dataset.examples])
 

@@ -46,7 +46,7 @@ MAX_ITER = 1000
 # Maximum number of rows that the baselines of the text are fitted on.
 MOST_TEXTS = 20_000
 LENGTH_BINS = 10
-LOGISTIC = ProbeSpec()  # kind of the baselines that are fitted
+LOGISTIC = ProbeSpec(kind="logistic")  # kind of the baselines that are fitted
 
 
 def predict_baselines(
@@ -407,5 +407,5 @@ def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) ->
     solver = Solver(counts(words), [np.ones(len(train), dtype=np.float32)])
     (fit,) = solver.solve([Problem(codes, C=1.0, balanced=True)])
     others_words = [re.findall(WORD, text.lower()) for text in others]
-    guess: Codes = fit.class_scores(counts(others_words), int(codes.max()) + 1).argmax(axis=1)
+    guess: Codes = fit.outputs(counts(others_words), int(codes.max()) + 1).argmax(axis=1)
     return guess

@@ -234,5 +234,5 @@ def _calibrated(raw: Floats, codes: Codes, folds: Codes) -> tuple[Floats, Affine
     fits = Solver(raw, shares).solve(problems)
     held_out = np.empty((len(codes), int(codes.max()) + 1))
     for fold in range(n_folds):
-        held_out[folds == fold] = fits[fold].class_scores(raw[folds == fold], held_out.shape[1])
+        held_out[folds == fold] = fits[fold].outputs(raw[folds == fold], held_out.shape[1])
     return held_out, fits[-1].layers[0]

@@ -21,7 +21,7 @@ from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores
 from probekit.probes.solve.layers import FittedLayers, with_reference
-from probekit.probes.training_rows import Scaling, measured
+from probekit.probes.training_rows import Scaling
 from probekit.products import without_tf32
 
 # Largest gradient component at a solution, and smallest relative decrease of the objective.
@@ -114,7 +114,7 @@ def fit_attention(
     ([False, False, True, True], True)
     """
     rows = LazyRows.of(texts.tokens).on(texts.device)
-    scaling = Scaling.standard(measured(rows, texts.typical))
+    scaling = Scaling.standard(rows, texts.typical)
     scaled = replace(texts, tokens=scaling.lazily(rows).whole())
     objective = (_ObjectiveElsewhere if rows.is_elsewhere else PooledObjective)(scaled, codes, C)
     start, stopping = objective.start(seed), {"gtol": TOLERANCE, "ftol": LEAST_PROGRESS}
@@ -248,7 +248,7 @@ def fit_multimax(
     head has its part of the intercept. It counts as converged unless it reached `max_iter`.
     """
     rows = LazyRows.of(texts.tokens)
-    scaling = Scaling.standard(measured(rows, texts.typical))
+    scaling = Scaling.standard(rows, texts.typical)
     objective = _MultiMax(replace(texts, tokens=scaling.lazily(rows).whole()), codes, C)
     start, stopping = objective.start(seed), {"gtol": TOLERANCE, "ftol": KINKED_PROGRESS}
     result = base.minimum(objective, start, max_iter, "cpu", **stopping)

@@ -310,11 +310,16 @@ class LayeredProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # skl
         return apply_layers(self.layers_, rows)
 
 
+@dataclass(eq=False, repr=False)
 class TunedProbe(LayeredProbe):
     """Base class of kinds whose penalty is selected by grouped cross-validation.
 
     If several values are given, the one with the highest held-out accuracy is selected; ties go to
     the strongest regularisation.
+
+    Args:
+        folds: Number of cross-validation folds that select the penalty.
+        random_state: Random seed for the folds, and for initial weights.
 
     Attributes of subclasses:
         penalty: Name of the penalty; larger values of "alpha" regularise more, of "C" less.
@@ -323,8 +328,9 @@ class TunedProbe(LayeredProbe):
 
     penalty: ClassVar[str]
     counts: ClassVar[tuple[str, ...]] = ()
-    folds: int
-    random_state: int
+
+    folds: int = field(default=5, kw_only=True)
+    random_state: int = field(default=0, kw_only=True)
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows, and store the selected value of the penalty."""
@@ -335,7 +341,7 @@ class TunedProbe(LayeredProbe):
         def held_out(outside: Mask) -> list[Floats]:
             """Return the class scores of held-out rows at each penalty, fitted on other rows."""
             path = self.path(grid, data.take(~outside))
-            return [fit.class_scores(data.X[outside], int(data.codes.max()) + 1) for fit in path]
+            return [fit.outputs(data.X[outside], int(data.codes.max()) + 1) for fit in path]
 
         best = selected(self, len(grid), rate_scores, data.codes, data.groups, held_out)
         setattr(self, f"{self.penalty}_", float(grid[best]))

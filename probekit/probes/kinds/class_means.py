@@ -124,7 +124,7 @@ class LdaProbe(LayeredProbe):
                 f'shrinkage is {given!r}, but must be "auto" or a number from 0 to 1.'
             )
         shrinkage = None if given == "auto" else given
-        scaling = Scaling.standard(data.measured)
+        scaling = Scaling.standard(data.X, data.typical)
         rows = scaling.lazily(data.X)
         means = class_means(rows, data.codes)
         covariance = within_covariance(rows, means, data.codes, shrinkage)
@@ -159,7 +159,9 @@ class MassMeanProbe(LayeredProbe):
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
-        scaling = Scaling.standard(data.measured) if self.covariance else Scaling.centred(data.X)
+        scaling = (
+            Scaling.standard(data.X, data.typical) if self.covariance else Scaling.centred(data.X)
+        )
         rows = scaling.lazily(data.X)
         means = class_means(rows, data.codes)
         directions = means
@@ -184,6 +186,6 @@ class NearestMeanProbe(LayeredProbe):
 
     def solve(self, data: TrainingRows) -> FittedLayers:
         """Return the fit on the training rows."""
-        scaling = Scaling.standard(data.measured)
+        scaling = Scaling.standard(data.X, data.typical)
         means = class_means(scaling.lazily(data.X), data.codes)
         return FittedLayers(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))

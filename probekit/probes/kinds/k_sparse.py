@@ -53,9 +53,7 @@ class KSparseProbe(TunedProbe):
 
     k: int = 1
     C: float | Sequence[float] = C_GRID
-    folds: int = 5
     max_iter: int = 2000
-    random_state: int = 0
     balanced: bool = False
 
     def solve(self, data: TrainingRows) -> FittedLayers:

@@ -105,7 +105,7 @@ def _without_group(
     row in its scores. In coordinates in which the Hessian of all rows is the identity, the Hessian
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
     """
-    X, scaling = LazyRows.of(data.X), Scaling.standard(data.measured)
+    X, scaling = LazyRows.of(data.X), Scaling.standard(data.X, data.typical)
     if len(X) < X.shape[1]:
         # Coordinates within the span of the scaled rows have the same inner products.
         X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)

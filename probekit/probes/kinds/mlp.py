@@ -54,13 +54,11 @@ class MlpProbe(TunedProbe):
 
     hidden: int = 64
     alpha: float | Sequence[float] = MLP_ALPHAS
-    folds: int = 5
     max_iter: int = 1000
-    random_state: int = 0
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of alpha."""
-        scaling, solutions = Scaling.standard(data.measured), []
+        scaling, solutions = Scaling.standard(data.X, data.typical), []
         rows = scaling.lazily(data.X)
         classes, codes = np.unique(data.codes, return_inverse=True)
         for alpha in values:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from pkgutil import resolve_name
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
@@ -138,6 +138,8 @@ class ProbeKind:
         offers: What its predictions contain besides predicted labels; see `Metric.needs`. Class
             probabilities are the softmax of the scores.
         can_balance: Whether it can weight rows so that all classes have the same total weight.
+        scores_tokens: Whether it scores each token of a text, by blocks of rows, and combines the
+            scores by a rule that is selected with C.
     """
 
     name: str
@@ -149,6 +151,17 @@ class ProbeKind:
     reference: Literal["chance", "chain"] = "chance"
     offers: tuple[str, ...] = ("scores", "alarms")
     can_balance: bool = False
+    scores_tokens: bool = False
+
+    @property
+    def scores_texts(self) -> bool:
+        """Whether it predicts whole texts."""
+        return self.task == "text"
+
+    @property
+    def scores_rows(self) -> bool:
+        """Whether it predicts each row by itself."""
+        return self.task in ("classification", "regression")
 
     @property
     def estimator(self) -> type[BaseEstimator]:
@@ -164,41 +177,14 @@ class ProbeKind:
             **parameters: Parameters of any kinds, such as `random_state`; those that this kind
                 lacks are left out.
 
-        Raises:
-            UnknownNameError: An option does not exist.
-            ConfigError: An option is invalid.
-
         >>> KINDS["k_sparse"].build({"k": 16}, C=[0.1], hidden=3)
         KSparseProbe(C=[0.1], k=16)
         """
         accepted = self.estimator().get_params()
         shared = {name: value for name, value in parameters.items() if name in accepted}
-        return self.estimator(**shared, **self.complete(options))
+        return self.estimator(**shared, **{**self.options, **options})
 
-    def complete(self, options: Mapping[str, Option]) -> dict[str, Option]:
-        """Return the options, with the default values of those not given.
-
-        Raises:
-            UnknownNameError: An option does not exist.
-            ConfigError: A count is below 1 or not an integer, or a flag is not true or false.
-
-        >>> KINDS["mlp"].complete({})
-        {'hidden': 64}
-        """
-        for name in options:
-            if name not in self.options:
-                hint = nearest(name, self.options) if self.options else "It has no options."
-                raise UnknownNameError(f"{self.name} has no option {name!r}. {hint}")
-        lower_bounds = {}
-        for name, value in options.items():
-            if not isinstance(self.options[name], bool):
-                lower_bounds[name] = 1
-            elif not isinstance(value, bool):
-                raise ConfigError(f"{name} is {value!r}, but must be true or false.")
-        at_least(SimpleNamespace(**options), **lower_bounds)
-        return {**self.options, **options}
-
-    def text(self, options: Mapping[str, Option] | None = None) -> str:
+    def text(self, options: Mapping[str, Option]) -> str:
         """Return name and options as one word, for tables.
 
         Flags are named if they are set; of other options, only the values are given.
@@ -207,7 +193,7 @@ class ProbeKind:
         ('k_sparse:16', 'mass_mean:covariance')
         """
         parts = [self.name]
-        for name, value in self.complete(options or {}).items():
+        for name, value in {**self.options, **options}.items():
             if value is True:
                 parts.append(name)
             elif value is not False:
@@ -313,6 +299,7 @@ _ROWS = (
         task="text",
         grid=("C", C_GRID),
         offers=("scores", "probabilities", "alarms"),
+        scores_tokens=True,
     ),
 )
 KINDS: Mapping[str, ProbeKind] = MappingProxyType({kind.name: kind for kind in _ROWS})

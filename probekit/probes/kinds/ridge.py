@@ -18,7 +18,7 @@ from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
 from probekit.probes.solve.fits import rate_numbers, search
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, apply_layers
-from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights, measured
+from probekit.probes.training_rows import Scaling, TrainingRows, balanced_weights
 from probekit.products import without_tf32
 
 
@@ -42,8 +42,6 @@ class RidgeProbe(base.TunedProbe):
     penalty = "alpha"
 
     alpha: float | Sequence[float] = ALPHAS
-    folds: int = 5
-    random_state: int = 0
     balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
@@ -158,7 +156,7 @@ def ridge_path(
     Source: Hastie, Tibshirani and Friedman (2009), The Elements of Statistical Learning, section
     3.4.1; with fewer rows than features, computed from the eigenvectors of X X^T, section 18.3.5.
     """
-    scaling = Scaling.standard(measured(X, typical))
+    scaling = Scaling.standard(X, typical)
     rows, counts = scaling.lazily(X), np.ones(len(X)) if weights is None else weights
     # Rows scaled by a subset are not centred; the unpenalised bias absorbs their mean.
     mean, sums = counts @ targets / counts.sum(), Sum(rows.device)

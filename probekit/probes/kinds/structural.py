@@ -21,7 +21,7 @@ from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.training_rows import Scaling, measured
+from probekit.probes.training_rows import Scaling
 from probekit.products import without_tf32
 
 Reals = NDArray[np.floating]
@@ -282,7 +282,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         at_least(self, rank=1, max_iter=1, random_state=0)
         rows, heads = validate_data(self, X, y, dtype=[np.float64, np.float32])
         trees = dependency.read_trees(heads, _sentences(rows, groups))
-        scaling = Scaling.standard(measured(rows, typical))
+        scaling = Scaling.standard(rows, typical)
         # A column of ones gives the projection a bias.
         inputs = np.column_stack([scaling.apply(rows), np.ones(len(rows))]).astype(np.float32)
         gold = self._geometry.gold

@@ -47,14 +47,12 @@ class SvmProbe(TunedProbe):
     counts = ("max_iter",)
 
     C: float | Sequence[float] = C_GRID
-    folds: int = 5
     max_iter: int = 2000
-    random_state: int = 0
     balanced: bool = False
 
     def path(self, values: Floats, data: TrainingRows) -> list[FittedLayers]:
         """Return the fit at each value of C."""
-        scaling, classes = Scaling.standard(data.measured), np.unique(data.codes)
+        scaling, classes = Scaling.standard(data.X, data.typical), np.unique(data.codes)
         lazily = scaling.lazily(data.X)
         rows = lazily.whole()
         _, axes = np.linalg.eigh(fetched(rows.T @ rows))

@@ -43,9 +43,13 @@ class FittedLayers:
         """Return the scores (n_samples, n_out) of raw rows (n_samples, n_features)."""
         return apply_layers(self.layers, X)
 
-    def class_scores(self, X: Features | LazyRows, n_classes: int) -> Floats:
-        """Return the scores (n_samples, n_classes); -inf for a class that was not fitted."""
-        return self.by_class(self.scores(X), n_classes)
+    def outputs(self, X: Features | LazyRows, n_classes: int | None) -> Floats:
+        """Return the scores (n_samples, n_classes) of rows; -inf for a class that was not fitted.
+
+        Without classes these are the predicted numbers (n_samples,).
+        """
+        scores = self.scores(X)
+        return scores[:, 0] if n_classes is None else self.by_class(scores, n_classes)
 
     def by_class(self, scores: Floats, n_classes: int) -> Floats:
         """Return scores (n_samples, n_out) of this fit by class (n_samples, n_classes).

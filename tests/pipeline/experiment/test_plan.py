@@ -122,7 +122,7 @@ def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "attention_pooled"])
 def test_every_kind_is_measured(kind):
-    prober = prober_of(kinds=(ProbeSpec(kind),), C=(1.0,), max_iter=5)
+    prober = prober_of(kinds=(ProbeSpec(kind=kind),), C=(1.0,), max_iter=5)
     assert min(task_seconds([prober], [4, 8], 2, limit=1.0)[1:]) > 0
 
 

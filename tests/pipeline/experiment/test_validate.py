@@ -60,7 +60,7 @@ SPLITS = (Split(np.arange(30), np.arange(30, 40)),)
 
 
 def prober(kind):
-    return SimpleNamespace(settings=ProbeSettings(kinds=(ProbeSpec(kind),)))
+    return SimpleNamespace(settings=ProbeSettings(kinds=(ProbeSpec(kind=kind),)))
 
 
 def counts(labels, kind):

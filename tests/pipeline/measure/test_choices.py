@@ -38,7 +38,7 @@ def make_prober(seed, kind="ridge", **settings):
         for n in range(N_FOLDS)
     ]
     common = {"folds": 3, "control_draws": 0, "baselines": (), "description": False}
-    kinds = (ProbeSpec(kind),)
+    kinds = (ProbeSpec(kind=kind),)
     plain = ProbeSettings(kinds=kinds, C=(0.01, 1.0), **(common | settings))
     return AccuracyProber(splits, plain)
 

@@ -15,13 +15,13 @@ from probekit.probes.settings import ProbeSettings, ProbeSpec
 def prober_of(kind="logistic", n=60):
     y, groups = np.array(["a", "b"] * (n // 2)), np.repeat(["large", "x", "y", "z"], n // 4)
     data = ProbeData(y, groups, groups, train=np.arange(n // 2), test=np.arange(n // 2, n))
-    return Prober(data, ProbeSettings(folds=2, control_draws=0, kinds=(ProbeSpec(kind),)))
+    return Prober(data, ProbeSettings(folds=2, control_draws=0, kinds=(ProbeSpec(kind=kind),)))
 
 
 def test_folds_and_labels_that_are_numbers_need_memory_for_each_row():
     one = prober_of(n=20_000)
     swapped = replace(one.data, train=one.data.test, test=one.data.train)
-    ridge = ProbeSettings(control_draws=0, folds=2, kinds=(ProbeSpec("ridge_regression"),))
+    ridge = ProbeSettings(control_draws=0, folds=2, kinds=(ProbeSpec(kind="ridge_regression"),))
     numbers = Prober(replace(one.data, y=np.arange(20_000).astype(str)), ridge)
     plain = probing_bytes([one], [64])
     assert probing_bytes([Prober([one.data, swapped], one.settings)], [64]) - plain > 5e6

@@ -120,8 +120,8 @@ def test_numbers_with_heavy_tails_have_no_interval_of_r2(power):
     guess = truth + np.random.default_rng(1).normal(size=60)
     data = ProbeData(np.char.mod("%.6f", np.tile(truth, 2)), *[np.arange(120).astype(str)] * 2,
                      train=np.arange(60, 120), test=groups)  # fmt: skip
-    settings = ProbeSettings((ProbeSpec("ridge_regression"),), folds=2, control_draws=0)
-    prober = Prober(data, replace(settings, baselines=()))
+    settings = ProbeSettings(kinds=(ProbeSpec(kind="ridge_regression"),), folds=2, control_draws=0)
+    prober = Prober(data, settings.changed(baselines=()))
     assert [one.code for one in _imprecise(prober)] == ["heavy-tails"] * (power > 1)
     predictions = NumberPredictions(truth, guess)
     facts = FitFacts(probe="ridge_regression", target="task", n_train=60, seed=0)

@@ -25,14 +25,14 @@ def test_scores_of_training_rows_are_held_out():
     data = ProbeData(y, row, row, train=np.arange(80), test=np.arange(80, 120))
     prober = Prober(data, ProbeSettings(control_draws=0, baselines=()))
     noise = generator.normal(size=(120, 100))
-    scores = site_scores(prober, ProbeSpec(), noise, 1.0)[:, 0]
+    scores = site_scores(prober, ProbeSpec(kind="logistic"), noise, 1.0)[:, 0]
     assert roc_auc_score(y[:80] == "yes", scores[:80]) < 0.75  # fitted rows would be separated
     fitted = prober.saved_rows
     assert roc_auc_score(y[:80] == "yes", noise[:80] @ _direction(fitted, noise)) == 1
 
 
 def _direction(fitted, X):
-    (fit,) = fitted.fitter(ProbeSettings().kinds[0]).refit(
+    (fit,) = fitted.fitter(ProbeSettings().specs[0]).refit(
         X[fitted.rows], [(fitted.column, 1.0)], [np.ones(len(fitted.rows), dtype=bool)]
     )
     return fit[0].layers[0].weight[0]
@@ -47,7 +47,7 @@ def test_stack_of_numbers_of_kinds_without_penalty_and_with_a_rare_label(kind):
         y[[0, 1]] = "rare"  # in one training group, so that a fold has not learnt it
     groups = (np.arange(120) // 2).astype(str)
     data = ProbeData(y, groups, groups, train=np.arange(80), test=np.arange(80, 120))
-    settings = ProbeSettings(kinds=(ProbeSpec(kind),), control_draws=0, baselines=())
+    settings = ProbeSettings(kinds=(ProbeSpec(kind=kind),), control_draws=0, baselines=())
     prober, site = Prober(data, settings), SimpleNamespace(text="blocks.0.hook_resid_post")
     result = prober.site(X)
     metric = prober.main_metric

@@ -108,7 +108,7 @@ DATA = make_data()
 
 @each_row("data, settings")
 def test_pitfall_44_without_a_control_the_reason_is_given(data, settings, snapshot):
-    prober = Prober(data, replace(SETTINGS, **settings))
+    prober = Prober(data, SETTINGS.changed(**settings))
     assert prober.why_no_control == snapshot
     targets = {one.target for one in prober.site(one_hot(DATA.types)).measurements}
     assert targets == ({"task", "control"} if prober.has_control else {"task"})
@@ -119,7 +119,8 @@ def test_pitfall_44_without_a_control_the_reason_is_given(data, settings, snapsh
 def test_a_draw_may_lack_the_positive_label(kind):
     y = DATA.y.astype("<U5")
     y[np.r_[:6, 300:310]] = "zebra"
-    settings = replace(SETTINGS, kinds=(ProbeSpec(kind),), C=(0.1, 1.0), metric="macro_f1")
+    kinds = (ProbeSpec(kind=kind),)
+    settings = SETTINGS.changed(kinds=kinds, C=(0.1, 1.0), metric="macro_f1")
     prober = Prober(replace(DATA, y=y, positive="zebra"), settings)
     targets = {one.target for one in prober.site(one_hot(DATA.types)).measurements}
     assert "control" in targets
@@ -128,4 +129,4 @@ def test_a_draw_may_lack_the_positive_label(kind):
 def test_a_control_whose_labels_hardly_ever_differ_is_refused(refused):
     y = np.where(np.isin(np.arange(N_ROWS), [7, 400]), "yes", "no")
     data = replace(DATA, y=y, types=(np.arange(N_ROWS) % 11).astype(str))
-    refused(Prober, data, replace(SETTINGS, control_draws=90))
+    refused(Prober, data, SETTINGS.changed(control_draws=90))

@@ -21,7 +21,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import probekit
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.probe import KindSection
 from probekit.probes.kinds import base, registry
 from probekit.probes.kinds.aggregated import AggregatedProbe
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
@@ -364,27 +363,27 @@ def test_defaults_are_those_of_the_estimators_and_what_is_chosen_reaches_them(ki
 
 def test_the_penalties_are_those_of_the_settings_or_of_the_grid():
     settings = ProbeSettings(C=(0.5,))
-    assert ProbeSpec("svm").build(settings).C == (0.5,)
-    assert ProbeSpec("ridge").build(settings).alpha == KINDS["ridge"].grid[1]
+    assert ProbeSpec(kind="svm").build(settings).C == (0.5,)
+    assert ProbeSpec(kind="ridge").build(settings).alpha == KINDS["ridge"].grid[1]
 
 
 def test_options_are_part_of_the_text_and_keys_of_the_experiment_file():
     assert [KINDS[name].text({}) for name in ("logistic", "mass_mean")] == ["logistic", "mass_mean"]
     assert KINDS["mass_mean"].text({"covariance": True}) == "mass_mean:covariance"
     assert KINDS["k_sparse"].text({"k": 4}) == "k_sparse:4"
-    assert KINDS["k_sparse"].text(None) == "k_sparse:16"
+    assert KINDS["k_sparse"].text({}) == "k_sparse:16"
     assert KINDS["structural_depth"].text({"rank": 8}) == "structural_depth:8"
-    keys = set(KindSection.model_fields) - {"kind"}
+    keys = set(ProbeSpec.model_fields) - {"kind"}
     assert {option for kind in KINDS.values() for option in kind.options} == keys
 
 
 ROW = """
     ProbeKind("guess", "A guess.", "probekit.probes.kinds.guess:Guess"),"""
 CODE = """
-from probekit.experiment.probe import KindSection, ProbeSection
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.kinds.registry import KINDS
-print(KindSection(kind="guess").specs[0].text, KINDS["guess"].estimator.__name__)
-assert "guess" in str(ProbeSection.model_json_schema())
+print(ProbeSpec(kind="guess").text, KINDS["guess"].estimator.__name__)
+assert "guess" in str(ProbeSettings.model_json_schema())
 """
 
 

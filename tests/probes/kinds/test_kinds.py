@@ -223,7 +223,7 @@ def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
         def path(self, values, data):
             fits = super().path(values, data)
             held = ~np.isin(X[:, 0], data.X[:][:, 0])
-            guesses = [fit.class_scores(X[held], 2).argmax(axis=1) for fit in fits if held.any()]
+            guesses = [fit.outputs(X[held], 2).argmax(axis=1) for fit in fits if held.any()]
             wrong.extend(np.mean(guess != y[held]) for guess in guesses)
             return fits
 

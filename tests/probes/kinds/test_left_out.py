@@ -138,8 +138,8 @@ def monitor(kind="logistic", seed=0, **settings):
     rows, names = np.arange(len(y)), groups.astype(str)
     data = ProbeData(y, names, names, rows[:600], rows[600:], positive="event")
     probing = {"C": (1.0,), "folds": 2, "control_draws": 0, "description": False}
-    prober = SplitProber(data, ProbeSettings((ProbeSpec(kind),), **(probing | settings)))
-    test, validation, *_ = prober.read(ProbeSpec(kind), X, False, lambda *_: None)
+    prober = SplitProber(data, ProbeSettings(kinds=(ProbeSpec(kind=kind),), **(probing | settings)))
+    test, validation, *_ = prober.read(ProbeSpec(kind=kind), X, False, lambda *_: None)
     return test, validation, X[:600], y[:600], groups[:600]
 
 

@@ -13,7 +13,7 @@ from probekit.probes.split import SplitProber
 def test_a_guess_is_a_code_that_was_fitted():
     layer = AffineLayer(np.array([[1.0]]), np.array([0.0]))
     solution = layers.FittedLayers(np.array([3, 5]), (layer,))
-    assert solution.class_scores(np.array([[-1.0], [1.0]]), 7).argmax(axis=1).tolist() == [3, 5]
+    assert solution.outputs(np.array([[-1.0], [1.0]]), 7).argmax(axis=1).tolist() == [3, 5]
 
 
 N_ROWS, WIDTH, DRAWS, C = 240, 16, 50, 0.01
@@ -28,7 +28,7 @@ def split_of(y, groups, seed):
 
 
 def permuted(X, y, groups, seed):
-    fits = split_of(y, groups, seed).fitted.permuted_fits(ProbeSpec(), X, C, DRAWS)
+    fits = split_of(y, groups, seed).fitted.permuted_fits(ProbeSpec(kind="logistic"), X, C, DRAWS)
     return np.stack([unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits])
 
 

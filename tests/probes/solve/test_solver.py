@@ -340,7 +340,7 @@ def test_a_class_that_is_missing_in_a_share_has_no_probability(n_features):
     assert part.classes.tolist() == [0, 2, 3]
     assert abs(excess(part, X, codes, shares[0])) < 1e-6
     assert abs(excess(whole, X, codes)) < 1e-6
-    logs = log_softmax(part.class_scores(X, 4), axis=1)
+    logs = log_softmax(part.outputs(X, 4), axis=1)
     assert np.all(np.isneginf(logs[:, 1]))
     np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1)
     assert np.array_equal(logs.argmax(axis=1), part.predict(X))
@@ -352,7 +352,7 @@ def test_one_class_alone_is_always_guessed():
     certain, usual = Solver(X, [np.ones(len(X))]).solve([Problem(three, 0.1), Problem(codes, 0.1)])
     assert (certain.converged, certain.n_iter, certain.objective) == (True, 0, 0.0)
     assert set(certain.predict(X)) == {3}
-    assert log_softmax(certain.class_scores(X, 4), axis=1)[:, 3].tolist() == [0.0] * len(X)
+    assert log_softmax(certain.outputs(X, 4), axis=1)[:, 3].tolist() == [0.0] * len(X)
     assert abs(excess(usual, X, codes)) < 1e-6
 
 
@@ -362,7 +362,7 @@ def test_equal_rows_of_contradicting_labels_get_the_share_of_each(n_features):
     rows, codes = np.repeat(X, 4, axis=0), np.tile([0, 0, 0, 1], len(X))
     fit = alone(rows, codes, C=1e6)
     assert fit.converged
-    odds = np.diff(fit.class_scores(rows, 2))
+    odds = np.diff(fit.outputs(rows, 2))
     np.testing.assert_allclose(expit(odds), 0.25, atol=1e-3)
 
 
