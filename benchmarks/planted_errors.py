@@ -50,8 +50,7 @@ ERRORS = (
         "interventions/verdicts.py",
         "resamples = resamples_of(groups, widening)",
         "resamples = resamples_of(groups)",
-        "tests/interventions/test_verdicts.py::"
-        "test_over_folds_the_interval_of_detection_is_wider_by_the_factor",
+        "tests/interventions/test_causes.py::test_over_folds_intervals_are_wider_by_the_factor",
     ),
     PlantedError(
         "the interval of a difference is narrower than its test",

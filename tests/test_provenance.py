@@ -75,7 +75,7 @@ def test_the_digest_of_sources_covers_every_source_file_and_no_place(tmp_path):
     for change in ("", "# A comment.\n"):
         package = tmp_path / str(len(change)) / "probekit"
         shutil.copytree(provenance.PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        with (package / "report" / "figures" / "style.py").open("a") as file:
+        with (package / "report" / "elements" / "style.py").open("a") as file:
             file.write(change)
         digests.add(provenance.digest_sources(package))
     (package / "new.py").touch()
