@@ -109,7 +109,7 @@ COMMANDS = {
     "causes": [
         "transfer ../../inputs/quickstart.yaml ../../inputs/causes.yaml --kind logistic "
         "--site blocks.5.hook_resid_post --null-draws 3 --set split.folds=null "
-        "--set probe.C=[0.01] --set probe.folds=3 --set model.random_weights=0 --out transfer",
+        "--set probe.C=[0.01] --set probe.folds=3 --set model.random_weights=0 --out transfer"
     ],
 }
 COMMANDS_OF_WORDS = {

@@ -19,11 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from probekit.chosen.aggregation.measure import (
-    equal_lengths,
-    length_correlation,
-    over_groups,
-)
+from probekit.chosen.aggregation.measure import equal_lengths, length_correlation, over_groups
 from probekit.probes.kinds.aggregated import AggregatedProbe
 from probekit.probes.score.metrics import ClassPredictions
 

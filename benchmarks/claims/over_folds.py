@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import Interval, jackknife_interval
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    ClassPredictions,
-    Resamples,
-    accuracy,
-)
+from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, accuracy
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]

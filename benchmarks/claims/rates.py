@@ -51,9 +51,7 @@ def size_of(rate: Callable[[int], Rate], draws: int) -> Rate:
 
 
 def simulate(
-    path: Path,
-    cases: Iterable[Any],
-    simulated: Callable[[Any], Iterable[dict[str, Any]]],
+    path: Path, cases: Iterable[Any], simulated: Callable[[Any], Iterable[dict[str, Any]]]
 ) -> pd.DataFrame:
     """Return the rows of all cases; those that the file already has are not simulated again.
 

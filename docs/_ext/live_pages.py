@@ -79,11 +79,7 @@ PAGES = {
         "attention --scores --model mini --random-repeats 10 --out {out}",
         "",
     ),
-    "lens": (
-        "Predictions of every layer",
-        f'lens --model mini --text "{TEXT}" --out {{out}}',
-        "",
-    ),
+    "lens": ("Predictions of every layer", f'lens --model mini --text "{TEXT}" --out {{out}}', ""),
     "attribution": (
         "Contributions of heads and MLPs to a logit difference",
         'attribution --model mini --text "The keys to the" --token " old" --minus " new" '

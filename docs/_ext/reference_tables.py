@@ -38,11 +38,7 @@ Json = dict[str, Any]
 
 INHERITED = ("get_metadata_routing", "model_config", "model_post_init")
 
-REFERENCES = {
-    "chance": "chance level",
-    "chain": "linear chain",
-    "label_counts": "label counts, 1",
-}
+REFERENCES = {"chance": "chance level", "chain": "linear chain", "label_counts": "label counts, 1"}
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -378,10 +378,7 @@ def tokens_together(config: ModelConfig, dtype: torch.dtype, device: str) -> flo
 
 
 def described_reading(
-    config: ModelConfig,
-    dtype: torch.dtype,
-    device: str,
-    shards: Iterable[Sequence[forward.Batch]],
+    config: ModelConfig, dtype: torch.dtype, device: str, shards: Iterable[Sequence[forward.Batch]]
 ) -> str:
     """Return sentences on a capture whose weights are not in memory, and on what that costs."""
     n_bytes = count_parameters(config) * dtype.itemsize

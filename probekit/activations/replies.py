@@ -243,9 +243,7 @@ def _generate(
     # One more step, and the end of a row one step after its stop string: so the last token of
     # each reply is read, too.
     longer = replace(
-        decoding,
-        max_new_tokens=decoding.max_new_tokens + 1,
-        stop=lambda new: stopping(new[:-1]),
+        decoding, max_new_tokens=decoding.max_new_tokens + 1, stop=lambda new: stopping(new[:-1])
     )
     tap = keep if sites else None
     with torch.inference_mode(), torch.autocast(model.device.type, enabled=False):

@@ -285,10 +285,7 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
 
 
 def _readings(
-    rows: Sequence[Any],
-    at: Sequence[int],
-    model: Network | str | Path,
-    numbers: Sequence[int],
+    rows: Sequence[Any], at: Sequence[int], model: Network | str | Path, numbers: Sequence[int]
 ) -> Iterator[_Reading]:
     """Yield the token ids and positions of rows; those of texts without BOS, then with it.
 

@@ -145,11 +145,7 @@ ANALYSES = (
                 "number": "C value n_equal auroc auroc_low auroc_high equal equal_low equal_high "
                 "rho rho_low rho_high",
             },
-            "flagged.csv": {
-                "text": "label",
-                "count": "tokens n_texts",
-                "finite": "score share",
-            },
+            "flagged.csv": {"text": "label", "count": "tokens n_texts", "finite": "score share"},
         },
     ),
 )

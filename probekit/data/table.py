@@ -149,11 +149,7 @@ class Table:
 
 
 def examples_of(
-    table: Table,
-    columns: Columns,
-    name: str,
-    values: Sequence[str] = (),
-    pairs: str | None = None,
+    table: Table, columns: Columns, name: str, values: Sequence[str] = (), pairs: str | None = None
 ) -> Dataset:
     """Return the examples in the rows of a table, in their order.
 
@@ -300,12 +296,7 @@ def _filled(row: TableRow, column: str, cell: str) -> str:
 
 
 def _example(
-    table: Table,
-    row: TableRow,
-    columns: Columns,
-    id: str,
-    values: Sequence[str],
-    pairs: str | None,
+    table: Table, row: TableRow, columns: Columns, id: str, values: Sequence[str], pairs: str | None
 ) -> Example:
     """Return the example in a row; `id` is its id if there is no column of ids.
 

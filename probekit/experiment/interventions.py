@@ -223,8 +223,7 @@ def check_interventions(
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     if n_positions > 1:
         raise rule_error(
-            "`interventions` edit a single position: remove `sweep`, and give one `share`",
-            "tokens",
+            "`interventions` edit a single position: remove `sweep`, and give one `share`", "tokens"
         )
     if pairs is None and any(one.do in ("patch", "swap") for one in interventions):
         raise rule_error(

@@ -30,11 +30,7 @@ from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.contributions import of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    Resamples,
-    mean_of_rows,
-)
+from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows
 from probekit.probes.score.scored import with_interval
 
 Answer = Literal["yes", "no", "undecided"]

@@ -10,13 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError, nearest
@@ -189,10 +183,7 @@ def _rule(given: Any) -> Any:
         raise rule_error(str(error).removesuffix(".")) from error
 
 
-Rule = Annotated[
-    str,
-    BeforeValidator(_rule, json_schema_input_type=str | dict[str, float]),
-]
+Rule = Annotated[str, BeforeValidator(_rule, json_schema_input_type=str | dict[str, float])]
 
 
 class ProbeSettings(Section):

@@ -16,13 +16,7 @@ from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
-from probekit.results.scores import (
-    Scores,
-    answers_name,
-    best_first,
-    named_rivals,
-    site_with_head,
-)
+from probekit.results.scores import Scores, answers_name, best_first, named_rivals, site_with_head
 from probekit.results.table import (
     EMBED_DEPTH,
     OF_RULES,

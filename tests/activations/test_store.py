@@ -11,11 +11,7 @@ from safetensors.torch import load_file
 from probekit.activations.local import LocalFiles
 from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import collect_garbage
-from probekit.errors import (
-    ConfigError,
-    StoreError,
-    UnknownNameError,
-)
+from probekit.errors import ConfigError, StoreError, UnknownNameError
 from probekit.model.families.gpt2 import GPT2
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files, flip_last_bit, record_file, run, shard_file

@@ -129,12 +129,7 @@ def test_a_mistake_is_reported_with_its_line(study, refused, mistake):
 
 
 @pytest.mark.parametrize(
-    "overrides",
-    [
-        ["probe.C=[3]"],
-        ["probe={C: [3], folds: 3}"],
-        ["data.file=rows.csv"],
-    ],
+    "overrides", [["probe.C=[3]"], ["probe={C: [3], folds: 3}"], ["data.file=rows.csv"]]
 )
 def test_an_override_that_another_value_replaces_is_refused(study, refused, overrides):
     refused(load_any, study(), overrides)

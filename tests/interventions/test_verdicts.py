@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import (
-    holds_zero,
-    ratio_of_sums,
-    resamples_of,
-    skewed_interval,
-)
+from probekit.interventions.effects import holds_zero, ratio_of_sums, resamples_of, skewed_interval
 from probekit.interventions.verdicts import (
     CausalVerdict,
     detection,

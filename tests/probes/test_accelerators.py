@@ -19,12 +19,7 @@ from probekit.probes.kinds import attention_pooled, structural, svm
 from probekit.probes.kinds.attention_pooled import AttentionPooledProbe
 from probekit.probes.kinds.mlp import MlpProbe
 from probekit.probes.kinds.ridge import RidgeProbe, RidgeRegressionProbe
-from probekit.probes.kinds.structural import (
-    DepthProbe,
-    DistanceProbe,
-    depth_loss,
-    distance_loss,
-)
+from probekit.probes.kinds.structural import DepthProbe, DistanceProbe, depth_loss, distance_loss
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec

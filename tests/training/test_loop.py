@@ -293,8 +293,7 @@ def test_the_held_out_loss_is_the_mean_over_whole_windows(model):
 
 
 @pytest.mark.parametrize(
-    "call",
-    ["batches(2 * N_CTX - 1)", "held_out_loss(GPT2(CONFIG), np.zeros(15, dtype=np.uint16))"],
+    "call", ["batches(2 * N_CTX - 1)", "held_out_loss(GPT2(CONFIG), np.zeros(15, dtype=np.uint16))"]
 )
 def test_too_few_tokens_are_refused(call, refused):
     refused(eval, call, globals())

@@ -46,9 +46,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, Any]:
     return {"confusion.csv": confusion, "wrong.json": errors if examples or rows else {}}
 
 
-def wrong_of_probes(
-    chosen: SelectedProbe,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def wrong_of_probes(chosen: SelectedProbe) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the worst errors of the probes at single sites, and the rows that they refer to.
 
     Of more than `MOST_PROBES` probes, those of the selected kind and position come first. Probes

@@ -49,11 +49,7 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
     ]
     second = ProbeSpec(kind="ridge_regression" if prober.settings.reads_numbers else "logistic")
     settings = prober.settings.changed(
-        kinds=(second,),
-        control_draws=0,
-        baselines=(),
-        description=False,
-        learning_steps=0,
+        kinds=(second,), control_draws=0, baselines=(), description=False, learning_steps=0
     )
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
     of_stack = stack.site(stacked)

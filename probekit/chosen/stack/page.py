@@ -9,13 +9,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number
 from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
-from probekit.report.elements.style import (
-    GREY,
-    TEMPLATE,
-    error_bars,
-    plotly_text,
-    series_marker,
-)
+from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.pages.parts import Shown

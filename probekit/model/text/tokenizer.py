@@ -322,12 +322,7 @@ class Tokenizer(ABC):
         return self.strings(self.encode(text, bos=bos).ids)
 
     def position_of(
-        self,
-        text: str,
-        part: str,
-        *,
-        bos: Bos = "auto",
-        piece: Literal["first", "last"] = "last",
+        self, text: str, part: str, *, bos: Bos = "auto", piece: Literal["first", "last"] = "last"
     ) -> int:
         """Return the position in a text of a token, or of one token of a longer part.
 

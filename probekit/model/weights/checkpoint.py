@@ -42,12 +42,7 @@ from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_fil
 from probekit.provenance import digest, install_command
 
 # Supported dtypes by their names in the header of a safetensors file.
-CODES = {
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F64": torch.float64,
-}
+CODES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS, "ckpt.pt")
 _PYTORCH = (".bin", ".pt", ".pth", ".ckpt")

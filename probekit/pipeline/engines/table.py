@@ -63,9 +63,7 @@ ENGINES = (
         "given", lambda one: isinstance(one, ActivationExperiment), ("activations", "folder")
     ),
     EngineRow(
-        "requests",
-        lambda one: one.capture.requests is not None,
-        ("capture", "requests", "folder"),
+        "requests", lambda one: one.capture.requests is not None, ("capture", "requests", "folder")
     ),
     EngineRow("replies", lambda one: one.capture.generate is not None),
     EngineRow("network", lambda _: True),

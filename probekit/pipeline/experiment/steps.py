@@ -57,14 +57,7 @@ from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
 from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import (
-    DIFFERENCES,
-    RESULTS,
-    make_table,
-    only,
-    page_table,
-    read_columns,
-)
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, page_table, read_columns
 from probekit.terminal import Watcher
 from probekit.training.run_files import find_checkpoints
 

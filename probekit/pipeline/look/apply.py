@@ -262,11 +262,7 @@ def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> lis
 
 
 def load_network(
-    probe: SavedProbe,
-    given: str | Network | None,
-    device: str,
-    allow_other: bool,
-    watcher: Watcher,
+    probe: SavedProbe, given: str | Network | None, device: str, allow_other: bool, watcher: Watcher
 ) -> ProbedModel:
     """Return the model of a probe: `given`, or loaded from that source; None for the probe's own.
 

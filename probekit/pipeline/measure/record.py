@@ -27,13 +27,7 @@ from probekit.probes.training_rows import Scaling
 from probekit.products import library
 from probekit.provenance import PART_VERSIONS, digest_json, digest_sources, versions
 from probekit.results.network import AttentionPrompt
-from probekit.results.record import (
-    ALL_FOLDS,
-    NO_CONTROL,
-    AttentionText,
-    DataFacts,
-    ExampleRecord,
-)
+from probekit.results.record import ALL_FOLDS, NO_CONTROL, AttentionText, DataFacts, ExampleRecord
 
 SHOWN_PER_LABEL = 2  # examples of each label on the page
 MOST_LABELS = 20  # with more distinct numbers, rows are counted by range

@@ -23,10 +23,7 @@ from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
-from probekit.probes.score.metrics import (
-    ClassPredictions,
-    NumberPredictions,
-)
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import (
     Predictions,
     Predictor,
@@ -36,11 +33,7 @@ from probekit.probes.score.scored import (
     with_interval,
 )
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
-from probekit.results.scores import (
-    Scores,
-    answers_name,
-    named_rivals,
-)
+from probekit.results.scores import Scores, answers_name, named_rivals
 from probekit.results.table import P_VALUES, only
 
 # Draws per site that make the smallest possible p-value significant after Holm's adjustment.

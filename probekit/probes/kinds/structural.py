@@ -288,12 +288,7 @@ class StructuralProbe(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         gold = self._geometry.gold
         sentences = [(inputs[tree.rows], getattr(tree, gold).astype(np.float32)) for tree in trees]
         weight, self.n_iter_, self.converged_ = fit_projection(
-            sentences,
-            self._geometry.loss,
-            self.rank,
-            self.max_iter,
-            self.random_state,
-            self.device,
+            sentences, self._geometry.loss, self.rank, self.max_iter, self.random_state, self.device
         )
         weight = weight.astype(np.float64).T
         self.coef_, self.intercept_ = scaling.fold(weight[:, :-1], weight[:, -1])

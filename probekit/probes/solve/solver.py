@@ -123,11 +123,7 @@ class Solver:
     """
 
     def __init__(
-        self,
-        X: Rows,
-        shares: Sequence[Features | Mask],
-        *,
-        typical: Mask | None = None,
+        self, X: Rows, shares: Sequence[Features | Mask], *, typical: Mask | None = None
     ) -> None:
         self.X = X
         self.shares = shares

@@ -277,10 +277,7 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
     if row["by"] == 0:
         return "<b>no edit</b>"
     effect = cause_words.interval_in_words(row["effect"], row["low"], row["high"])
-    lines = [
-        f"<b>{row['by']:+g} standard deviations</b>",
-        f"change: {effect} {plotly_text(unit)}",
-    ]
+    lines = [f"<b>{row['by']:+g} standard deviations</b>", f"change: {effect} {plotly_text(unit)}"]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):

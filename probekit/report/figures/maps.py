@@ -18,14 +18,7 @@ from probekit.probes.targets import TARGETS
 from probekit.report.elements import style
 from probekit.report.figures.views import position_offset
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import (
-    SAME_FEATURES,
-    differs,
-    metric_name,
-    n_blocks,
-    only,
-    tick,
-)
+from probekit.results.table import SAME_FEATURES, differs, metric_name, n_blocks, only, tick
 
 Axis = tuple[str, Mapping[Any, str]]  # a column, and the label of each of its values, in order
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect

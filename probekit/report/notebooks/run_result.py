@@ -28,14 +28,7 @@ from probekit.results.finished_run import load_config
 from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
-from probekit.results.table import (
-    SERIES,
-    load_table,
-    metric_name,
-    only,
-    page_table,
-    row_tick,
-)
+from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick
 from probekit.results.verdict import HeadlineScore, Verdict
 
 PLOTLY_TYPE = "application/vnd.plotly.v1+json"

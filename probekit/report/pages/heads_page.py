@@ -105,10 +105,7 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
     rows = []
     for score, known in scored.known.items():
-        name, ranked = (
-            HEAD_TEXTS[score].title.lower(),
-            scored.strongest(score, len(scored.rows)),
-        )
+        name, ranked = (HEAD_TEXTS[score].title.lower(), scored.strongest(score, len(scored.rows)))
         heads = list(zip(ranked["layer"], ranked["head"], strict=True))
         for layer, head in known:
             value, place = "–", "undefined for all tokens"

@@ -23,11 +23,7 @@ from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import (
-    SAME_FEATURES,
-    metric_name,
-    row_tick,
-)
+from probekit.results.table import SAME_FEATURES, metric_name, row_tick
 from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
 
 NONE = "–"

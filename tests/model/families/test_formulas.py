@@ -11,11 +11,7 @@ from probekit.model.families.table import from_transformers
 from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89]])
-GATES = {
-    "llama": F.silu,
-    "olmo2": F.silu,
-    "gemma": lambda x: F.gelu(x, approximate="tanh"),
-}
+GATES = {"llama": F.silu, "olmo2": F.silu, "gemma": lambda x: F.gelu(x, approximate="tanh")}
 # The module of each norm in a block.
 BEFORE = {"ln1": "input_layernorm", "ln2": "post_attention_layernorm"}
 NORMS = {

@@ -180,9 +180,7 @@ def test_the_covariance_is_that_of_residuals_not_of_labels():
 
 
 @pytest.mark.parametrize("is_balanced", [False, True])
-def test_the_planted_features_are_found_best_first_and_the_rest_is_left_out(
-    is_balanced,
-):
+def test_the_planted_features_are_found_best_first_and_the_rest_is_left_out(is_balanced):
     generator = np.random.default_rng(0)
     y, X = (generator.random(600) < 0.3).astype(int), generator.normal(size=(600, 50))
     X[:, [31, 7, 20]] += np.outer(y, [3.0, 1.5, 0.8])

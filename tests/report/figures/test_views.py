@@ -26,8 +26,7 @@ RUNS = {
     "heads of one part": HEADS,
     "a single head": HEADS[HEADS["head"].isna() | HEADS["head"].eq(2)],
     "heads of two parts": pd.concat(
-        [HEADS, HEADS.assign(site=HEADS["site"].str.replace("hook_z", "hook_q"))],
-        ignore_index=True,
+        [HEADS, HEADS.assign(site=HEADS["site"].str.replace("hook_z", "hook_q"))], ignore_index=True
     ),
     "heads of a sweep": pd.concat(
         [HEADS.assign(position=name) for name in ("word:last-1", "word:last")], ignore_index=True
