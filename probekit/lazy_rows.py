@@ -88,6 +88,7 @@ class LazyRows:
         device: Where sums over the rows are computed; see `on`.
         scaling: What is subtracted from each feature and what it is divided by, (n_features,) each,
             when rows are read; None for neither.
+        products: Products of all rows of the source, which fits on selected rows share.
 
     >>> rows = LazyRows.of(np.arange(6.0).reshape(3, 2)).select(np.array([2, 0]))
     >>> rows.shape, rows[:1].tolist(), rows[np.array([False, True])].tolist()
@@ -101,6 +102,7 @@ class LazyRows:
     is_mapped: bool = True
     device: str = "cpu"
     scaling: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+    products: Any = None
 
     @classmethod
     def of(cls, rows: Features | LazyRows) -> LazyRows:

@@ -20,7 +20,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls.control_task import why_no_control
 from probekit.probes.data import GroupedTokens, ProbeData, names_of
-from probekit.probes.fitters import FittedRows, LabelColumn
+from probekit.probes.fitters import FittedRows, LabelColumn, Paths
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
@@ -34,6 +34,7 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve.kernel import SiteProducts
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS, WITHIN
@@ -302,7 +303,8 @@ class Prober:
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
-            of_splits = self._read(spec, X, random=False, steps=steps)
+            paths = self._searched(spec, X, random=False)
+            of_splits = self._read(spec, X, random=False, steps=steps, paths=paths)
             self._add(result, of_splits)
             if self._within:
                 pairs = zip(self._within, steps[n_splits:], strict=False)
@@ -318,7 +320,7 @@ class Prober:
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
                     continue
-                refit = self._all_rows.tuned(spec, X, steps[-1])
+                refit = self._all_rows.tuned(spec, X, steps[-1], paths[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty
         return result
@@ -347,7 +349,8 @@ class Prober:
             of_kinds = []
             for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
                 steps = _callbacks(on_kind, len(self._splits))
-                of_kinds.append(self._read(spec, rows, random=True, steps=steps))
+                paths = self._searched(spec, rows, random=True)
+                of_kinds.append(self._read(spec, rows, random=True, steps=steps, paths=paths))
             of_networks.append(of_kinds)
         result = SiteResult()
         # `of_kind` holds, for each network, the scores of one kind of probe for each split.
@@ -365,15 +368,30 @@ class Prober:
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
 
+    def _searched(self, spec: ProbeSpec, X: LazyRows, random: bool) -> list[Paths]:
+        """Return the fits of the search of each split, and on all rows, computed together."""
+        if spec.task != "classification":
+            return [None] * (len(self._splits) + 1)
+        searches = [split.fitted.search(split.labels(random)) for split in self._splits]
+        if self._all_rows is not None and not random:
+            column = self._splits[0].task
+            searches.append(self._all_rows.search([column]))
+        return self._splits[0].fitted.fitter(spec).search_jointly(X, searches)
+
     def _read(
-        self, spec: ProbeSpec, X: LazyRows, random: bool, steps: Sequence[OnFit]
+        self,
+        spec: ProbeSpec,
+        X: LazyRows,
+        random: bool,
+        steps: Sequence[OnFit],
+        paths: Sequence[Paths],
     ) -> list[list[Scored]]:
         """Return the scores of a kind of probe for each split.
 
         `steps` holds a callback for each split; a further one, for a fit on all rows, is not used.
         """
-        pairs = zip(self._splits, steps, strict=False)
-        return [split.read(spec, X, random, step) for split, step in pairs]
+        triples = zip(self._splits, steps, paths, strict=False)
+        return [split.read(spec, X, random, step, path) for split, step, path in triples]
 
     def baselines(self) -> SiteResult:
         """Return the results of all requested baselines; empty for trees."""
@@ -425,7 +443,8 @@ class Prober:
                 f"{len(wrong)} of {len(X)} rows of X contain NaN or infinity, first row {wrong[0]}."
                 " Capture them again, in bfloat16 or float32 if they were stored as float16."
             )
-        return rows.on(self.settings.device)
+        rows = rows.on(self.settings.device)
+        return replace(rows, products=SiteProducts(rows))
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:

@@ -165,7 +165,13 @@ class SplitProber:
         chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
-    def read(self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit) -> list[Scored]:
+    def labels(self, random: bool) -> list[fitters.LabelColumn]:
+        """Return the labels (n_rows,) of the task and, except for random weights, its controls."""
+        return [self.task] if random else [self.task, *self._controls]
+
+    def read(
+        self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit, paths: fitters.Paths = None
+    ) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
@@ -180,18 +186,19 @@ class SplitProber:
                 task is scored, without a learning curve.
             on_fit: called as `on_fit(done, total)` after each fit that selects C and each final
                 fit; once for kinds that read texts or trees.
+            paths: the fits of the search for the penalty, if they are known.
         """
         target = "random_weights" if random else "task"
         if not spec.traits.scores_rows:
             of_texts = self._by_text(spec, X, target)
             on_fit(1, 1)
             return of_texts
-        labels = [self.task] if random else [self.task, *self._controls]
+        labels = self.labels(random)
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
         X = LazyRows.of(X)
         inside, codes = X.select(rows), [column[rows] for column in labels]
         columns = []
-        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
+        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit, paths)):
             facts = FitFacts(
                 probe=spec.text,
                 target="control" if number else target,  # the first column is the task

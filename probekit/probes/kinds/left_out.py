@@ -22,10 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cholesky
 from scipy.linalg.blas import dsyrk, dtrsm
+from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import expit
 
 from probekit.lazy_rows import LazyRows, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats
+from probekit.probes.solve.kernel import products_of
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 
@@ -106,10 +108,8 @@ def _without_group(
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
     """
     X, scaling = LazyRows.of(data.X), Scaling.standard(data.X, data.typical)
-    if len(X) < X.shape[1]:
-        # Coordinates within the span of the scaled rows have the same inner products.
-        X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)
-        scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
+    if len(X) < 2 * X.shape[1]:
+        return scores + _by_products(X, scaling, slopes, curvature, penalty, data.groups)
     n_features = X.shape[1]
     # The lower triangle; the bias, in the last place, has no penalty.
     hessian = np.asfortranarray(np.diag(np.append(np.full(n_features, penalty), 0.0)))
@@ -125,6 +125,42 @@ def _without_group(
         whitened = whitened.reshape(*numbers.shape, -1)
         left_out[numbers] += _step(whitened, curvature[numbers, None], slopes[numbers])
     return left_out
+
+
+def _by_products(
+    X: LazyRows,
+    scaling: Scaling,
+    slopes: Floats,
+    curvature: Floats,
+    penalty: float,
+    groups: NDArray[np.generic],
+) -> Floats:
+    """Return the changes (n_samples, n_out) of `_without_group`, from the products of the rows.
+
+    With K the products of the scaled rows and D their curvature, the products of the rows with bias
+    in whitened coordinates are D^-1 - p D^-1 (M - M 1 1^T M / 1^T M 1) D^-1, M = (K + p D^-1)^-1.
+    """
+    rows = X[:] - scaling.mean.astype(X.dtype)
+    rows /= scaling.scale.astype(X.dtype)
+    matrix = products_of(rows).astype(np.float64).T  # in the order of Fortran; it is symmetric
+    matrix[np.diag_indices(len(rows))] += penalty / curvature
+    factor, _ = dpotrf(matrix, lower=1, overwrite_a=1)
+    root, _ = dtrtri(factor, lower=1, overwrite_c=1)  # M = root^T root
+    columns = root.T
+    sums = columns @ root.sum(axis=1)
+    change = np.empty_like(slopes)
+    for numbers in _blocks(groups, rows_of_block(X.shape[1])):
+        ratios = 1 / curvature[numbers]
+        of_groups = columns[numbers]  # (n_groups, n_rows, n)
+        inner = of_groups @ of_groups.swapaxes(1, 2)
+        inner -= sums[numbers][:, :, None] * sums[numbers][:, None, :] / sums.sum()
+        inner *= -penalty * ratios[:, :, None] * ratios[:, None, :]
+        inner.reshape(len(inner), -1)[:, :: inner.shape[1] + 1] += ratios
+        own = curvature[numbers, None]
+        change[numbers] = inner @ np.linalg.solve(
+            np.eye(inner.shape[1]) - own * inner, slopes[numbers]
+        )
+    return change
 
 
 def _with_bias(scaling: Scaling, X: Features) -> Floats:

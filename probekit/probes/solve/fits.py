@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, 
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
+JOINT_TOLERANCE = 1e-6  # one step more, so that ties of C are not decided by errors of the fits
 # Number of scores, of all fits together, in a batch of the search. Products with fewer columns take
 # hardly less time.
 PATH_SCORES = 40
@@ -80,6 +81,7 @@ def fit_columns(
     weights: Features | None = None,
     typical: Mask | None = None,
     on_fit: OnFit | None = None,
+    paths: NDArray[np.object_] | None = None,
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
@@ -95,6 +97,7 @@ def fit_columns(
         weights: weight (n_samples,) of each row in every fit; None means equal weights.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
         on_fit: called as `on_fit(done, total)` after each fit.
+        paths: the fits of the search, if they are known; see `joint_search`.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
@@ -114,7 +117,8 @@ def fit_columns(
     row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
     shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
     solver = Solver(X, [*shares, row_weights], typical=typical)
-    paths = search_paths(solver, columns, grid, tuning, report)
+    if paths is None:
+        paths = search_paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     # `best` holds the index in the grid of the best C of each column.
     if tuning.judge is None:
@@ -173,6 +177,46 @@ def search_paths(
     for place, fit in fits.items():
         paths[place] = fit
     return paths
+
+
+class Search(NamedTuple):
+    """Label columns (n_rows,) of some rows, whose penalty is searched in folds of these rows."""
+
+    rows: Codes
+    columns: Sequence[Codes]
+    fold_of_row: Codes
+    typical: Mask | None
+
+
+def joint_search(
+    X: LazyRows, searches: Sequence[Search], grid: Sequence[float], tuning: Tuning
+) -> list[NDArray[np.object_]]:
+    """Return `search_paths` of several searches on rows of one site, whose fits are one batch."""
+    shares: list[Mask] = []
+    typical, problems, shapes = np.ones(len(X), dtype=bool), list[Problem](), []
+    for one in searches:
+        n_folds = int(one.fold_of_row.max()) + 1
+        if one.typical is not None:
+            typical[one.rows] = one.typical
+        columns = []
+        for codes in one.columns:
+            columns.append(np.zeros(len(X), dtype=np.int64))
+            columns[-1][one.rows] = codes
+        for place in product(range(len(columns)), sorted(grid), range(n_folds)):
+            column, C, fold = place
+            share = len(shares) + fold
+            problems.append(Problem(columns[column], C, share, balanced=tuning.balanced))
+        for fold in range(n_folds):
+            share_of_fold = np.zeros(len(X), dtype=bool)
+            share_of_fold[one.rows] = one.fold_of_row != fold
+            shares.append(share_of_fold)
+        shapes.append((len(columns), len(grid), n_folds))
+    tolerance = max(tuning.stopping.tolerance, JOINT_TOLERANCE)
+    stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
+    fits = np.empty(len(problems), dtype=object)
+    fits[:] = Solver(X, shares, typical=typical).solve(problems, stopping)
+    ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
+    return [part.reshape(shape) for part, shape in zip(np.split(fits, ends), shapes, strict=True)]
 
 
 def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:

@@ -23,9 +23,11 @@ from torch import Tensor
 from probekit.lazy_rows import LazyRows, fetched, rows_of_block
 from probekit.memory import available_memory, is_accelerator
 from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.probes.solve import kernel
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Objectives, dual, shared
+from probekit.probes.solve.kernel import Binary, SiteProducts
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.products import put
 
@@ -40,6 +42,7 @@ SCORE_TENSORS = 8
 TOGETHER_C, TOGETHER_SIZE = 1.0, 1 << 22
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
+MOST_KERNEL_ROWS = 8192  # products of more rows than this take too much memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +140,11 @@ class Solver:
     ) -> list[Fit]:
         """Return the fit of each problem; calls `on_fit(done, total)` after each."""
         fits: dict[int, Fit] = {}
-        for design, rows, numbers in self._designs(problems):
+        for number, fit in self._of_kernel(problems, stopping):
+            fits[number] = fit
+            if on_fit is not None:
+                on_fit(len(fits), len(problems))
+        for design, rows, numbers in self._designs(problems, fits):
             tasks = list(_tasks(problems, numbers, design, rows))
             for number, fit in _solved(design, tasks, stopping):
                 fits[number] = fit
@@ -145,14 +152,62 @@ class Solver:
                     on_fit(len(fits), len(problems))
         return [fits[number] for number in range(len(problems))]
 
+    def _of_kernel(
+        self, problems: Sequence[Problem], stopping: StoppingRule
+    ) -> Iterator[tuple[int, Fit]]:
+        """Yield the index and the fit of problems of two classes with fewer rows than features."""
+        rows = LazyRows.of(self.X)
+        is_wide = len(rows) <= min(MOST_KERNEL_ROWS, 2 * rows.shape[1])
+        if rows.is_elsewhere or rows.scaling is not None or not is_wide:
+            return
+        chosen, tasks, classes_of = [], [], {}
+        for number, one in enumerate(problems):
+            key = id(one.codes), one.share
+            if key not in classes_of:
+                totals = np.bincount(one.codes, np.asarray(self.shares[one.share], np.float64))
+                classes_of[key] = np.flatnonzero(totals), totals
+            classes, totals = classes_of[key]
+            if len(classes) != 2:
+                continue
+            weights = np.asarray(self.shares[one.share], dtype=np.float64)
+            codes = one.codes == classes[1]
+            if one.balanced:
+                weights = weights * (totals.sum() / (2 * totals[classes]))[codes.astype(int)]
+            chosen.append((number, classes))
+            tasks.append(Binary(one.share, codes, one.C, weights, one.start))
+        if not tasks:
+            return
+        site = rows.products or SiteProducts(rows)
+        numbers = None if site.source is rows else rows.numbers
+        aim = stopping.tolerance if stopping.aim >= stopping.tolerance else stopping.aim
+        found = kernel.solve(
+            site, numbers, self.shares, self.typical, tasks, aim, stopping.max_iter
+        )
+        for (number, classes), one in zip(chosen, found, strict=True):
+            yield (
+                number,
+                Fit(
+                    classes=classes,
+                    layers=(AffineLayer(one.weight[None], np.array([one.intercept])),),
+                    C=problems[number].C,
+                    n_iter=one.n_iter,
+                    converged=one.excess <= stopping.tolerance,
+                    gradient_norm=math.sqrt(2 * one.excess * one.value),
+                    objective=one.value,
+                ),
+            )
+
     def _designs(
-        self, problems: Sequence[Problem]
+        self, problems: Sequence[Problem], done: dict[int, Fit]
     ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
         """Yield each design with its rows of X and the indices of its problems."""
         by_share: dict[int, list[int]] = defaultdict(list)
         for number, problem in enumerate(problems):
-            by_share[problem.share].append(number)
-        dual_shares = self._dual_shares(problems)
+            if number not in done:
+                by_share[problem.share].append(number)
+        if not by_share:
+            return
+        dual_shares = self._dual_shares([one for i, one in enumerate(problems) if i not in done])
         for share in sorted(dual_shares):
             rows = np.flatnonzero(self.shares[share])
             weights, typical = self.shares[share][rows], self.typical[rows]
