@@ -56,7 +56,7 @@ from probekit.probes.solve.fits import (
     joint_search,
 )
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import MOST_KERNEL_ROWS, OnFit, Problem, Solver
+from probekit.probes.solve.solver import OnFit, Problem, Solver, is_wide
 from probekit.probes.training_rows import TrainingRows, balanced_weights
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
@@ -467,7 +467,7 @@ class _LogisticFitter(Fitter):
 
     def search_jointly(self, X: LazyRows, searches: Sequence[Search]) -> list[Paths]:
         """Return the fits of several searches; None of each if a batch of all has no advantage."""
-        if X.is_elsewhere or len(X) > min(MOST_KERNEL_ROWS, 2 * X.shape[1]):
+        if not is_wide(X):
             return [None] * len(searches)
         return list(joint_search(X, searches, self.rows.settings.C, self.tuning))
 

@@ -27,7 +27,6 @@ from scipy.special import expit
 
 from probekit.lazy_rows import LazyRows, rows_of_block
 from probekit.probes.arrays import Codes, Features, Floats
-from probekit.probes.solve.kernel import products_of
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 
@@ -142,7 +141,7 @@ def _by_products(
     """
     rows = X[:] - scaling.mean.astype(X.dtype)
     rows /= scaling.scale.astype(X.dtype)
-    matrix = products_of(rows).astype(np.float64).T  # in the order of Fortran; it is symmetric
+    matrix = (rows @ rows.T).astype(np.float64).T  # in the order of Fortran; it is symmetric
     matrix[np.diag_indices(len(rows))] += penalty / curvature
     factor, _ = dpotrf(matrix, lower=1, overwrite_a=1)
     root, _ = dtrtri(factor, lower=1, overwrite_c=1)  # M = root^T root

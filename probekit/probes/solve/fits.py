@@ -132,7 +132,7 @@ def fit_columns(
     searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
     # The final fits use all rows: the last share, number `n_folds`.
     finals = [
-        Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
+        Problem(codes, grid[index], n_folds, _mean(codes, fits, solver.is_wide), tuning.balanced)
         for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
     solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
@@ -154,29 +154,40 @@ def search_paths(
     The shares of the solver are the fitted rows of each fold, then all rows. The search does not
     use the last share.
     """
-    stopping, tolerance = tuning.stopping, max(tuning.stopping.tolerance, SEARCH_TOLERANCE)
-    stopping = replace(stopping, tolerance=tolerance, aim=tolerance)
     n_folds = len(solver.shares) - 1
-    n_classes = [int(codes.max()) + 1 for codes in columns]
-    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
-    at_once = max(1, PATH_SCORES // n_scores)  # values of C whose fits make one batch
-    if all(solver.is_small(fold) for fold in range(n_folds)):
-        at_once = len(grid)  # mostly in dual forms, which have no starts
-    fits: dict[tuple[int, int, int], Fit] = {}  # the key is column, index in the grid, fold
+    tasks = [(codes, fold) for codes in columns for fold in range(n_folds)]
+    fits = _up_the_grid(solver, tasks, grid, tuning, report)
+    return fits.reshape(len(columns), n_folds, len(grid)).swapaxes(1, 2)
+
+
+def _up_the_grid(
+    solver: Solver,
+    tasks: Sequence[tuple[Codes, int]],
+    grid: Sequence[float],
+    tuning: Tuning,
+    report: Callable[[int], None],
+) -> NDArray[np.object_]:
+    """Return the fits (n_tasks, n_grid) of label columns on shares, from small to large C."""
+    tolerance = SEARCH_TOLERANCE if not solver.is_wide else JOINT_TOLERANCE
+    tolerance = max(tuning.stopping.tolerance, tolerance)
+    stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
+    n_classes = [int(codes.max()) + 1 for codes, _ in tasks]
+    n_scores = sum(1 if n <= 2 else n for n in n_classes)
+    # The number of values of C whose fits make one batch.
+    at_once = 1 if solver.is_wide else max(1, PATH_SCORES // n_scores)
+    fits = np.empty((len(tasks), len(grid)), dtype=object)
     for first in range(0, len(grid), at_once):
-        indices = range(len(grid))[first : first + at_once]
-        batch = list(product(range(len(columns)), indices, range(n_folds)))
+        batch = list(product(range(len(tasks)), range(len(grid))[first : first + at_once]))
         problems = []
-        for column, index, fold in batch:
-            path = [fits[column, earlier, fold] for earlier in range(first)]
-            start, C = _ahead(path, grid[index]), grid[index]
-            problems.append(Problem(columns[column], C, fold, start, tuning.balanced))
-        solved = solver.solve(problems, stopping, lambda done, _: report(len(fits) + done))
-        fits.update(zip(batch, solved, strict=True))
-    paths = np.empty((len(columns), len(grid), n_folds), dtype=object)
-    for place, fit in fits.items():
-        paths[place] = fit
-    return paths
+        for task, index in batch:
+            codes, share = tasks[task]
+            start = _ahead(fits[task, :first], grid[index], solver.is_wide)
+            problems.append(Problem(codes, grid[index], share, start, tuning.balanced))
+        n_done = first * len(tasks)
+        solved = solver.solve(problems, stopping, lambda done, _, n=n_done: report(n + done))
+        for place, fit in zip(batch, solved, strict=True):
+            fits[place] = fit
+    return fits
 
 
 class Search(NamedTuple):
@@ -193,46 +204,46 @@ def joint_search(
 ) -> list[NDArray[np.object_]]:
     """Return `search_paths` of several searches on rows of one site, whose fits are one batch."""
     shares: list[Mask] = []
-    typical, problems, shapes = np.ones(len(X), dtype=bool), list[Problem](), []
+    typical, tasks = np.ones(len(X), dtype=bool), list[tuple[Codes, int]]()
     for one in searches:
-        n_folds = int(one.fold_of_row.max()) + 1
         if one.typical is not None:
             typical[one.rows] = one.typical
-        columns = []
+        folds = range(len(shares), len(shares) + int(one.fold_of_row.max()) + 1)
+        for fold in range(len(folds)):
+            shares.append(np.zeros(len(X), dtype=bool))
+            shares[-1][one.rows] = one.fold_of_row != fold
         for codes in one.columns:
-            columns.append(np.zeros(len(X), dtype=np.int64))
-            columns[-1][one.rows] = codes
-        for place in product(range(len(columns)), sorted(grid), range(n_folds)):
-            column, C, fold = place
-            share = len(shares) + fold
-            problems.append(Problem(columns[column], C, share, balanced=tuning.balanced))
-        for fold in range(n_folds):
-            share_of_fold = np.zeros(len(X), dtype=bool)
-            share_of_fold[one.rows] = one.fold_of_row != fold
-            shares.append(share_of_fold)
-        shapes.append((len(columns), len(grid), n_folds))
-    tolerance = max(tuning.stopping.tolerance, JOINT_TOLERANCE)
-    stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
-    fits = np.empty(len(problems), dtype=object)
-    fits[:] = Solver(X, shares, typical=typical).solve(problems, stopping)
-    ends = np.cumsum([np.prod(shape) for shape in shapes])[:-1]
-    return [part.reshape(shape) for part, shape in zip(np.split(fits, ends), shapes, strict=True)]
+            whole = np.zeros(len(X), dtype=np.int64)
+            whole[one.rows] = codes
+            tasks += [(whole, share) for share in folds]
+    solver = Solver(X, shares, typical=typical)
+    fits, paths = _up_the_grid(solver, tasks, sorted(grid), tuning, lambda _: None), []
+    for one in searches:
+        n_folds = int(one.fold_of_row.max()) + 1
+        n_tasks = len(one.columns) * n_folds
+        own, fits = fits[:n_tasks], fits[n_tasks:]
+        paths.append(own.reshape(len(one.columns), n_folds, len(grid)).swapaxes(1, 2))
+    return paths
 
 
-def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
+def _ahead(path: Sequence[Fit], C: float, is_wide: bool) -> AffineLayer | None:
     """Return the start of a fit at C: its path so far, extrapolated linearly in log C.
 
     `path` holds the fits at smaller values of C, in ascending order. None if it is empty; a single
     fit is the start itself.
     """
-    if len(path) < 2:
-        return path[0].layers[0] if len(path) else None
+    points = [_point(fit, is_wide) for fit in path[-2:]]
+    if len(points) < 2 or any(point is None for point in points) or path[-1].C == path[-2].C:
+        return points[-1] if points else None
     before, last = path[-2:]
-    if last.C == before.C:  # the grid has a value twice, which gives no slope
-        return last.layers[0]
     steps = np.log(C / last.C) / np.log(last.C / before.C)
-    coef = last.coef + steps * (last.coef - before.coef)
-    return AffineLayer(coef, last.intercept + steps * (last.intercept - before.intercept))
+    of_both = zip(points[0], points[1], strict=True)
+    return AffineLayer(*(b + steps * (b - a) for a, b in of_both))
+
+
+def _point(fit: Fit, is_wide: bool) -> AffineLayer | None:
+    """Return a fit as a start for others on the same rows; see `Problem`."""
+    return fit.dual if is_wide else fit.layers[0]
 
 
 def best_rated(
@@ -338,14 +349,15 @@ def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, An
             yield int(fold), place.start + inside, block[rows.put(inside)]
 
 
-def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:
+def _mean(codes: Codes, fits: Sequence[Fit], is_wide: bool) -> AffineLayer | None:
     """Return the mean of the fits whose training rows contained all classes of the labels.
 
     None if there is no such fit.
     """
     n_classes = len(np.unique(codes))
-    layers = [fit.layers[0] for fit in fits if len(fit.classes) == n_classes]
-    if not layers:
+    points = [_point(fit, is_wide) for fit in fits if len(fit.classes) == n_classes]
+    found = [point for point in points if point is not None]
+    if not found:
         return None
-    weights, biases = zip(*layers, strict=True)
+    weights, biases = zip(*found, strict=True)
     return AffineLayer(np.mean(weights, axis=0), np.mean(biases, axis=0))

@@ -26,8 +26,8 @@ from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve import kernel
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
-from probekit.probes.solve.design import Design, Objectives, dual, shared
-from probekit.probes.solve.kernel import Binary, SiteProducts
+from probekit.probes.solve.design import Design, Objectives, shared
+from probekit.probes.solve.kernel import SiteProducts
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, with_reference
 from probekit.products import put
 
@@ -37,12 +37,9 @@ OnFit = Callable[[int, int], None]
 # memory, and a Hessian for each group and class.
 BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 8
-# Small shares are solved together up to this weighted C and this size of X, several times as fast
-# as the dual form of each. At larger C float32 rows are not precise enough.
-TOGETHER_C, TOGETHER_SIZE = 1.0, 1 << 22
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
-MOST_KERNEL_ROWS = 8192  # products of more rows than this take too much memory
+MOST_PRODUCTS = 8192  # products of more rows than this take too much memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +50,8 @@ class Problem:
         codes: Label codes (n_samples,).
         C: Inverse regularisation strength.
         share: Index of the share of the rows that is fitted.
-        start: Starting point, a layer for raw rows; None, or a dual share, starts from the class
-            frequencies.
+        start: Starting point, a layer for raw rows or, if the solver is wide, the `dual` of a fit;
+            None starts from the class frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
     """
@@ -73,12 +70,14 @@ class Fit(FittedLayers):
     `classes` are the label codes that occurred in the share; for two classes `coef` has one row,
     that of the second, else one row per class. `objective` is the mean objective. `gradient_norm`
     is the norm of its gradient in coordinates in which the Hessian is approximately the identity;
-    half its square estimates the difference of the objective from its minimum.
+    half its square estimates the difference of the objective from its minimum. `dual` has the dual
+    coefficients (n_out, n) of all rows of a site, and intercepts, if the fit has them.
     """
 
     gradient_norm: float = np.nan
     C: float = np.nan
     objective: float = np.nan
+    dual: AffineLayer | None = None
 
     @property
     def coef(self) -> Floats:
@@ -140,97 +139,104 @@ class Solver:
     ) -> list[Fit]:
         """Return the fit of each problem; calls `on_fit(done, total)` after each."""
         fits: dict[int, Fit] = {}
-        for number, fit in self._of_kernel(problems, stopping):
+        for number, fit in self._fits(problems, stopping):
             fits[number] = fit
             if on_fit is not None:
                 on_fit(len(fits), len(problems))
-        for design, rows, numbers in self._designs(problems, fits):
-            tasks = list(_tasks(problems, numbers, design, rows))
-            for number, fit in _solved(design, tasks, stopping):
-                fits[number] = fit
-                if on_fit is not None:
-                    on_fit(len(fits), len(problems))
         return [fits[number] for number in range(len(problems))]
 
-    def _of_kernel(
+    @property
+    def is_wide(self) -> bool:
+        """Whether fits on all rows are computed from products of the rows."""
+        return is_wide(LazyRows.of(self.X))
+
+    def _fits(
         self, problems: Sequence[Problem], stopping: StoppingRule
     ) -> Iterator[tuple[int, Fit]]:
-        """Yield the index and the fit of problems of two classes with fewer rows than features."""
-        rows = LazyRows.of(self.X)
-        is_wide = len(rows) <= min(MOST_KERNEL_ROWS, 2 * rows.shape[1])
-        if rows.is_elsewhere or rows.scaling is not None or not is_wide:
+        """Yield the index and the fit of each problem."""
+        rest = dict.fromkeys(range(len(problems)))
+        for site, inside, numbers in self._sites(problems):
+            for number, fit in self._from_products(site, inside, problems, numbers, stopping):
+                # With large C, contradicting equal rows have dual coefficients whose rounding
+                # errors prevent it.
+                if fit.converged or fit.n_iter >= stopping.max_iter:
+                    del rest[number]
+                    yield number, fit
+        if rest:
+            yield from _solved(
+                self._shared,
+                list(_tasks(problems, sorted(rest, key=lambda n: problems[n].share), self._shared)),
+                stopping,
+            )
+
+    def _sites(
+        self, problems: Sequence[Problem]
+    ) -> Iterator[tuple[SiteProducts, Codes, list[int]]]:
+        """Yield products of rows, the numbers of these rows in X, and the problems they serve."""
+        if self.is_wide:
+            yield self._site, np.arange(len(self.X)), list(range(len(problems)))
             return
-        chosen, tasks, classes_of = [], [], {}
-        for number, one in enumerate(problems):
-            key = id(one.codes), one.share
-            if key not in classes_of:
-                totals = np.bincount(one.codes, np.asarray(self.shares[one.share], np.float64))
-                classes_of[key] = np.flatnonzero(totals), totals
-            classes, totals = classes_of[key]
-            if len(classes) != 2:
+        for share in sorted({problem.share for problem in problems}):
+            inside = np.flatnonzero(self.shares[share])
+            if len(inside) < self.X.shape[1]:
+                numbers = [n for n, problem in enumerate(problems) if problem.share == share]
+                yield SiteProducts(LazyRows.of(self.X).select(inside)), inside, numbers
+
+    def _from_products(
+        self,
+        site: SiteProducts,
+        inside: Codes,
+        problems: Sequence[Problem],
+        numbers: Sequence[int],
+        stopping: StoppingRule,
+    ) -> Iterator[tuple[int, Fit]]:
+        """Yield the index and the fit of some problems on the rows `inside` of X."""
+        chosen = []
+        for number in numbers:
+            one = problems[number]
+            weights = np.asarray(self.shares[one.share], np.float64)[inside]
+            codes = one.codes[inside]
+            totals = np.bincount(codes, weights)
+            classes = np.flatnonzero(totals)
+            if len(classes) == 1:
+                yield number, _constant(classes, one.C, self.X.shape[1])
                 continue
-            weights = np.asarray(self.shares[one.share], dtype=np.float64)
-            codes = one.codes == classes[1]
+            index = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
             if one.balanced:
-                weights = weights * (totals.sum() / (2 * totals[classes]))[codes.astype(int)]
-            chosen.append((number, classes))
-            tasks.append(Binary(one.share, codes, one.C, weights, one.start))
-        if not tasks:
+                weights = weights * (totals.sum() / (len(classes) * totals[classes]))[index]
+            task = kernel.Task(
+                one.share, index, len(classes), weights, one.C, one.start if self.is_wide else None
+            )
+            chosen.append((number, classes, task))
+        if not chosen:
             return
-        site = rows.products or SiteProducts(rows)
-        numbers = None if site.source is rows else rows.numbers
-        aim = stopping.tolerance if stopping.aim >= stopping.tolerance else stopping.aim
-        found = kernel.solve(
-            site, numbers, self.shares, self.typical, tasks, aim, stopping.max_iter
-        )
-        for (number, classes), one in zip(chosen, found, strict=True):
+        shares = [np.asarray(share)[inside] for share in self.shares]
+        aim, tasks = min(stopping.aim, stopping.tolerance), [task for *_, task in chosen]
+        rows = LazyRows.of(self.X)
+        at = rows.numbers if site is rows.products else None
+        for k, one in kernel.solve(
+            site, at, shares, self.typical[inside], tasks, aim, stopping.max_iter
+        ):
+            number, classes, task = chosen[k]
             yield (
                 number,
                 Fit(
                     classes=classes,
-                    layers=(AffineLayer(one.weight[None], np.array([one.intercept])),),
-                    C=problems[number].C,
+                    layers=(one.layer,),
+                    C=task.C,
                     n_iter=one.n_iter,
                     converged=one.excess <= stopping.tolerance,
                     gradient_norm=math.sqrt(2 * one.excess * one.value),
                     objective=one.value,
+                    dual=one.dual if self.is_wide else None,
                 ),
             )
 
-    def _designs(
-        self, problems: Sequence[Problem], done: dict[int, Fit]
-    ) -> Iterator[tuple[Design, slice | Codes, list[int]]]:
-        """Yield each design with its rows of X and the indices of its problems."""
-        by_share: dict[int, list[int]] = defaultdict(list)
-        for number, problem in enumerate(problems):
-            if number not in done:
-                by_share[problem.share].append(number)
-        if not by_share:
-            return
-        dual_shares = self._dual_shares([one for i, one in enumerate(problems) if i not in done])
-        for share in sorted(dual_shares):
-            rows = np.flatnonzero(self.shares[share])
-            weights, typical = self.shares[share][rows], self.typical[rows]
-            device = LazyRows.of(self.X).device
-            yield dual(self.X[rows], weights, typical, device), rows, by_share[share]
-        others = sorted(by_share.keys() - dual_shares)
-        if others:
-            yield self._shared, slice(None), [n for share in others for n in by_share[share]]
-
-    def is_small(self, share: int) -> bool:
-        """Return whether a share has fewer rows than features."""
-        return bool(np.count_nonzero(self.shares[share]) < self.X.shape[1])
-
-    def _dual_shares(self, problems: Sequence[Problem]) -> set[int]:
-        """Return the shares of some problems that are solved in their dual forms."""
-        small = {share for share in {one.share for one in problems} if self.is_small(share)}
-        # Rows of weight w with C are rows of weight 1 with w C.
-        largest = {share: float(self.shares[share].max()) for share in small}
-        most = max((one.C * largest.get(one.share, 0.0) for one in problems), default=0.0)
-        n_fitted = sum(np.count_nonzero(self.shares[share]) for share in small)
-        n_rows, n_features = self.X.shape
-        is_cheaper = n_features <= n_rows <= 2 * n_fitted and n_rows * n_features <= TOGETHER_SIZE
-        return set() if is_cheaper and most <= TOGETHER_C else small
+    @cached_property
+    def _site(self) -> SiteProducts:
+        """The products of the rows, or those of all rows that X was selected from."""
+        rows = LazyRows.of(self.X)
+        return rows.products or SiteProducts(rows)
 
     @cached_property
     def _shared(self) -> Design:
@@ -265,11 +271,19 @@ class _Task:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
 
-def _tasks(
-    problems: Sequence[Problem], numbers: Sequence[int], design: Design, rows: slice | Codes
-) -> Iterator[_Task]:
-    """Yield the tasks of some problems; `rows` are the numbers of the rows of the design in X."""
-    columns: dict[int, Codes] = {}
+def is_wide(rows: LazyRows) -> bool:
+    """Return whether fits on some rows are computed from their products."""
+    return len(rows) <= min(MOST_PRODUCTS, 2 * rows.shape[1])
+
+
+def _constant(classes: Codes, C: float, n_features: int) -> Fit:
+    """Return the fit of a single class, which is predicted with certainty."""
+    layer = AffineLayer(np.zeros((1, n_features)), np.zeros(1))
+    return Fit(classes, (layer,), n_iter=0, gradient_norm=0.0, C=C, objective=0.0)
+
+
+def _tasks(problems: Sequence[Problem], numbers: Sequence[int], design: Design) -> Iterator[_Task]:
+    """Yield the tasks of some problems."""
     totals_of: dict[tuple[int, int], Floats] = {}
     groups: dict[tuple[object, ...], int] = {}
     weights = design.weights.cpu().numpy()
@@ -278,9 +292,8 @@ def _tasks(
     signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
     for number in numbers:
         problem = problems[number]
-        share = problem.share if len(weights) > 1 else 0  # a dual design has a single share
+        share, codes = problem.share, problem.codes
         labels = id(problem.codes)  # several problems, one for each C, have the same labels
-        codes = columns.setdefault(labels, problem.codes[rows])
         if (labels, share) not in totals_of:
             of_rows = weights[share].astype(np.float64)
             totals_of[labels, share] = np.bincount(codes, weights=of_rows).astype(np.float64)
@@ -304,10 +317,7 @@ def _solved(
     """
     for task in tasks:
         if len(task.classes) == 1:
-            layer = AffineLayer(np.zeros((1, len(design.mean))), np.zeros(1))
-            # A single class is predicted with certainty, so there is nothing to fit.
-            fit = Fit(task.classes, (layer,), n_iter=0, gradient_norm=0.0, C=task.C, objective=0.0)
-            yield task.number, fit
+            yield task.number, _constant(task.classes, task.C, len(design.mean))
     for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
         start = torch.stack([_start(design, task) for task in batch])
         for index, solution in descend(_objectives(design, batch), start, stopping):
@@ -339,8 +349,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
 
 def _start(design: Design, task: _Task) -> Tensor:
     """Return the start (n_scores, n_coordinates + 1) of a task; by default the class log odds."""
-    # A start is in features, which are not the coordinates of a dual design.
-    if task.start is not None and design.back.ndim == 1:
+    if task.start is not None and task.start.weight.shape[1] == len(design.mean):
         coef, intercept = design.unfold(task.share, *task.start)
     else:
         counts = task.totals * (1 if task.class_weights is None else task.class_weights)

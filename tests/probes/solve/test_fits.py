@@ -146,11 +146,12 @@ def test_a_start_continues_the_path_linearly_in_log_c():
         value = 3.0 + 2.0 * np.log10(C)
         return Fit(np.arange(2), (AffineLayer(np.array([[value]]), np.array([-value])),), C=C)
 
-    assert fits._ahead([], 1.0) is None
-    assert fits._ahead([on_path(0.1)], 1.0) == on_path(0.1).layers[0]
+    assert fits._ahead([], 1.0, is_wide=False) is None
+    assert fits._ahead([on_path(0.1)], 1.0, is_wide=False) == on_path(0.1).layers[0]
     path = [on_path(C) for C in (1e-3, 1e-2, 1e-1)]
-    np.testing.assert_allclose(fits._ahead(path, 100.0).weight, [[7.0]])
-    np.testing.assert_allclose(fits._ahead(path, 100.0).bias, [-7.0])
+    start = fits._ahead(path, 100.0, is_wide=False)
+    np.testing.assert_allclose(start.weight, [[7.0]])
+    np.testing.assert_allclose(start.bias, [-7.0])
 
 
 def test_equal_values_of_c_are_no_obstacle(monkeypatch):

@@ -14,7 +14,6 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import Scaling, class_means
 from tests.probes.logistic import excess, objective, problem, scaling, standardised
-from tests.stored import each_row
 
 GRID = (1e-4, 1e-2, 1.0, 100.0)
 
@@ -168,23 +167,6 @@ def test_many_fits_together_equal_each_alone(n_features):
         own = alone(X, one.codes, one.C, shares[one.share], stopping=stopping)
         np.testing.assert_allclose(fit.scores(X), own.scores(X), atol=1e-6)
         assert fit.C == one.C
-
-
-@each_row("C, weight, n_rows, n_features, n_duals")
-@pytest.mark.parametrize("n_classes", [2, 4])
-def test_small_shares_are_solved_together_if_that_is_precise_and_cheaper(
-    monkeypatch, n_classes, C, weight, n_rows, n_features, n_duals
-):
-    X, codes = problem(n_classes, n_samples=200, n_features=n_features)
-    X, duals = X.astype(np.float32), []
-    monkeypatch.setattr(solver, "dual", lambda *given: duals.append(given) or design.dual(*given))
-    generator = np.random.default_rng(0)
-    inside = [np.isin(np.arange(len(X)), generator.permutation(len(X))[:n_rows]) for _ in range(6)]
-    shares = inside if weight == 1 else [weight * one for one in inside]
-    for one, fit in solved(X, codes, [C], shares):
-        assert fit.converged
-        assert abs(excess(fit, X, codes, shares[one.share])) < 1e-6
-    assert len(duals) == n_duals
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
