@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.capture import HEADER, Row, medians, processor
-from probekit.model.families.table import from_transformers
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.network import Network
 
 N_SEQUENCES, N_TOKENS, N_VOCAB = 4, 128, 32000

@@ -123,14 +123,14 @@ ERRORS = (
     ),
     PlantedError(
         "attention ignores the mask",
-        "model/layers/visibility.py",
+        "model/passes/context.py",
         "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
         "causal(n_new, n_keys, tokens.device)[None, None]",
         "tests/model/families/test_gpt2.py::test_every_site_equals_the_reference",
     ),
     PlantedError(
         "positions count the padding",
-        "model/layers/visibility.py",
+        "model/passes/context.py",
         "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
         "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
         "tests/model/families/test_gpt2.py::test_positions_are_counted_from_the_mask",

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from probekit.interventions.edits import run_edited as run_edited
     from probekit.interventions.measures import AnswerMeasure as AnswerMeasure
     from probekit.interventions.patching import patch as patch
+    from probekit.model.families.from_transformers import from_transformers as from_transformers
     from probekit.model.families.gpt2 import GPT2 as GPT2
     from probekit.model.families.gpt2 import GPT2Config as GPT2Config
-    from probekit.model.families.table import from_transformers as from_transformers
     from probekit.model.families.table import load_model as load_model
     from probekit.model.generation import StopStrings as StopStrings
     from probekit.model.generation import generate as generate

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import reduce
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
@@ -645,20 +645,6 @@ def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
         value = getattr(config, name)
         if not is_number(value) or not 0 < value < 1:
             raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}.")
-
-
-def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> None:
-    """Raise ConfigError unless `types` is a list with an allowed type for each layer.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    is_list = isinstance(types, list | tuple) and len(types) == n_layers
-    if not is_list or not all(type_ in allowed for type_ in cast(Sequence[object], types)):
-        raise ConfigError(
-            f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
-            f"not {types!r}."
-        )
 
 
 def is_number(value: object) -> bool:

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.memory import device_text
 from probekit.model.config import ModelConfig
-from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import Norm
+from probekit.model.layers.modules import Norm, cross_entropy
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.cache import ActivationCache, remember
 from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions

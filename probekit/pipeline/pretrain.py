@@ -23,8 +23,7 @@ from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal import Watcher
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
-from probekit.training.learner import save_checkpoint
-from probekit.training.loop import train
+from probekit.training.loop import save_checkpoint, train
 from probekit.training.recipe import Recipe
 from probekit.training.run_files import (
     LOG,

@@ -15,8 +15,8 @@ from probekit.activations.replies import NotGeneratedError, generate_replies
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import from_transformers
 from probekit.model.generation import Decoding, StopStrings, continue_texts
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import seal, unseal

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from probekit.analysis.logits import SITES, lens_rows, lens_sites, logit_attribution, logit_lens
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import from_transformers
 from probekit.model.text.tokenizer import Tokenizer
 from tests.model.families.configurations import TYPICAL, rows
 from tests.model.gpt2_sites import sites_of

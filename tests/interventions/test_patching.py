@@ -13,8 +13,8 @@ from probekit.interventions.edits import add, replace, run_edited, zero
 from probekit.interventions.measures import AnswerMeasure, single_tokens
 from probekit.interventions.names import MEASURES
 from probekit.interventions.patching import PAIRS_AT_ONCE, ablated_values, patch
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import from_transformers
 from probekit.model.passes.taps import head_or_neuron
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer

@@ -14,7 +14,8 @@ from probekit import load_model
 from probekit.errors import CheckpointError, ConfigError
 from probekit.experiment.model import ModelSection
 from probekit.model.config import is_harmless
-from probekit.model.families.table import config_of, find_config, from_transformers
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import config_of, find_config
 from probekit.model.weights.sources import at_revision, ignored_keys, ignoring
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 

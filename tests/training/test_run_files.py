@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError
-from probekit.training.learner import write_state
+from probekit.training.loop import write_state
 from probekit.training.run_files import LogRow, Progress, read_log, read_progress, write_log
 from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe

@@ -27,8 +27,7 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model import config as base
 from probekit.model.families import rotary as shared
-from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
+from probekit.model.layers.modules import cross_entropy
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -143,7 +142,7 @@ class GemmaConfig(shared.GatedConfig):
                 f"attn_logit_softcapping is {self.attn_logit_softcapping!r}. Allowed for "
                 "gemma3_text: null, because the published code of Gemma 3 has no such cap."
             )
-        base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
+        shared.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +248,7 @@ def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.
     return read(entries, bases[0], ("rope_scaling", full)), read(entries, bases[1], (sliding,))
 
 
-class GemmaNorm(RMSNorm):
+class GemmaNorm(shared.RMSNorm):
     """RMS norm with the gain 1 + weight, computed in float32 for half-precision weights."""
 
     weight_of_gain_1 = 0.0
@@ -260,7 +259,7 @@ class GemmaNorm(RMSNorm):
         return 1 + self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
 
 
-class GemmaBlock(ResidualBlock):
+class GemmaBlock(shared.ResidualBlock):
     """Transformer block: attention and gated MLP, each between two norms, added to the stream."""
 
     def __init__(self, config: GemmaConfig) -> None:
@@ -279,7 +278,7 @@ class GemmaBlock(ResidualBlock):
         )
         self.post_attention_layernorm = GemmaNorm(width, eps)
         self.pre_feedforward_layernorm = GemmaNorm(width, eps)
-        self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
+        self.mlp = shared.GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
         self.post_feedforward_layernorm = GemmaNorm(width, eps)
 
     def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:

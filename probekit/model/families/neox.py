@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, heads_of, table
@@ -201,7 +201,7 @@ class NeoXMLP(nn.Module):
         return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
 
 
-class NeoXBlock(ResidualBlock):
+class NeoXBlock(shared.ResidualBlock):
     """Transformer block: attention and MLP, each after a layer norm and added to the stream.
 
     Parallel blocks read the same residual stream twice; in others the MLP reads the stream after

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from probekit.model import config as base
 from probekit.model.families import gpt2
-from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
+from probekit.model.families.rotary import ResidualBlock
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps

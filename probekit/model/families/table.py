@@ -199,46 +199,6 @@ def load_model(
     )
 
 
-def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Network:
-    """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
-
-    The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
-    both. Only the config and the weights are read: replaced modules, and changed buffers such as
-    `inv_freq` after `half()`, are not seen, and hooks are refused.
-
-    Args:
-        model: the model of transformers.
-        ignore: unknown keys of its config that change nothing in this model.
-
-    Raises:
-        CheckpointError: no family has the architecture, the tensors are not those that the config
-            describes, or a module has a forward hook.
-    """
-    from probekit.model.weights.state_dict import shared_tensors
-
-    for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
-        model = getattr(model, inside, model)
-    title, is_model = type(model).__name__, hasattr(getattr(model, "config", None), "to_dict")
-    if not is_model or any(parameter.is_meta for parameter in model.parameters()):
-        fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
-        raise CheckpointError(
-            f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
-            "LlamaForCausalLM.from_pretrained(FOLDER)."
-        )
-    for name, one in model.named_modules():
-        hooks = (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
-        # Those of transformers only record what is computed.
-        if any(
-            not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
-        ):
-            raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
-    config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
-    network = network_class(config)(config, seed=None)
-    tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
-    network.load_state_dict(tensors, assign=True)
-    return network.requires_grad_(False)
-
-
 def random_network(
     config: ModelConfig,
     seed: int,

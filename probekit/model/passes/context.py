@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from probekit.errors import DataError
-from probekit.model.layers.visibility import in_window, positions_and_visible
 from probekit.products import to_device
 
 KeysValues = tuple[Tensor, Tensor]  # of one block, shape [batch pos n_kv_heads d_head] each
@@ -142,6 +141,63 @@ class KeyValueCache:
         return larger
 
 
+def causal(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    """Return the causal mask of the last `n_queries` of `n_keys` positions, shape [query key].
+
+    >>> causal(2, 3, torch.device("cpu")).tolist()
+    [[True, True, False], [True, True, True]]
+    """
+    ones = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
+    return ones.tril(n_keys - n_queries)
+
+
+def positions_and_visible(
+    tokens: Tensor, mask: Tensor | None, n_before: int = 0
+) -> tuple[Tensor, Tensor | None]:
+    """Return the position of each token, shape [batch pos], and the attention mask.
+
+    Positions count real tokens. The mask has the shape [batch 1 query key] and is True where a
+    query attends to a key. None means the causal mask, which suffices for right padding because no
+    token attends to a later one.
+
+    Args:
+        tokens: token ids, shape [batch pos].
+        mask: True at tokens, False at padding, first for the `n_before` cached columns and then for
+            `tokens`, shape [batch key]; None means no padding.
+        n_before: number of columns in the key-value cache.
+
+    >>> mask = torch.tensor([[False, True, True]])
+    >>> positions, visible = positions_and_visible(torch.tensor([[0, 5, 6]]), mask)
+    >>> positions.tolist(), visible[0, 0].int().tolist()
+    ([[0, 0, 1]], [[1, 0, 0], [0, 1, 0], [0, 1, 1]])
+    """
+    n_new, n_keys = tokens.shape[1], n_before + tokens.shape[1]
+    if mask is None:
+        return torch.arange(n_before, n_keys, device=tokens.device).expand_as(tokens), None
+    mask = mask.to(device=tokens.device, dtype=torch.bool)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]  # padding on the left has 0
+    # If no token follows padding, all padding is on the right.
+    if not bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        return positions, None
+    # Padding attends to itself: a softmax without keys would be NaN and spread.
+    itself = torch.eye(n_keys, dtype=torch.bool, device=tokens.device)[n_before:]
+    return positions, causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)
+
+
+def visible_at(at: Tensor, visible: Tensor | None, n_new: int, n_keys: int) -> Tensor:
+    """Return the attention mask of some of the new positions, shape [batch 1 n_at key].
+
+    Args:
+        at: the positions, shape [batch n_at].
+        visible: mask of all new positions, shape [batch 1 pos key]; None means the causal mask.
+        n_new: number of new positions.
+        n_keys: number of positions including cached ones.
+    """
+    if visible is None:
+        visible = causal(n_new, n_keys, at.device)[None, None]
+    return visible.take_along_dim(at[:, None, :, None], 2)
+
+
 @dataclass(frozen=True)
 class Context:
     """Positions, visibility and cache of one forward pass.
@@ -190,19 +246,6 @@ class Context:
         visible = None if self.visible is None else to_device(self.visible, device)
         at = None if self.at is None else to_device(self.at, device)
         return replace(self, visible=visible, at=at, device=device)
-
-    def visible_in(self, window: int | None) -> Tensor | None:
-        """Return the attention mask of a sliding window; `visible` if `window` is None.
-
-        A query attends to the last `window` tokens, its own included.
-        """
-        if window is None:
-            return self.visible
-        n_new = self.positions.shape[1]
-        n_keys = self.n_before + n_new
-        like = self.positions if self.visible is None else self.visible
-        visible = in_window(self.visible, self.mask, n_new, n_keys, window, like)
-        return None if visible is None else to_device(visible, self.device)
 
     def of_block(
         self, layer: int, visible: Tensor | None, angles: tuple[Tensor, ...], *, is_last: bool

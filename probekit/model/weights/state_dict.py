@@ -67,7 +67,7 @@ def weight_readers(
     # Shapes as in the file.
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if faults := _faults(shapes, expected, names):
+    if faults := faults_of(shapes, expected, names):
         maps = [name for name in shapes if re.search(names.transposed, name) and name in expected]
         if maps and all(shapes[name] == expected[name][::-1] for name in maps):
             raise CheckpointError(
@@ -86,64 +86,6 @@ def weight_readers(
     return {
         name: partial(_converted, path, names, dtype, name, tensors[name]) for name in largest_first
     }
-
-
-def shared_tensors(
-    tensors: Mapping[str, Tensor], names: WeightNames, like: Mapping[str, Tensor], title: str
-) -> dict[str, Tensor]:
-    """Return the state dict of a network that shares the tensors of a state dict of the hub.
-
-    Args:
-        tensors: tensors by their names in checkpoints.
-        names: the family's names of tensors.
-        like: state dict of the network to fill; only names and shapes are used.
-        title: where the tensors are from, for messages.
-
-    Raises:
-        CheckpointError: names or shapes differ from those of `like`, or dtypes from each other.
-    """
-    found, bare = {}, names.unwrapped(tensors)
-    for hub_name, tensor in unstacked({bare[name]: one for name, one in tensors.items()}, names):
-        name = names.in_network(hub_name)
-        if name in like or not re.search(names.buffers, name):
-            found[name] = transposed(names, name, tensor.detach())
-    # An unembedding equal to the embedding is redundant.
-    ends = [found[name] for name in (names.unembedding, names.embedding) if name in found]
-    if names.unembedding not in like and len(ends) == 2 and torch.equal(*ends):
-        del found[names.unembedding]
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
-    if faults := _faults(shapes, expected, names):
-        raise CheckpointError(
-            f"{title} does not have the tensors that its config describes:\n  "
-            + "\n  ".join(faults)
-        )
-    by_dtype = {tensor.dtype: name for name, tensor in found.items()}
-    if len(by_dtype) > 1:
-        shown = ", ".join(f"{name} {dtype}" for dtype, name in by_dtype.items())
-        raise CheckpointError(
-            f"{title} has weights of several dtypes: {shown}. Convert all to one."
-        )
-    return found
-
-
-def unstacked(tensors: Mapping[str, Tensor], names: WeightNames) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and tensors; those with the maps of all experts as one part for each map.
-
-    >>> from probekit.model.families.olmoe import OLMoEConfig
-    >>> stacked = {"mlp.experts.gate_up_proj": torch.zeros(2, 6, 4)}
-    >>> [(name, *part.shape) for name, part in unstacked(stacked, OLMoEConfig.WEIGHTS)][:2]
-    [('mlp.experts.0.gate_proj.weight', 3, 4), ('mlp.experts.0.up_proj.weight', 3, 4)]
-    """
-    for name, tensor in tensors.items():
-        maps = next((maps for end, maps in names.stacked if name.endswith(end)), None)
-        if maps is None:
-            yield name, tensor
-            continue
-        experts = name.rpartition(".")[0]
-        for number, of_expert in enumerate(tensor):
-            for part, weight in zip(maps, of_expert.chunk(len(maps)), strict=True):
-                yield f"{experts}.{number}.{part}.weight", weight
 
 
 def transposed(names: WeightNames, name: str, tensor: Tensor) -> Tensor:
@@ -211,7 +153,7 @@ def _converted(
     return converted
 
 
-def _faults(
+def faults_of(
     shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
 ) -> list[str]:
     """Return a line for each tensor that is missing, extra or of another shape, and remedies.

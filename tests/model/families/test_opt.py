@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from probekit.errors import CheckpointError
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.opt import OPTConfig
-from probekit.model.families.table import config_of, from_transformers, load_model
+from probekit.model.families.table import config_of, load_model
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from tests.model.families.configurations import rows

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import probekit
-from probekit.model.families.table import FAMILIES, from_transformers, load_model
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import FAMILIES, load_model
 from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65]])

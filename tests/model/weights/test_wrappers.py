@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.model.families.table import find_config, from_transformers, load_model
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import find_config, load_model
 from tests.model.families.configurations import rows
 from tests.stored import each_row
 

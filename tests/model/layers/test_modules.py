@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from probekit.model.layers.cross_entropy import CHUNK, cross_entropy
+from probekit.model.layers.modules import CHUNK, cross_entropy
 
 
 def draw(n_tokens, dtype):
