@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from probekit.model.families.gpt2 import GPT2 as GPT2
     from probekit.model.families.gpt2 import GPT2Config as GPT2Config
     from probekit.model.families.table import load_model as load_model
+    from probekit.model.generation import KeyValueCache as KeyValueCache
+    from probekit.model.generation import Recording as Recording
     from probekit.model.generation import StopStrings as StopStrings
     from probekit.model.generation import generate as generate
     from probekit.model.passes.cache import ActivationCache as ActivationCache
-    from probekit.model.passes.cache import Recording as Recording
-    from probekit.model.passes.context import KeyValueCache as KeyValueCache
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
     from probekit.pipeline.experiment.probe import probe as probe

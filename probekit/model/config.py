@@ -8,7 +8,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeAlias
@@ -355,7 +354,7 @@ class ModelConfig(ABC):
             CheckpointError: the file is damaged, or describes a network that the family's code does
                 not compute.
         """
-        return cls.from_hub(read_entries(folder), config_file(folder), ignore)
+        return cls.from_hub(*read_entries(folder), ignore)
 
     @classmethod
     def from_hub(
@@ -539,17 +538,18 @@ def value_of(entries: Mapping[str, Any], *names: str) -> Any:
     Raises:
         ConfigError: there are two names with different values.
     """
-    paths: dict[str, Any] = {name: reduce(_inside, name.split("."), entries) for name in names}
-    found = {name: value for name, value in paths.items() if value is not None}
-    values = list(found.values())
-    if any(value != values[0] for value in values):
+    found = {}
+    for name in names:
+        value: Any = entries
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[name] = value
+    first = next(iter(found.values()), None)
+    if any(value != first for value in found.values()):
         shown = " and ".join(f"{name} is {value!r}" for name, value in found.items())
         raise ConfigError(f"{shown}: names of one key. Remove the one that is wrong.")
-    return values[0] if values else None
-
-
-def _inside(section: Any, key: str) -> Any:
-    return section.get(key) if isinstance(section, Mapping) else None
+    return first
 
 
 def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
@@ -604,21 +604,17 @@ _SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
 _SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
 
 
-def config_file(folder: Path) -> Path:
-    """Return the path of config.json, or of OpenAI's hparams.json in a folder without it."""
-    path, original = folder / "config.json", folder / HPARAMS
-    return original if original.is_file() and not path.exists() else path
-
-
-def read_entries(folder: Path) -> dict[str, Any]:
-    """Return the entries of `folder`/config.json, or those of OpenAI's hparams.json in its place.
+def read_entries(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the entries of `folder`/config.json, or of OpenAI's hparams.json in its place, and it.
 
     Raises:
         MissingError: there is no config.json.
         CheckpointError: the file is damaged or not a JSON object, or the folder has a file that
             changes the network and is not read, such as an adapter.
     """
-    path = config_file(folder)
+    path, original = folder / "config.json", folder / HPARAMS
+    is_original = original.is_file() and not path.exists()
+    path = original if is_original else path
     refuse_unread(folder)
     if not path.exists():
         raise MissingError(
@@ -626,13 +622,13 @@ def read_entries(folder: Path) -> dict[str, Any]:
             "model.safetensors or pytorch_model.bin."
         )
     entries = read_json(path)
-    if path.name != HPARAMS:
-        return entries
+    if not is_original:
+        return entries, path
     if entries.keys() != _SIZES.keys():
         raise CheckpointError(
             f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(entries)}."
         )
-    return {_SIZES[key]: size for key, size in entries.items()}
+    return {_SIZES[key]: size for key, size in entries.items()}, path
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.generation import (
     ENDED,
     Decoding,
+    Recording,
     StopStrings,
     continue_texts,
     generate,
@@ -22,7 +23,6 @@ from probekit.model.generation import (
     new_tokens,
     stream_text,
 )
-from probekit.model.passes.cache import Recording
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
 from tests.stored import each_line, each_row

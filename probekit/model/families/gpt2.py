@@ -197,18 +197,17 @@ class GPT2Config(ModelConfig):
 
         BOS and EOS are by default `<|endoftext|>` for GPT-2's vocabulary.
         """
-        tokens = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id")}
-        gpt2_size = type(self).vocab_size  # the default of the field: GPT-2's vocabulary
-        if self.vocab_size == gpt2_size:
-            end_of_text = gpt2_size - 1
-            tokens = {key: end_of_text if token is None else token for key, token in tokens.items()}
-        return {
+        entries = {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "activation_function": "gelu_new",
-            **self.to_json(),
-            **tokens,
+            **super().to_hub(),
         }
+        gpt2_size = type(self).vocab_size  # the default of the field: GPT-2's vocabulary
+        for key in ("bos_token_id", "eos_token_id"):
+            if entries[key] is None and self.vocab_size == gpt2_size:
+                entries[key] = gpt2_size - 1
+        return entries
 
 
 # Configs of the published models, by name on the hub.

@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
-from probekit.model.config import OTHER_MODELS, ModelConfig, config_file, read_entries
+from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
 from probekit.model.weights import sources
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
         MissingError: it has neither.
         CheckpointError: the folder contains a model that no family computes.
     """
-    return config_of(read_entries(folder), config_file(folder), ignore)
+    return config_of(*read_entries(folder), ignore)
 
 
 def find_config(source: str | Path) -> ModelConfig:
@@ -139,7 +139,7 @@ def read_tokenizer(source: str | Path) -> Any:
     """
     folder, family = sources.find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
-        family = family_of(read_entries(folder), folder / "config.json")
+        family = family_of(*read_entries(folder))
     files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from probekit.errors import UnknownNameError, nearest
@@ -32,51 +31,6 @@ def remember(values: dict[str, Tensor], *, grad: bool = False) -> Tap:
         return value
 
     return tap
-
-
-class Recording:
-    """A tap that stores the activations of consecutive forward passes, as in generation.
-
-    Joined, they equal those of a single pass over the whole text. The last generated token has
-    none, because no pass has read it. Generation with `slide=True` refuses a Recording, because
-    overlapping windows cannot be joined.
-
-    >>> from probekit import GPT2, generate
-    >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()
-    >>> _ = generate(model, tokens, 4, tap=record, sites=["blocks.*.hook_resid_post"])
-    >>> record.cache(model.sites)["resid_post", 5].shape
-    torch.Size([1, 6, 256])
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, list[Tensor]] = {}
-
-    def __call__(self, site: str, value: Tensor) -> Tensor:
-        """Store a value and return it."""
-        # A clone of a value that requires a gradient would not be the tensor later ones depend on.
-        stored = value if value.requires_grad else value.clone()
-        self._values.setdefault(site, []).append(stored)
-        return value
-
-    def cache(self, sites: Sites) -> ActivationCache:
-        """Return the activations of all passes so far, joined along the positions.
-
-        Args:
-            sites: the sites of the model.
-        """
-        joined = {}
-        for site, parts in self._values.items():
-            axes = sites.axes_of(site)
-            if "key_pos" not in axes:
-                joined[site] = torch.cat(parts, dim=axes.index("pos"))
-                continue
-            # Earlier passes lack the later keys; a single pass would mask them.
-            n_keys = parts[-1].shape[-1]
-            # The table has sites without the choice of a head, such as [head=1] in `site`.
-            masked = sites.describe(site.partition("[")[0]).masked
-            padded = [F.pad(part, (0, n_keys - part.shape[-1]), value=masked) for part in parts]
-            joined[site] = torch.cat(padded, dim=axes.index("query_pos"))
-        return ActivationCache(joined, sites)
 
 
 class ActivationCache(Mapping[str, Tensor]):

@@ -128,9 +128,19 @@ def file_checks(folder: Path) -> dict[str, str]:
 
 
 def check_of(path: Path) -> str:
-    """Return the source of the digest or checksum that a model file was verified against."""
-    otherwise = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
-    return origin_of_digest(path) or otherwise
+    """Return the source of the digest or checksum that a model file was verified against.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> check_of(MINI / "model.safetensors")
+    'digests.json'
+    """
+    if origin := origin_of_digest(path):
+        return origin
+    has_checksum = zipfile.is_zipfile(path)  # a zip archive has one of each member
+    if path.suffix == ".safetensors":
+        with reading_tensor(path), safe_open(regular(path), "pt") as file:
+            has_checksum = DIGEST in (file.metadata() or {})
+    return "checksum in the file" if has_checksum else "nothing: it has no digest"
 
 
 def _weight_file(folder: Path) -> Path:
@@ -234,20 +244,6 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         name: StoredTensor(tuple(entry["shape"]), partial(read, name), is_mapped=True)
         for name, entry in entries.items()
     }
-
-
-def has_own_checksum(path: Path) -> bool:
-    """Return whether a weight file contains a checksum of its tensors.
-
-    >>> from probekit.model.weights.sources import MINI
-    >>> has_own_checksum(MINI / "model.safetensors")
-    True
-    """
-    if path.suffix != ".safetensors":
-        # A zip archive has a checksum of each member.
-        return zipfile.is_zipfile(path)
-    with reading_tensor(path), safe_open(regular(path), "pt") as file:
-        return DIGEST in (file.metadata() or {})
 
 
 _OF_TRAINERS = ("model", "state_dict", "model_state_dict", "module")

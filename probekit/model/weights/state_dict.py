@@ -234,17 +234,14 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         stored[hub_name] = hub_tensor
         headers[hub_name] = ArrayHeader(_CODES[tensor.dtype], tuple(hub_tensor.shape))
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
-    metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}
+    metadata = {"format": "pt", DIGEST: digest(map(_bytes_of, stored.values()))}
     entries = pretty_json({"dtype": dtype, **config.to_hub()}).encode()
-    weights = chain([header(headers, metadata)], _chunks(stored))
+    weights: Iterator[bytes | memoryview] = chain(
+        [header(headers, metadata)], map(_bytes_of, stored.values())
+    )
     digests = {"config.json": write_atomic(folder / "config.json", entries)}
     digests["model.safetensors"] = write_atomic(folder / "model.safetensors", weights)
     write_digests(folder, digests)
-
-
-def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of each tensor, one at a time to save memory."""
-    return map(_bytes_of, stored.values())
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

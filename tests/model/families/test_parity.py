@@ -8,8 +8,7 @@ import torch
 from probekit.analysis.logits import logit_lens, logits_of
 from probekit.errors import ConfigError
 from probekit.model.families.from_transformers import from_transformers, unstacked
-from probekit.model.generation import generate
-from probekit.model.passes.context import KeyValueCache
+from probekit.model.generation import KeyValueCache, generate
 from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
 from tests.model.families.recorded import site_differences
 

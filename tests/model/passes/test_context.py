@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.passes.context import KeyValueCache
+from probekit.model.generation import KeyValueCache
 from tests.model.gpt2_sites import site_names
 from tests.model.reference import TINY, pad, ragged
 

@@ -13,8 +13,7 @@ import torch
 import probekit
 from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
-from probekit.model.generation import generate
-from probekit.model.passes.cache import Recording
+from probekit.model.generation import Recording, generate
 from tests.model.gpt2_sites import SITES, describe, expand, layer_of, select, site_names
 from tests.model.reference import TINY
 from tests.stored import each_line
