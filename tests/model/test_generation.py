@@ -240,14 +240,6 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_prompts_in_a_batch_get_the_continuations_of_single_prompts(mini, tokenizer, options):
-    how = Decoding(12, **options)
-    together = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
-    alone = [continue_texts(mini, tokenizer, [prompt], how, bos=False) for prompt in PROMPTS]
-    assert together == [samples for [samples] in alone]
-
-
-@pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_a_text_ends_before_its_stop_string(mini, tokenizer, options):
     how = Decoding(40, **options)
     whole = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)

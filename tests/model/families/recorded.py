@@ -10,6 +10,7 @@ _BEFORE = ("input_layernorm", "post_attention_layernorm", "norm")
 # Norms before attention, before the MLP and after the blocks, in families that name them otherwise.
 NORMS = {
     "opt": ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm"),
+    "gpt2": ("ln_1", "ln_2", "ln_f"),
     "gpt_neox": (*_BEFORE[:2], "final_layer_norm"),
     "olmo2": (None, None, "norm"),
     **dict.fromkeys(
@@ -20,11 +21,11 @@ _POST_NORMS = ("olmo2", "gemma2", "gemma3_text")  # norms between a sublayer and
 _seen = {}  # of the attention of each block: q, k and v as attention gets them, scores, pattern, z
 
 
-def _attention(module, q, k, v, mask, scaling, softcap=None, **_):
+def _attention(module, q, k, v, mask, scaling=None, softcap=None, **_):
     group = q.shape[1] // k.shape[1]
     wide_k, wide_v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     hidden = mask < 0 if mask.is_floating_point() else ~mask
-    scores = q @ wide_k.mT * scaling
+    scores = q @ wide_k.mT * (scaling or q.shape[-1] ** -0.5)
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(hidden, -math.inf)
     pattern = scores.softmax(-1)
@@ -50,18 +51,20 @@ def recorded(reference, tokens):
     for handle in handles:
         handle.remove()
     first, second, last = NORMS.get(kind, _BEFORE)
-    is_neox, is_parallel = kind == "gpt_neox", getattr(body.config, "use_parallel_residual", False)
-    values = {"logits": logits, "hook_embed": seen["embed_in" if is_neox else "embed_tokens"][1]}
+    is_parallel = getattr(body.config, "use_parallel_residual", False)
+    embedding = {"gpt_neox": "embed_in", "gpt2": "wte"}.get(kind, "embed_tokens")
+    values = {"logits": logits, "hook_embed": seen[embedding][1]}
     values |= _norm("ln_final", body.get_submodule(last), *seen[last])
-    if kind == "opt":
-        values["hook_pos_embed"] = seen["embed_positions"][1].expand(len(tokens), -1, -1)
-    for layer, block in enumerate(body.layers):
+    if positions := {"opt": "embed_positions", "gpt2": "wpe"}.get(kind):
+        values["hook_pos_embed"] = seen[positions][1].expand(len(tokens), -1, -1)
+    blocks = "h" if kind == "gpt2" else "layers"
+    for layer, block in enumerate(body.get_submodule(blocks)):
         inside = {
-            name.removeprefix(f"layers.{layer}."): pair
+            name.removeprefix(f"{blocks}.{layer}."): pair
             for name, pair in seen.items()
-            if name.startswith(f"layers.{layer}.")
+            if name.startswith(f"{blocks}.{layer}.")
         }
-        found = {"hook_resid_post": seen[f"layers.{layer}"][1]}
+        found = {"hook_resid_post": seen[f"{blocks}.{layer}"][1]}
         if first is None:
             found["hook_resid_pre"], found["hook_resid_mid"] = (
                 inside[name][0] for name in ("self_attn.q_proj", "mlp")
@@ -100,13 +103,16 @@ def _of_attention(kind, block, inside, of_attention):
     n_heads, n_kv_heads, d_head = q.shape[1], k.shape[1], q.shape[-1]
     found = {"attn.hook_v": v.transpose(1, 2), "attn.hook_attn_scores": scores}
     found |= {"attn.hook_pattern": pattern, "attn.hook_z": z}
-    if kind != "opt":
+    if kind not in ("opt", "gpt2"):
         found |= {"attn.hook_rot_q": q.transpose(1, 2), "attn.hook_rot_k": k.transpose(1, 2)}
     if kind == "phi3":
         heads = inside["self_attn.qkv_proj"][1].unflatten(-1, (-1, d_head))
         own = heads.split((n_heads, n_kv_heads, n_kv_heads), 2)
     elif kind == "gpt_neox":  # query, key and value of one head come before those of the next
         own = inside["attention.query_key_value"][1].unflatten(-1, (-1, 3, d_head)).unbind(-2)
+    elif kind == "gpt2":
+        flat = inside["attn.c_attn"][1].chunk(3, -1)
+        own = [one.unflatten(-1, (-1, d_head)) for one in flat]
     else:
         flat = (inside[f"self_attn.{name}_proj"][1] for name in "qkv")
         own = [one.unflatten(-1, (-1, d_head)) for one in flat]
@@ -118,9 +124,10 @@ def _of_attention(kind, block, inside, of_attention):
                 pair = tuple(x.transpose(1, 2) for x in pair)
             module = block.self_attn.get_submodule(norm)
             found |= _norm(f"attn.{norm}", module, *pair, shape)
-    names = {"opt": "self_attn.out_proj", "gpt_neox": "attention.dense"}
+    names = {"opt": "self_attn.out_proj", "gpt_neox": "attention.dense", "gpt2": "attn.c_proj"}
     output = names.get(kind, "self_attn.o_proj")
-    weight = block.get_submodule(output).weight.unflatten(1, (n_heads, d_head))
+    weight = block.get_submodule(output).weight
+    weight = (weight.T if kind == "gpt2" else weight).unflatten(1, (n_heads, d_head))
     found["attn.hook_result"] = torch.einsum("bphd, mhd -> bphm", z, weight)
     last = "post_attention_layernorm" if kind in _POST_NORMS else output
     return found | {"hook_attn_out": inside[last][1]}
@@ -141,9 +148,10 @@ def _of_mlp(kind, inside, shape):
         pre, pre_linear = inside["mlp.gate_up_proj"][1].chunk(2, -1)
         found = {"mlp.hook_pre": pre, "mlp.hook_pre_linear": pre_linear}
         found["mlp.hook_post"] = inside["mlp.down_proj"][0]
-    elif kind == "gpt_neox":
-        found = {"mlp.hook_pre": inside["mlp.dense_h_to_4h"][1]}
-        found["mlp.hook_post"] = inside["mlp.dense_4h_to_h"][0]
+    elif kind in ("gpt_neox", "gpt2"):
+        first, second = ("c_fc", "c_proj") if kind == "gpt2" else ("dense_h_to_4h", "dense_4h_to_h")
+        found = {"mlp.hook_pre": inside[f"mlp.{first}"][1]}
+        found["mlp.hook_post"] = inside[f"mlp.{second}"][0]
     else:
         found = {"mlp.hook_pre": inside["mlp.gate_proj"][1]}
         found["mlp.hook_pre_linear"] = inside["mlp.up_proj"][1]

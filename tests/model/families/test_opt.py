@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from probekit.errors import CheckpointError
 from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.opt import OPTConfig
-from probekit.model.families.table import config_of, load_model
+from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from tests.model.families.configurations import rows
@@ -36,12 +36,6 @@ def test_checkpoints_of_the_body_alone_are_read(tmp_path):
     tensors = {name.removeprefix("model."): one for name, one in load_file(path).items()}
     save_file(tensors, path, metadata={"format": "pt"})
     assert torch.equal(load_model(tmp_path)(TOKENS), expected)
-
-
-def test_a_config_survives_its_json_and_defaults_are_those_of_the_hub():
-    assert config_of({"model_type": "opt"}) == OPTConfig()
-    larger = config_of({"model_type": "opt", "ffn_dim": 8, "tie_word_embeddings": False})
-    assert config_of(json.loads(json.dumps(larger.to_hub()))) == larger
 
 
 def test_the_vocabulary_is_read_as_published(tmp_path):

@@ -75,13 +75,6 @@ def check_equal(tokenizer, reference, text):
     assert tokenizer.decode(tokens.ids) == text
 
 
-@settings(max_examples=300, deadline=None)
-@given(text=hostile_texts())
-@example(text="".join(HOSTILE))
-def test_ids_and_offsets_equal_the_reference(mini, mini_reference, text):
-    check_equal(mini, mini_reference, text)
-
-
 @pytest.fixture(scope="session")
 def gpt2_folder(shared):
     return shared / "tokenizer" / "gpt2"
@@ -97,11 +90,16 @@ def gpt2_reference(gpt2_folder):
     return reference(gpt2_folder / "encoder.json", gpt2_folder / "vocab.bpe")
 
 
+@pytest.fixture(scope="session", params=["mini", "gpt2"])
+def either(request):
+    return [request.getfixturevalue(request.param + end) for end in ("", "_reference")]
+
+
 @settings(max_examples=300, deadline=None)
 @given(text=hostile_texts())
 @example(text="".join(HOSTILE))
-def test_gpt2_vocabulary_equals_the_reference(gpt2, gpt2_reference, text):
-    check_equal(gpt2, gpt2_reference, text)
+def test_ids_and_offsets_equal_the_reference(either, text):
+    check_equal(*either, text)
 
 
 def test_gpt2_vocabulary_gives_the_published_ids(gpt2):
@@ -191,11 +189,6 @@ def test_the_padding_side_is_needed_only_where_texts_differ_in_length(mini):
         alone = mini.batch(texts, bos=True)
         assert bool(alone.mask.all())
         assert alone.ids.tolist() == mini.batch(texts, bos=True, side="left").ids.tolist()
-
-
-def test_tokens_of_a_text_as_strings(mini):
-    assert mini.str_tokens("The keys to") == ["The", " keys", " to"]
-    assert mini.str_tokens("The keys", bos=True) == ["<|endoftext|>", "The", " keys"]
 
 
 @pytest.mark.parametrize("bos", [False, True])
