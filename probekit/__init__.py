@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from probekit.model.generation import Recording as Recording
     from probekit.model.generation import StopStrings as StopStrings
     from probekit.model.generation import generate as generate
-    from probekit.model.passes.cache import ActivationCache as ActivationCache
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
+    from probekit.model.passes.taps import ActivationCache as ActivationCache
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
     from probekit.pipeline.experiment.probe import probe as probe
     from probekit.pipeline.experiment.run import run as run

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model.network import Network
-from probekit.model.passes.cache import ActivationCache
 from probekit.model.passes.inputs import check_tokens
+from probekit.model.passes.taps import ActivationCache
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer

@@ -30,7 +30,7 @@ from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.hub import find_model
 
 TOKENS, CHAT = "tokens", "chat tokens"
 TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # as a share of the largest value at a position

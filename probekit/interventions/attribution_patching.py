@@ -25,9 +25,8 @@ from probekit.interventions.effects import Patch, PatchEffect, effects_of
 from probekit.interventions.measures import AnswerMeasure, check_pairs
 from probekit.interventions.patching import PAIRS_AT_ONCE, Positions, patch_grid, patched_values
 from probekit.model.network import Network
-from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.taps import part_features
+from probekit.model.passes.taps import part_features, remember
 from probekit.model.sites.sites import SitePattern
 from probekit.probes.arrays import Floats
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from probekit.errors import ConfigError, DataError
 from probekit.model.config import Bos, ModelConfig, is_number
 from probekit.model.network import Network
-from probekit.model.passes.cache import ActivationCache
 from probekit.model.passes.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
-from probekit.model.passes.taps import Tap
+from probekit.model.passes.taps import ActivationCache, Tap
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer, batch_of
 

@@ -15,7 +15,8 @@ from probekit.model.config import count_parameters
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
-from probekit.model.weights.sources import find_model, vocabulary_files
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import vocabulary_files
 from probekit.products import check_device
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import digest, versions

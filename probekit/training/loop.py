@@ -429,7 +429,16 @@ def train(
     learner = Learner(model, make_optimizers(model, training))
     batches = Batches(tokens.train, training.batch, n_ctx, d_vocab, recipe.repeats, recipe.seed)
     held_out_windows(tokens.held_out, n_ctx)  # raises early if there are too few tokens
-    log = [] if before is None else _resumed(before, tokens, folder, learner)
+    log: list[run_files.LogRow] = []
+    if before is not None:
+        if before.tokens != tokens.digest:
+            raise CheckpointError(
+                f"{folder / run_files.STATE} was trained on other tokens: the texts or the "
+                "vocabulary have changed, or it belongs to another run. Restore them, or delete it "
+                "to start again."
+            )
+        log = list(run_files.read_log(folder / run_files.LOG, before))
+        load_state(folder / run_files.STATE, learner)
     done = len(log)
     save_steps = set(checkpoint_steps(recipe.checkpoints, training.steps))
     if done == 0 and 0 in save_steps:
@@ -446,7 +455,7 @@ def train(
             row = replace(
                 row,
                 held_out_loss=loss,
-                held_out_per_character=loss * tokens.tokens_per_character,
+                held_out_per_character=loss * (len(tokens.held_out) / tokens.n_characters),
                 repeated_first=first,
                 repeated_second=second,
             )
@@ -462,20 +471,6 @@ def train(
             write_state(folder / run_files.STATE, learner.tensors(), progress)
         watcher.progress("pretrain", row.step, training.steps)
     return model.eval()
-
-
-def _resumed(
-    before: run_files.Progress, tokens: TokenFile, folder: Path, learner: Learner
-) -> list[run_files.LogRow]:
-    """Load the training state in the folder, and return the log rows up to it."""
-    if before.tokens != tokens.digest:
-        raise CheckpointError(
-            f"{folder / run_files.STATE} was trained on other tokens: the texts or the vocabulary "
-            "have changed, or it belongs to another run. Restore them, or delete it to start again."
-        )
-    log = list(run_files.read_log(folder / run_files.LOG, before))
-    load_state(folder / run_files.STATE, learner)
-    return log
 
 
 def _update(learner: Learner, batches: Batches, recipe: Recipe, step: int) -> run_files.LogRow:

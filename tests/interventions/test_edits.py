@@ -9,7 +9,7 @@ import torch
 from probekit.interventions import edits
 from probekit.interventions.edits import add, project_out, replace, run_edited, zero
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.passes.cache import remember
+from probekit.model.passes.taps import remember
 from tests.model.gpt2_sites import describe
 from tests.model.reference import TINY
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
 from probekit.model.weights import sources
+from probekit.model.weights.hub import find_model
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +127,7 @@ def find_config(source: str | Path) -> ModelConfig:
     """
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
-    return model_config(sources.find_model(source, "config"), sources.ignored_keys(source))
+    return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
 def read_tokenizer(source: str | Path) -> Any:
@@ -137,10 +138,10 @@ def read_tokenizer(source: str | Path) -> Any:
         MissingError: no model has this name, or it has no vocabulary.
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """
-    folder, family = sources.find_model(source, "config"), FAMILIES[0]
+    folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
         family = family_of(*read_entries(folder))
-    files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
+    files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 

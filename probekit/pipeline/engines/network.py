@@ -32,7 +32,7 @@ from probekit.model.passes.taps import Tap
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.hub import find_model
 from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import (

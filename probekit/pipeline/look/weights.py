@@ -17,7 +17,8 @@ from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.sources import HPARAMS, find_model, ignored_keys
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import HPARAMS, ignored_keys
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 

@@ -15,7 +15,8 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.neox import NeoX
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.sources import MINI, find_model
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import MINI
 from probekit.model.weights.state_dict import digest_weights
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.hub import COMMIT, GATED, connect, serving

@@ -14,7 +14,8 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, StoreError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.weights.sources import MINI, find_model
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import MINI
 from tests.model.reference import TINY, our_model, reference_model
 from tests.stored import each_line
 

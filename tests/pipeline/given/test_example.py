@@ -9,7 +9,7 @@ import pytest
 from probekit.activations.export import FORMATS, export_cache
 from probekit.activations.store import ActivationStore
 from probekit.experiment.loader import load_any_experiment, load_experiment
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.hub import find_model
 from probekit.pipeline.experiment.run import run
 from tests.pipeline.texts import text_of
 
