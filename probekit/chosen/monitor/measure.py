@@ -22,8 +22,9 @@ from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats
 from probekit.probes.data import GroupedTokens
+from probekit.probes.probe_files import AlarmThreshold
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec

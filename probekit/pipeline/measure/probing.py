@@ -25,8 +25,9 @@ from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import Probed
 from probekit.probes.arrays import Codes, Features
+from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
