@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.special import log_softmax
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes import fitters
@@ -37,7 +36,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
-class _Column:
+class TunedColumn:
     """One label column at one site, with its tuned fit.
 
     Attributes:
@@ -199,7 +198,7 @@ class SplitProber:
                 C=tuned.penalty,
                 seed=self.settings.seed,
             ).of_fits([tuned.solution])
-            columns.append(_Column(fitter, inside, labels[number], codes[number], tuned, facts))
+            columns.append(TunedColumn(fitter, inside, labels[number], codes[number], tuned, facts))
         task, *controls = columns
         outside = X.select(self.data.test)
         test, validation = self._test_and_validation(task, outside)
@@ -213,12 +212,12 @@ class SplitProber:
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
-            scores += self._description([task, *controls])
+            scores += coding.description(self.fitted, self._blocks, [task, *controls])
         if self.settings.learning_steps and not random:
             scores += self._learning(task, outside)
         return scores
 
-    def _test_and_validation(self, column: _Column, outside: LazyRows) -> tuple[Scored, Scored]:
+    def _test_and_validation(self, column: TunedColumn, outside: LazyRows) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
         fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
@@ -233,7 +232,7 @@ class SplitProber:
         return self._scored(predictions, column.labels, column.facts), validation
 
     def _predict(
-        self, column: _Column, solution: FittedLayers, X: LazyRows, fitted: Codes
+        self, column: TunedColumn, solution: FittedLayers, X: LazyRows, fitted: Codes
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
@@ -248,7 +247,7 @@ class SplitProber:
         found: fitters.RowPredictions = self._of_test(predict, (X, self.data.test), (own, fitted))
         return found
 
-    def _held_out(self, column: _Column) -> fitters.RowPredictions:
+    def _held_out(self, column: TunedColumn) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
         folds, n_classes = self.fitted.fold_of_row, self.fitted.n_classes
         # `outputs` are numbers, or label codes, which class scores replace if they are needed.
@@ -260,7 +259,7 @@ class SplitProber:
             (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
         return self.fitted.held_out(column.fitter.spec, codes, outputs, folds)
 
-    def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
+    def _left_out(self, column: TunedColumn, held_out: fitters.RowPredictions) -> ClassPredictions:
         """Return the predictions of the training rows that thresholds of the final fit need.
 
         These are predictions of the final fit without the group of each row. If they have no closed
@@ -280,36 +279,7 @@ class SplitProber:
         assert isinstance(predictions, ClassPredictions)
         return predictions
 
-    def _description(self, columns: Sequence[_Column]) -> list[Scored]:
-        """Return the description lengths of the training labels and of their control labels.
-
-        Labels are coded block by block, with probabilities of a probe fitted on the previous
-        blocks; see `probekit.probes.score.description_length`.
-        """
-        first, coded = columns[0], self._blocks
-        masks = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-        tasks = [(column.codes, column.tuned.penalty) for column in columns]
-        fits_of_columns = first.fitter.refit(first.X, tasks, masks)
-        scores = []
-        for column, fits in zip(columns, fits_of_columns, strict=True):
-            tables = []
-            for block, solution in zip(coded[1:], fits, strict=True):
-                # `solution` is the fit on the blocks before this one.
-                n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-                outputs = solution.outputs(column.X.select(block.coded), n_classes)
-                removed = self.fitted.removed_prior(fitted)
-                prior = 0.0 if removed is None else removed
-                if not column.fitter.spec.logits:
-                    train_scores = solution.outputs(column.X.select(block.fitted), n_classes)
-                    outputs = outputs * coding.tempered(train_scores, fitted, prior)
-                tables.append(log_softmax(outputs + prior, axis=1))
-            code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
-            facts = column.facts.of_fits(fits, split="online")
-            scores.append(Scored((code,), (code.reference,), self.fitted.groups, facts))
-        task, *controls = scores
-        return [task, Scored.of_draws(controls)] if controls else [task]
-
-    def _learning(self, task: _Column, outside: LazyRows) -> list[Scored]:
+    def _learning(self, task: TunedColumn, outside: LazyRows) -> list[Scored]:
         """Return the points of the learning curve: one test score per training set size.
 
         The penalty is not selected again: it is the one selected on all training rows.

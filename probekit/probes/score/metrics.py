@@ -574,6 +574,97 @@ achieved_fpr_1 = partial(_alarm_rate, rate=0.01, of_positives=False)
 achieved_fpr_5 = partial(_alarm_rate, rate=0.05, of_positives=False)
 
 
+BINS = 15  # of confidence
+ROUNDING = 1e-9  # smaller sums of differences have no sign
+
+
+def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the Brier score: 0 at best, 2 at worst.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    For each row, (p - [class is true])^2 is summed over the classes; the score is the mean over the
+    rows. For two classes this is twice the Brier score that is computed from one class.
+
+    >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> brier(predictions, Resamples.whole(2)).round(4).tolist()
+    [0.3125]
+
+    Source: Brier (1950), Verification of forecasts expressed in terms of probability.
+    """
+    misses = _probabilities(predictions)
+    misses[np.arange(len(misses)), predictions.truth] -= 1
+    return mean_of_rows(np.einsum("ij,ij->i", misses, misses), resamples)
+
+
+def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the expected calibration error without the bias of chance differences.
+
+    Shape (1 + n_units,): the value over all groups, then NaN. The signs below change with a single
+    group, so that no jackknife holds: limits are those of `ece_limits`, differences have none.
+
+    The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
+    is the probability of the predicted class; there are 15 bins of equal width, which include their
+    upper end. Chance differences in bins with few rows would make the error positive even for
+    perfectly calibrated predictions. The difference of each group therefore gets the sign of that
+    of the other groups in the bin, and none if there are no others. As a result, calibrated
+    predictions score 0 on average, and a score may be negative.
+
+    >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> ece(predictions, Resamples.whole(2)).round(4).tolist()  # (-1 * 0.25 + 1 * -0.75) / 2
+    [-0.5]
+
+    Source: Guo et al. (2017), On calibration of modern neural networks, equation 3; Roelofs et al.
+    (2022), Mitigating bias in calibration error estimation, for the bias.
+    """
+    value = calibration_errors(predictions, resamples)[0]
+    return np.append(value, np.full(resamples.n_units, np.nan))
+
+
+def calibration_errors(
+    predictions: ClassPredictions, resamples: Resamples
+) -> tuple[float, Floats, float]:
+    """Return the calibration error without bias, with bias, and its bias if it is 0.
+
+    The second has shape (1 + n_units,), as `ece`.
+    """
+    confidence = confidence_of(predictions)
+    bins, n_rows, n_groups = bin_of(confidence, BINS), len(confidence), resamples.n_groups
+    excess = (predictions.truth == predictions.guess) - confidence
+    cells = bins * n_groups + resamples.group_of_row
+    by_group = np.bincount(cells, weights=excess, minlength=BINS * n_groups).reshape(BINS, -1)
+    others = by_group.sum(axis=1, keepdims=True) - by_group
+    signs = np.sign(others) * (np.abs(others) > ROUNDING)
+    plug_in = ratio(np.abs(resamples.sums(excess, bins, BINS)).sum(axis=0), resamples.sums()[0])
+    # The mean absolute deviation of a normal sum is sqrt(2 / pi) times its standard deviation.
+    bias = np.sqrt(2 / np.pi * np.square(by_group).sum(axis=1)).sum() / n_rows
+    return float((signs * by_group).sum() / n_rows), plug_in, float(bias)
+
+
+def _probabilities(predictions: ClassPredictions) -> Floats:
+    """Return the probability (n_samples, n_classes) of each class."""
+    assert predictions.scores is not None, "computed from log probabilities only"
+    return np.exp(predictions.scores)
+
+
+def confidence_of(predictions: ClassPredictions) -> Floats:
+    """Return the probability (n_samples,) of the predicted class of each row."""
+    probabilities = _probabilities(predictions)
+    return probabilities[np.arange(len(probabilities)), predictions.guess]
+
+
+def bin_of(confidence: Floats, bins: int) -> Codes:
+    """Return the bin number (n_samples,) of each confidence.
+
+    Bin b contains values above b / bins, up to and including (b + 1) / bins. Values just above an
+    edge count as below it, because taking logarithms and exponentials changes the last bit.
+    """
+    numbers: Codes = np.ceil(confidence * bins - 1e-9).astype(np.int64) - 1
+    return np.clip(numbers, 0, bins - 1)
+
+
 # If the variance is below this fraction of the mean square, the numbers are constant.
 SMALLEST_SPREAD = 1e-12
 

@@ -13,10 +13,18 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score import metrics
-from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
 from probekit.probes.score.metric_table import METRICS, metric_functions
-from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
+from probekit.probes.score.metrics import (
+    BINS,
+    BLOCK,
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    brier,
+    ece,
+    r2,
+)
 from probekit.probes.score.scored import (
     FitFacts,
     Predictor,
@@ -25,6 +33,7 @@ from probekit.probes.score.scored import (
     joined,
     measure,
     metrics_of,
+    reliability_bins,
     uninformed,
 )
 from probekit.probes.settings import ProbeSettings
