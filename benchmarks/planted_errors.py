@@ -91,7 +91,7 @@ ERRORS = (
     ),
     PlantedError(
         "control labels are drawn for each row",
-        "probes/controls/control_task.py",
+        "probes/controls.py",
         "names, type_of_row = np.unique(types, return_inverse=True)",
         "names = type_of_row = np.arange(len(types))",
         "tests/probes/controls/test_control_task.py"

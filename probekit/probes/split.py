@@ -11,17 +11,10 @@ import numpy as np
 
 from probekit.lazy_rows import LazyRows
 from probekit.probes import fitters
+from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
 from probekit.probes.arrays import Codes, Mask, Rows
-from probekit.probes.controls import control_task
-from probekit.probes.controls.baselines import predict_baselines
-from probekit.probes.data import (
-    GroupedTokens,
-    ProbeData,
-    check_known,
-    first_rows,
-    fittable_insides,
-    typical_rows,
-)
+from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
+from probekit.probes.data import ProbeData, check_known, fittable_insides
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
@@ -121,15 +114,15 @@ class SplitProber:
     @cached_property
     def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
-        return control_task.comparable_rows(self.data, self.settings, self.fitted.rows)
+        return comparable_rows(self.data, self.settings, self.fitted.rows)
 
     def draw_controls(self) -> None:
         """Draw the labels of the control task, so that `read` scores it, too.
 
         Raises:
-            ConfigError: A control task cannot be drawn; see `control_task.draw_controls`.
+            ConfigError: A control task cannot be drawn; see the function in `controls`.
         """
-        drawn = control_task.draw_controls(self.data, self.settings, self.fitted.rows)
+        drawn = draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
@@ -152,7 +145,7 @@ class SplitProber:
         places = np.split(np.arange(len(rows)), [len(self.scored.test)])
         predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
         for target, both, n_train, penalty in predicted:
-            predictions = self._of_test(partial(take, both), *places)
+            predictions = self.of_test(partial(take, both), *places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
             scores.append(self._scored(predictions, self.task, facts))
         return scores
@@ -182,7 +175,7 @@ class SplitProber:
         """
         target = "random_weights" if random else "task"
         if not spec.traits.scores_rows:
-            of_texts = self._by_text(spec, X, target)
+            of_texts = scores_of_texts(self, spec, X, target)
             on_fit(1, 1)
             return of_texts
         labels = [self.task] if random else [self.task, *self._controls]
@@ -212,7 +205,7 @@ class SplitProber:
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
-            scores += coding.description(self.fitted, self._blocks, [task, *controls])
+            scores += coding.description_lengths(self.fitted, self._blocks, [task, *controls])
         if self.settings.learning_steps and not random:
             scores += self._learning(task, outside)
         return scores
@@ -244,7 +237,7 @@ class SplitProber:
             return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
 
         own = column.X.select(np.isin(self.fitted.rows, fitted))
-        found: fitters.RowPredictions = self._of_test(predict, (X, self.data.test), (own, fitted))
+        found: fitters.RowPredictions = self.of_test(predict, (X, self.data.test), (own, fitted))
         return found
 
     def _held_out(self, column: TunedColumn) -> fitters.RowPredictions:
@@ -295,73 +288,7 @@ class SplitProber:
             scores.append(self._scored(predictions, task.labels, facts, metric=metric))
         return scores
 
-    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
-        """Return the probe of a kind that reads whole texts or dependency trees, fitted on some.
-
-        X (n_rows, n_features) contains the features of all rows of the data.
-        """
-        data, rows = self.data, tokens.rows
-        arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
-        column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
-        if spec.traits.scores_texts:
-            arguments |= {"units": data.groups[rows], "judge": self.fitted.judge(spec)}
-        if spec.traits.scores_tokens:  # it does not need all rows in memory
-            arguments["positive"] = data.positive_code
-        read = inside if spec.traits.scores_tokens else inside[:]
-        return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
-
-    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
-        """Return the test score of a kind that reads whole texts or dependency trees.
-
-        The validation score of an aggregated probe follows.
-
-        There is no control task: a random label for each word would give a text several labels.
-        The chance level of a kind that reads trees is the score of the linear chain.
-        """
-        data, train, test, fitted = self.data, self.train_tokens, self.test_tokens, self.fitted
-        probe, outside = self.text_probe(spec, X, train), LazyRows.of(X).select(test.rows)
-        groups = data.groups[test.first]
-        facts = FitFacts(
-            probe=spec.text,
-            target=target,
-            n_train=len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=probe.n_iter_,
-            converged=probe.converged_,
-            seed=self.settings.seed,
-        )
-        if spec.task == "tree":
-            heads = data.y[test.rows]
-            of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
-            chain = probe.score_chain(heads, test.example_of_row)
-            return [Scored((of_trees,), (chain,), groups, facts)]
-        labels = self.task[train.first]
-
-        def predict(side: GroupedTokens) -> fitters.RowPredictions:
-            """Return the predictions for some texts."""
-            rows = LazyRows.of(X).select(side.rows)
-            read = rows if spec.traits.scores_tokens else rows[:]
-            scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
-            return fitted.predictions(spec, self.task[side.first], scores, labels)
-
-        predictions: Any = self._of_test(predict, test, train)
-        if not spec.traits.scores_tokens:
-            return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
-        folds = probe.fold_of_text_
-        held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
-        if fitted.positive is not None:
-            predictions = with_alarms(predictions, fixed_thresholds(held_out))
-        fewest = len(labels) - int(np.bincount(folds).max())
-        of_folds = replace(facts, n_train=fewest, split="validation")
-        chance, metric = (uninformed(labels, held_out),), self.settings.main_metric
-        return [
-            Scored(
-                (predictions,), (uninformed(labels, predictions),), groups, facts, fit=probe.fit_
-            ),
-            Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
-        ]
-
-    def _of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
+    def of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
         """Return the predictions of test rows; those of several fits on the scale of `train`."""
         predictions = predict(test)
         return predictions.scaled_by(predict(train)) if self.is_joined else predictions

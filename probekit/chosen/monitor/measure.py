@@ -20,8 +20,8 @@ from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
+from probekit.probes.aggregation import GroupedTokens, text_sides
 from probekit.probes.arrays import Floats
-from probekit.probes.data import GroupedTokens
 from probekit.probes.probe_files import AlarmThreshold
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
@@ -91,7 +91,7 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
         texts_of_negatives, texts_of_test, X = None, None, X.select(tested)
     else:
         texts_of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
-        groups, (_, texts_of_test) = groups[texts_of_negatives.first], prober.text_sides[0]
+        groups, (_, texts_of_test) = groups[texts_of_negatives.first], text_sides(prober)[0]
     rows = list(
         monitor_rows(
             settings.fpr,

@@ -439,7 +439,10 @@ def _scores(
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
         predictions = result.predictions[Predictor(spec.text, "task")]
-        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
+        chance, facts = (
+            side.prober.splits[0].chance(predictions),
+            result.of_kind(spec.text)[0].facts,
+        )
         groups = side.prober.data.groups[side.prober.test_rows]
         return Scored((predictions,), (chance,), groups, facts).take(side.tested[number])
 

@@ -24,6 +24,7 @@ from probekit.pipeline.engines.engine import Activations, Engine
 from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import Probed
+from probekit.probes.aggregation import text_sides
 from probekit.probes.arrays import Codes, Features
 from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
@@ -281,7 +282,7 @@ class SiteJob:
             spec = settings.spec(kind)
             penalty = {} if C is None else {spec.grid_name or "C": C}
             is_of_texts = spec.traits.scores_texts
-            rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
+            rows = text_sides(prober)[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}

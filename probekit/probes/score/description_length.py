@@ -269,7 +269,7 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
     return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))
 
 
-def description(
+def description_lengths(
     rows: FittedRows, coded: Sequence[CodedBlock], columns: Sequence[TunedColumn]
 ) -> list[Scored]:
     """Return the description lengths of the training labels and of their control labels.
