@@ -225,15 +225,14 @@ class Prober:
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
-            of_splits = self._read(spec, X, random=False, steps=steps)
+            of_splits = _read(self.splits, spec, X, steps)
             self._add(result, of_splits)
             if self.within:
-                pairs = zip(self.within, steps[n_splits:], strict=False)
-                of_within = [split.read(spec, X, False, step) for split, step in pairs]
-                self._add(
-                    result,
-                    [[one.with_facts(target=WITHIN) for one in scores] for scores in of_within],
-                )
+                of_within = [
+                    [one.with_facts(target=WITHIN) for one in scores]
+                    for scores in _read(self.within, spec, X, steps[n_splits:])
+                ]
+                self._add(result, of_within)
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
                 if spec.traits.scores_texts:
@@ -270,7 +269,7 @@ class Prober:
             of_kinds = []
             for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
                 steps = _callbacks(on_kind, len(self.splits))
-                of_kinds.append(self._read(spec, rows, random=True, steps=steps))
+                of_kinds.append(_read(self.splits, spec, rows, steps, random=True))
             of_networks.append(of_kinds)
         result = SiteResult()
         # `of_kind` holds, for each network, the scores of one kind of probe for each split.
@@ -287,16 +286,6 @@ class Prober:
                 result.measurements.extend(self._measured(validations))
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
-
-    def _read(
-        self, spec: ProbeSpec, X: LazyRows, random: bool, steps: Sequence[OnFit]
-    ) -> list[list[Scored]]:
-        """Return the scores of a kind of probe for each split.
-
-        `steps` holds a callback for each split; a further one, for a fit on all rows, is not used.
-        """
-        pairs = zip(self.splits, steps, strict=False)
-        return [split.read(spec, X, random, step) for split, step in pairs]
 
     def baselines(self) -> SiteResult:
         """Return the results of all requested baselines; empty for trees."""
@@ -351,6 +340,22 @@ class Prober:
         return rows.on(self.settings.device)
 
 
+def _read(
+    splits: Sequence[SplitProber],
+    spec: ProbeSpec,
+    X: LazyRows,
+    steps: Sequence[OnFit],
+    *,
+    random: bool = False,
+) -> list[list[Scored]]:
+    """Return the scores of a kind of probe for each split.
+
+    `steps` holds a callback for each split; further ones are not used.
+    """
+    pairs = zip(splits, steps, strict=False)
+    return [split.read(spec, X, random, step) for split, step in pairs]
+
+
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
     """Return the scores of several splits, each combined over the splits."""
     return [Scored.of_splits(same) for same in zip(*of_splits, strict=True)]
@@ -372,10 +377,10 @@ def _reduced(predictions: Predictions, needs: str) -> Predictions:
 
 def _callbacks(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:
     """Return callbacks that report the fits of several parts as overall progress."""
-    return [partial(_report, on_fit, number, n_parts) for number in range(n_parts)]
 
+    def report(number: int, done: int, total: int) -> None:
+        """Report that `done` of `total` fits of a part are done; all parts have equally many."""
+        if on_fit is not None:
+            on_fit(number * total + done, n_parts * total)
 
-def _report(on_fit: OnFit | None, number: int, n_parts: int, done: int, total: int) -> None:
-    """Report that `done` of `total` fits of a part are done; all parts have equally many fits."""
-    if on_fit is not None:
-        on_fit(number * total + done, n_parts * total)
+    return [partial(report, number) for number in range(n_parts)]

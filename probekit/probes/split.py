@@ -59,6 +59,7 @@ class SplitProber:
             whatever its number of tokens.
         task: the label code or number (n_rows,) of each row.
         fitted: the training rows that probes are fitted on.
+        sizes: the sizes of the samples of the learning curve; empty for none.
         is_joined: whether the predictions of several splits are joined. They are then also on the
             scale of the training rows.
 
@@ -92,9 +93,8 @@ class SplitProber:
         # The labels of each draw of the control task; empty before `draw_controls`.
         self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
-        # Sizes of the samples of the learning curve.
         steps = settings.learning_steps
-        self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
+        self.sizes = coding.learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
     def train_tokens(self) -> GroupedTokens:
@@ -147,10 +147,10 @@ class SplitProber:
         for target, both, n_train, penalty in predicted:
             predictions = self.of_test(partial(take, both), *places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
-            scores.append(self._scored(predictions, self.task, facts))
+            scores.append(self.with_chance(predictions, self.task, facts))
         return scores
 
-    def _scored(
+    def with_chance(
         self, predictions: Predictions, column: fitters.LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
         """Return predictions for the test rows with those of the chance level of a column."""
@@ -207,24 +207,33 @@ class SplitProber:
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
             scores += coding.description_lengths(self.fitted, self._blocks, [task, *controls])
         if self.settings.learning_steps and not random:
-            scores += self._learning(task, outside)
+            scores += coding.learning_curve(self, task, outside)
         return scores
 
     def _test_and_validation(self, column: TunedColumn, outside: LazyRows) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
         fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
-        predictions = self._predict(column, tuned.solution, outside, fitted.rows)
-        if fitted.positive is not None and isinstance(predictions, ClassPredictions):
-            limits = fixed_thresholds(self._left_out(column, held_out))
-            predictions = with_alarms(predictions, limits)
+        predictions: Any = self.predict(column, tuned.solution, outside, fitted.rows)
+        if isinstance(held_out, ClassPredictions) and held_out.alarms is not None:
+            # The thresholds of the final fit need its predictions without the group of each row. If
+            # these have no closed form, or there are too few rows, held-out ones take their place.
+            without: Any = held_out
+            is_known = not np.isnan(held_out.alarms).all()
+            given = column.X, column.codes, tuned.solution, tuned.penalty
+            scores = column.fitter.left_out(*given) if is_known else None
+            if scores is not None:
+                outputs = tuned.solution.by_class(scores, fitted.n_classes)
+                spec, codes = column.fitter.spec, column.codes
+                without = fitted.predictions(spec, codes, outputs, codes)
+            predictions = with_alarms(predictions, fixed_thresholds(without))
         fewest_fitted = len(fitted.rows) - int(np.bincount(fitted.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=fewest_fitted, split="validation")
         chance = uninformed(column.codes, held_out)
         validation = Scored((held_out,), (chance,), fitted.groups, facts, self.settings.main_metric)
-        return self._scored(predictions, column.labels, column.facts), validation
+        return self.with_chance(predictions, column.labels, column.facts), validation
 
-    def _predict(
+    def predict(
         self, column: TunedColumn, solution: FittedLayers, X: LazyRows, fitted: Codes
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
@@ -251,42 +260,6 @@ class SplitProber:
             paths = np.array([column.tuned.search], dtype=object)  # (1, n_folds): a single penalty
             (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
         return self.fitted.held_out(column.fitter.spec, codes, outputs, folds)
-
-    def _left_out(self, column: TunedColumn, held_out: fitters.RowPredictions) -> ClassPredictions:
-        """Return the predictions of the training rows that thresholds of the final fit need.
-
-        These are predictions of the final fit without the group of each row. If they have no closed
-        form, or there are too few rows for a threshold, they are the `held_out` predictions.
-        """
-        assert isinstance(held_out, ClassPredictions)
-        assert held_out.alarms is not None
-        if np.isnan(held_out.alarms).all():
-            return held_out
-        fit, penalty = column.tuned.solution, column.tuned.penalty
-        scores = column.fitter.left_out(column.X, column.codes, fit, penalty)
-        if scores is None:
-            return held_out
-        outputs = fit.by_class(scores, self.fitted.n_classes)
-        spec, codes = column.fitter.spec, column.codes
-        predictions = self.fitted.predictions(spec, codes, outputs, codes)
-        assert isinstance(predictions, ClassPredictions)
-        return predictions
-
-    def _learning(self, task: TunedColumn, outside: LazyRows) -> list[Scored]:
-        """Return the points of the learning curve: one test score per training set size.
-
-        The penalty is not selected again: it is the one selected on all training rows.
-        """
-        fitted = self.fitted
-        samples = list(coding.subsets(fitted.groups, self._sizes, self.settings.seed))
-        (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
-        scores = []
-        for sample, solution in zip(samples, fits, strict=True):
-            predictions = self._predict(task, solution, outside, fitted.rows[sample])
-            facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
-            metric = self.settings.main_metric
-            scores.append(self._scored(predictions, task.labels, facts, metric=metric))
-        return scores
 
     def of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
         """Return the predictions of test rows; those of several fits on the scale of `train`."""

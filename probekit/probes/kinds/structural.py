@@ -113,11 +113,6 @@ def squared_norms(tokens: Reals) -> Reals:
     return found
 
 
-def _chain_distances(positions: Reals) -> Reals:
-    """Return the distances (n_tokens, n_tokens) of words in a tree that is a linear chain."""
-    return np.abs(positions[:, None] - positions)
-
-
 def fit_projection(
     sentences: Sequence[SentenceTargets],
     loss: SentenceLoss,
@@ -356,7 +351,11 @@ class DistanceProbe(StructuralProbe):
     """
 
     _geometry = _Geometry(
-        "distances", distance_loss, squared_distances, _chain_distances, dependency.score_distances
+        "distances",
+        distance_loss,
+        squared_distances,
+        lambda positions: np.abs(positions[:, None] - positions),
+        dependency.score_distances,
     )
 
     def distances(self, X: ArrayLike) -> Reals:

@@ -40,8 +40,9 @@ from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.score.scored import Scored
 
 if TYPE_CHECKING:  # these modules import this one
+    from probekit.lazy_rows import LazyRows
     from probekit.probes.fitters import FittedRows
-    from probekit.probes.split import TunedColumn
+    from probekit.probes.split import SplitProber, TunedColumn
 
 
 def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
@@ -299,3 +300,20 @@ def description_lengths(
         scores.append(Scored((code,), (code.reference,), rows.groups, facts))
     task, *controls = scores
     return [task, Scored.of_draws(controls)] if controls else [task]
+
+
+def learning_curve(split: SplitProber, task: TunedColumn, outside: LazyRows) -> list[Scored]:
+    """Return the points of the learning curve: one test score per training set size.
+
+    The penalty is not selected again: it is the one selected on all training rows. `outside` are
+    the test rows.
+    """
+    rows, metric = split.fitted, split.settings.main_metric
+    samples = list(subsets(rows.groups, split.sizes, split.settings.seed))
+    (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
+    scores = []
+    for sample, solution in zip(samples, fits, strict=True):
+        predictions = split.predict(task, solution, outside, rows.rows[sample])
+        facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
+        scores.append(split.with_chance(predictions, task.labels, facts, metric=metric))
+    return scores

@@ -28,12 +28,7 @@ import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.arrays import Floats
-from probekit.probes.score.contributions import (
-    ClassParts,
-    ClassSpread,
-    class_spread,
-    has_rare_class,
-)
+from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.exchange import BLOCK, ROUNDING, sign_patterns
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import Range
@@ -164,7 +159,7 @@ def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
 
     To test a hypothetical difference, each unit's share of it is subtracted from the contribution
     of the unit. A pattern of signs is then at least as extreme as the observed signs for all
-    hypothetical differences between two ends; see `_ends`. The interval ends where fewer than 5 %
+    hypothetical differences between two ends. The interval ends where fewer than 5 %
     of the patterns are as extreme, the adjusted one where only those patterns are that exceed the
     critical value of the step-down maximum. Over outer folds, the interval is widened around the
     difference, and p is that of the difference divided by the same factor.
@@ -177,7 +172,16 @@ def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     drawn, ends = [], []
     for signs in sign_patterns(len(weights), DRAWS, seed=0):
         drawn.append(np.abs(signs @ standardised.T))
-        ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
+        # A pattern is at least as extreme as the observed signs between the two differences d that
+        # solve sums - shares d = value - d and sums - shares d = -(value - d).
+        sums, shares = signs @ contributions.T, (signs @ weights)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            two = np.stack([(value - sums) / (1 - shares), (value + sums) / (1 + shares)])
+        # If all units have the same sign, the pattern is as extreme for every difference.
+        same = (np.abs(np.abs(shares) - 1) < ROUNDING)[:, 0]
+        two = np.stack([two.min(axis=0), two.max(axis=0)])
+        two[:, same] = [[[-np.inf]], [[np.inf]]]
+        ends.append(two)
     absolute = np.concatenate(drawn)  # of each pattern, (n_patterns, n_tests)
     p, critical = _step_down(absolute)
     # The number of sorted patterns before each limit.
@@ -229,10 +233,11 @@ def bootstrap_tests(contributions: Floats, resamples: Resamples, is_skewed: bool
     p, critical = (one[[0, int(is_skewed)]] for one in _step_down(absolute / scale))
     root = np.sqrt(squares)
     skewness = np.divide(cubes, squares * root, out=np.zeros_like(root), where=root > 0)
-    # The limits are the differences whose statistic is critical.
-    ends = [_hall_inverse(sign * scale * critical, skewness) for sign in (1, -1)]
-    limits = np.stack([value - widening * root * end for end in ends], axis=1)
-    return np.concatenate([p, limits.reshape(4, -1)])
+    a, limits = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness), []  # so little changes no limit
+    for sign in (1, -1):  # the limits are the differences whose statistic is critical
+        t = 3 / a * (np.cbrt(1 + a * (sign * scale * critical - a / 6)) - 1)  # inverse of `_hall`
+        limits.append(value - widening * root * t)
+    return np.concatenate([p, np.stack(limits, axis=1).reshape(4, -1)])
 
 
 def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
@@ -249,13 +254,6 @@ def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
         t, a = totals / root, cubes / root**3
         found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
     return np.where(squares > 0, found, np.where(totals == 0, 0.0, np.inf))
-
-
-def _hall_inverse(found: Floats, a: Floats) -> Floats:
-    """Return the t whose transformation with skewness a is found; see `_hall`."""
-    a = np.where(np.abs(a) < 1e-6, 1e-6, a)  # 0 would give 0 / 0, and so little changes no limit
-    t: Floats = 3 / a * (np.cbrt(1 + a * (found - a / 6)) - 1)
-    return t
 
 
 def _at_level(statistics: Floats) -> int:
@@ -285,41 +283,39 @@ def _step_down(statistics: Floats) -> tuple[Floats, Floats]:
     return p, critical
 
 
-def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
-    """Return two hypothetical differences for each pattern of signs, (2, n_patterns, n_tests).
-
-    Between these two the pattern is at least as extreme as the observed signs. They solve
-    sums - weights d = value - d and sums - weights d = -(value - d) for d.
-
-    Args:
-        sums: the sum of the contributions with the signs of each pattern, (n_patterns, n_tests).
-        weights: the sum of the units' shares with these signs, (n_patterns, 1).
-        value: the observed difference (n_tests,).
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
-    low, high = ends.min(axis=0), ends.max(axis=0)
-    # If all units have the same sign, the pattern is as extreme for every difference.
-    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING
-    low[same], high[same] = -np.inf, np.inf
-    return np.stack([low, high])
-
-
 def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
     """Return the tests of differences (n_tests, 1 + n_units) by Welch's t over groups of a class.
 
     All are NaN if a class is in a single group.
+
+    If all n groups of a class have the same difference, its variance would be estimated as 0. It is
+    replaced by the variance whose t has the two-sided p-value of random signs, 2 * 0.5^n.
+
+    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components,
+    for the degrees of freedom: sum(variances)^2 / sum(variances^2 / df).
     """
-    value, of_tests = values[:, 0], zip(parts, values, strict=True)
-    spreads = [class_spread(part, resamples, own) for part, own in of_tests]
-    pairs = zip(parts, spreads, strict=True)
-    variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
+    of_tests = []  # the variances (n_parts,) of each difference
+    for part, own in zip(parts, values, strict=True):
+        # All differences are of the same rows, so that they share the groups of each class.
+        spread = class_spread(part, resamples, own)
+        n_groups, df_of_class = spread.n_groups, spread.n_effective - 1
+        of_test = spread.variances * spread.scale
+        sums = np.array([part.rows[part.truth == code].sum() for code in part.classes])
+        agree = (of_test < ROUNDING**2) & (np.abs(sums) > ROUNDING)
+        df = np.maximum(df_of_class[agree], 1)  # the quantile is huge or undefined below 1
+        of_test[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** n_groups[agree], df))
+        of_tests.append(of_test)
+    value, variances = values[:, 0], np.stack(of_tests)
     if np.isnan(variances).any():
         return np.full((len(_TESTED), len(parts)), np.nan)
-    # All differences are of the same rows, so that they share the groups of each class.
-    n_groups, df_of_class = spreads[0].n_groups, spreads[0].n_effective - 1
-    error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, df_of_class)
-    p = _two_sided(value, error, df)
+    square_of_sum = np.square(variances.sum(axis=-1))
+    sum_of_squares = (np.square(variances) / df_of_class).sum(axis=-1)
+    df = np.full_like(square_of_sum, df_of_class.sum())  # without variances, it is undefined
+    np.divide(square_of_sum, sum_of_squares, out=df, where=sum_of_squares > 0)
+    error = np.sqrt(variances.sum(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * scipy.stats.t.sf(np.abs(value) / error, df)
+    p = np.where(error > 0, p, (value == 0).astype(np.float64))
     adjusted = np.minimum(1.0, len(parts) * p)
     limits = [
         value + sign * error * scipy.stats.t.ppf(1 - alpha / 2, df)
@@ -330,49 +326,3 @@ def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resampl
         unknown = np.full(len(parts), np.nan)
         return np.stack([unknown, unknown, *limits[:2], unknown, unknown])
     return np.stack([p, adjusted, *limits])
-
-
-def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
-    """Return the variance (n_parts,) of each part of a difference.
-
-    If all n groups of a class have the same difference, its variance would be estimated as 0. It is
-    replaced by the variance whose t has the two-sided p-value of random signs, 2 * 0.5^n.
-    """
-    variances = spread.variances * spread.scale
-    sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
-    agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
-    df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
-    variances[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** spread.n_groups[agree], df))
-    return variances
-
-
-def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
-    """Return two-sided p-values of Student's t.
-
-    Where the standard error is 0, p is 1 for a value of 0, and 0 for all others.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p: Floats = 2 * scipy.stats.t.sf(np.abs(value) / error, df)
-    return np.where(error > 0, p, (value == 0).astype(np.float64))
-
-
-def satterthwaite(variances: Floats, df: Floats) -> Floats:
-    """Return the degrees of freedom (...) of sums of estimated variances (..., n_parts).
-
-    The approximation of Welch and Satterthwaite is sum(variances)^2 / sum(variances^2 / df). If all
-    variances are 0 it is undefined, and sum(df) is returned.
-
-    Args:
-        variances: the variances that are added up.
-        df: the degrees of freedom (n_parts,) of each variance.
-
-    >>> float(satterthwaite(np.array([1.0, 1.0]), np.array([5.0, 5.0])))
-    10.0
-
-    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components.
-    """
-    square_of_sum = np.square(variances.sum(axis=-1))
-    sum_of_squares = (np.square(variances) / df).sum(axis=-1)
-    found: Floats = np.full_like(square_of_sum, df.sum())
-    np.divide(square_of_sum, sum_of_squares, out=found, where=sum_of_squares > 0)
-    return found

@@ -128,7 +128,7 @@ class LabelExchange:
             "labels exchanged within groups": bool(self._mixed.any()),
         }
         names = [name for name, is_part in parts.items() if is_part]
-        if self._n_folds > 1:
+        if self._widening > 1:
             names.append("widened 1.41 times for dependent folds")
         return ", ".join(names)
 
@@ -169,14 +169,9 @@ class LabelExchange:
         return whole[np.argsort(folds, kind="stable")]
 
     @property
-    def _n_folds(self) -> int:
-        """The number of outer folds."""
-        return len(np.unique(self.fold_of_row))
-
-    @property
     def _widening(self) -> float:
         """The factor on the statistics of exchanges: larger over dependent folds."""
-        return WIDER_OVER_FOLDS if self._n_folds > 1 else 1.0
+        return WIDER_OVER_FOLDS if len(np.unique(self.fold_of_row)) > 1 else 1.0
 
     @cached_property
     def _folds(self) -> list[slice]:
@@ -480,7 +475,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     scores, which must be on the same scale, such as accuracies on the same rows.
 
     Raises:
-        DataError: The number of sites differs, or a score is NaN.
+        DataError: A score is NaN.
 
     >>> p = p_values(np.array([0.9, 0.6]), np.array([[0.5, 0.4, 0.6], [0.5, 0.7, 0.4]]))
     >>> p.single.tolist(), p.maximum.tolist()
@@ -489,25 +484,12 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     Source: Phipson and Smyth (2010), Permutation p-values should never be zero; Westfall and Young
     (1993), Resampling-based multiple testing (single step).
     """
-    if len(observed) != len(permuted):
-        raise DataError(
-            f"There are observed scores of {len(observed)} sites, but permuted scores of "
-            f"{len(permuted)}. Give both for the same sites."
-        )
     if np.isnan(observed).any() or np.isnan(permuted).any():
         raise DataError("A score is NaN, so it cannot be ranked. Remove that site.")
     least = observed[:, None] - ROUNDING
-    draws = permuted.shape[1]
-
-    def share(scores: Floats) -> Floats:
-        """Return the share (n_sites,) of draws at least as high as the observed score.
-
-        The observed labels are one of the draws. `scores` has one row, or one per site.
-        """
-        found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
-        return found
-
-    return PValues(single=share(permuted), maximum=share(permuted.max(axis=0, keepdims=True)))
+    # The share of draws, the observed labels among them, at least as high as the observed score.
+    of_all = (permuted, permuted.max(axis=0, keepdims=True))
+    return PValues(*((1 + (one >= least).sum(axis=1)) / (1 + permuted.shape[1]) for one in of_all))
 
 
 def holm(p: Floats) -> Floats:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -490,23 +490,16 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
         (level_of_positive, units[is_positive], len(levels)),
         (level_of_negative[is_counted], units[~is_positive][is_counted], len(levels)),
     )
-    sums = np.concatenate([_precision_of(*tables) for _, tables in blocks], axis=-1)
+    sums = []
+    for _, (hits, negatives) in blocks:  # numbers of rows (n_levels, n_draws)
+        # A level accepts the rows at this level and at all higher ones.
+        accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
+        accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
+        shape = accepted.shape
+        precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
+        sums.append([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
     has_negatives: Mask = resamples.sums(~is_positive)[0] > 0
-    return sums * has_negatives
-
-
-def _precision_of(hits: Floats, negatives: Floats) -> Floats:
-    """Return summed precision and number of positives (2, n_draws).
-
-    `hits` and `negatives` are the numbers (n_levels, n_draws) of positive and negative rows at each
-    level.
-    """
-    # A level accepts the rows at this level and at all higher ones.
-    accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
-    accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
-    shape = accepted.shape
-    precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
-    return np.stack([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
+    return np.concatenate(sums, axis=-1) * has_negatives
 
 
 def thresholds(negatives: Floats) -> Floats:
@@ -739,35 +732,19 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     [0.5]
     """
     # The ranks in a resample follow from its number of rows at each level (distinct value).
-    units, levels, level_of_row = resamples.unit_of_row, [], []
+    unit_of_row, levels = resamples.unit_of_row, []
     for values in (predictions.truth, predictions.guess):
-        distinct, numbers = np.unique(values, return_inverse=True)
-        levels.append((numbers, units, len(distinct)))
-        level_of_row.append(numbers)
-    blocks = _blocks(resamples, *levels)
-    found = [_correlation(level_of_row, units, left_out, *tables) for left_out, tables in blocks]
+        distinct, level_of_row = np.unique(values, return_inverse=True)
+        levels.append((level_of_row, unit_of_row, len(distinct)))
+    found, ((of_truth, *_), (of_guess, *_)) = [], levels
+    for left_out, (n_a, n_b) in _blocks(resamples, *levels):
+        a, b = _centred_ranks(n_a), _centred_ranks(n_b)
+        squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
+        kept = unit_of_row[:, None] != left_out
+        products = np.einsum("rd,rd,rd->d", kept, a[of_truth], b[of_guess])
+        # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
+        found.append(ratio(products, np.sqrt(squares)))
     return np.concatenate(found)
-
-
-def _correlation(
-    level_of_row: Sequence[Codes], unit_of_row: Codes, units: Codes, n_a: Floats, n_b: Floats
-) -> Floats:
-    """Return the Spearman correlation (n_draws,) of each resample.
-
-    Args:
-        level_of_row: the level (n_samples,) of each row's label, its index among the sorted
-            distinct labels; and the same of the predictions.
-        unit_of_row: the unit (n_samples,) of each row.
-        units: the unit (n_draws,) that each resample leaves out.
-        n_a: the number of rows at each level of the labels, shape (n_levels, n_draws).
-        n_b: the same for the predictions.
-    """
-    a, b = _centred_ranks(n_a), _centred_ranks(n_b)
-    squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
-    kept, (of_truth, of_guess) = unit_of_row[:, None] != units, level_of_row
-    products = np.einsum("rd,rd,rd->d", kept, a[of_truth], b[of_guess])
-    # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
-    return ratio(products, np.sqrt(squares))
 
 
 def _centred_ranks(n_rows: Floats) -> Floats:
@@ -779,10 +756,7 @@ def _centred_ranks(n_rows: Floats) -> Floats:
     return centred
 
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-P = TypeVar("P", bound="DataclassInstance")
+P = TypeVar("P", bound=Any)  # of any kind
 
 
 def take(predictions: P, rows: NDArray[np.generic]) -> P:
