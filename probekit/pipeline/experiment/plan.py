@@ -341,8 +341,8 @@ def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
                 # The scores of all folds are concatenated, so that they need the same classes.
                 if prober.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
                     return None
-            sides = {"train": new[train], "test": new[test]}
-            splits.append(replace(one.data, **selected, **sides))
+            selected |= {"train": new[train], "test": new[test]}
+            splits.append(replace(one.data, **selected))
         settings = prober.settings.changed(fit_rows=fit_rows and math.ceil(fit_rows * share))
         sample = Prober(splits[: len(prober.splits)], settings, splits[len(prober.splits) :])
     except (ConfigError, DataError):

@@ -419,15 +419,13 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     >>> both.guess.tolist()
     [2.0, 2.0]
     """
-    first = parts[0]
-    changed: dict[str, Any] = {}
-    for name in (column.name for column in fields(first)):
-        values = [getattr(one, name) for one in parts]
+    first, changed = parts[0], dict[str, Any]()
+    columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(first)}
+    for name, values in columns.items():
         if name == "n_codes":
             changed[name] = len(parts)
         elif name == "folds":
-            sizes = [len(one.truth) for one in parts]
-            changed[name] = metrics.joined_folds(values, sizes)
+            changed[name] = metrics.joined_folds(values, list(map(len, columns["truth"])))
         elif name == "scores_are_log_probabilities":
             # Outer folds may select different kinds, some of them without probabilities.
             changed[name] = all(values)

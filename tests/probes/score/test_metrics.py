@@ -14,7 +14,7 @@ from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score import metrics
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
-from probekit.probes.score.metric_table import METRICS, metric_functions
+from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import (
     BINS,
     BLOCK,
@@ -383,11 +383,6 @@ def test_folds_of_folds_stay_apart():
     both = joined([POOLED, POOLED])
     assert np.unique(both.folds).tolist() == [0, 1, 2, 3]
     assert np.unique(joined([both, FOLDS[0]]).folds).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_the_metrics_of_ranks_are_those_that_a_monotone_change_of_all_scores_leaves():
-    ranks = {name for name, metric in METRICS.items() if metric.is_rank}
-    assert ranks == {"auroc", "auprc", "spearman"}
 
 
 def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
