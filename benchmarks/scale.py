@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 import probekit
-from probekit.lazy_rows import BLOCK_ROWS
-from probekit.probes.arrays import Codes, Features
+from probekit.lazy_rows import BLOCK_ROWS, Codes, Features
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.contributions import of_accuracy
 from probekit.probes.score.exchange import LabelExchange

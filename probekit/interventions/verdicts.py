@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL, percent
 from probekit.interventions.effects import holds_zero, resamples_of
 from probekit.interventions.names import Question
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats
 from probekit.probes.score.contributions import of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel
 
-from probekit.lazy_rows import LazyRows
-from probekit.probes.arrays import Codes, Floats, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Rows
 from probekit.probes.data import ProbeData, typical_rows
 from probekit.probes.kinds.registry import parse_rule
 from probekit.probes.score.metrics import fixed_thresholds, with_alarms

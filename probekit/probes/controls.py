@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from probekit.amounts import counted
 from probekit.data.words import WORD
 from probekit.errors import ConfigError, DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.data import ProbeData, names_of, sample_groups
 from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
 from probekit.probes.score.metric_table import METRICS

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError, TooFewGroupsError, nearest
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 SMALLEST_RANGE = 1e-100  # of numeric labels: squares of smaller differences underflow

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.aggregation import GroupedTokens
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.score.description_length import subsets

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.aggregation import text_probe, text_sides
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
 from probekit.probes.controls import why_no_control
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.fitters import FittedRows, LabelColumn

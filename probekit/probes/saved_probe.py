@@ -24,10 +24,9 @@ from probekit.data.frames import plain_texts
 from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest, path_of
 from probekit.files import regular, why_unreadable
-from probekit.lazy_rows import as_array, map_npy
+from probekit.lazy_rows import Floats, as_array, map_npy
 from probekit.model.config import Bos
 from probekit.model.sites.catalogue import check_single
-from probekit.probes.arrays import Floats
 from probekit.probes.probe_files import (
     ProbeFacts,
     Scalar,

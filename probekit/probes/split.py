@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, LazyRows, Mask, Rows
 from probekit.probes import fitters
 from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
-from probekit.probes.arrays import Codes, Mask, Rows
 from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
 from probekit.probes.data import ProbeData, check_known, fittable_insides
 from probekit.probes.kinds.trees import read_trees

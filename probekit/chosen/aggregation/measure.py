@@ -20,9 +20,9 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.aggregation import text_probe, text_sides
-from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take

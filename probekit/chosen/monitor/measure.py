@@ -15,13 +15,12 @@ from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.aggregation import GroupedTokens, text_sides
-from probekit.probes.arrays import Floats
 from probekit.probes.probe_files import AlarmThreshold
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from probekit.amounts import percent
+from probekit.lazy_rows import Floats, Mask
 from probekit.model.sites.sites import JOINT
-from probekit.probes.arrays import Floats, Mask
 from probekit.probes.controls import text_outputs
 from probekit.probes.fitters import label_column
 from probekit.probes.prober import Prober

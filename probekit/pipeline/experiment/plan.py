@@ -24,7 +24,7 @@ from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
@@ -34,7 +34,6 @@ from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
-from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads

@@ -22,6 +22,7 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
+from probekit.lazy_rows import Codes, Features
 from probekit.model.network import Network
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
@@ -30,7 +31,6 @@ from probekit.pipeline.measure.probers import make_probers, usable_cores
 from probekit.pipeline.measure.record import findings
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import read_card
-from probekit.probes.arrays import Codes, Features
 from probekit.probes.controls import word_identity_log_frequencies
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.provenance import digest_json

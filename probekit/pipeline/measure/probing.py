@@ -16,7 +16,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
 from probekit.errors import OutOfMemoryError
 from probekit.files import Waiting, as_store_error
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Features, LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
@@ -25,7 +25,6 @@ from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import Probed
 from probekit.probes.aggregation import text_sides
-from probekit.probes.arrays import Codes, Features
 from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe

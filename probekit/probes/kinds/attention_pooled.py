@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.nn.functional import cross_entropy, pad
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows, Sum, put_on, rows_of_block
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Sum, put_on, rows_of_block
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores

@@ -19,9 +19,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores, search

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid

@@ -14,9 +14,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import fetched, put_on
+from probekit.lazy_rows import Features, Floats, Mask, fetched, put_on
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.errors import ConfigError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.score.scored import Scored

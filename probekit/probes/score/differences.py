@@ -27,7 +27,7 @@ import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.exchange import BLOCK, ROUNDING, sign_patterns
 from probekit.probes.score.intervals import jackknife_interval

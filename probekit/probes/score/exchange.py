@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 

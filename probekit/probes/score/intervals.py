@@ -33,7 +33,7 @@ import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples

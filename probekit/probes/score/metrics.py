@@ -19,7 +19,7 @@ from scipy.sparse import csc_array
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score import metrics
 from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
 from probekit.probes.score.differences import Difference, paired_differences

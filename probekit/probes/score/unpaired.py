@@ -15,7 +15,7 @@ import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.exchange import holm
