@@ -70,7 +70,7 @@ def exchange(n_sites: int) -> None:
     for _ in range(n_sites):
         guess = np.where(generator.random(len(codes)) < 0.6, codes, 1 - codes)
         rows.append(of_accuracy(ClassPredictions(codes, guess, 2)))
-    LabelExchange.of(labels, groups, folds, draws, seed=0).null(rows)
+    LabelExchange(labels, groups, folds, draws, seed=0).null(rows)
 
 
 def left_out(n_rows: int) -> None:

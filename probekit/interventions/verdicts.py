@@ -176,7 +176,7 @@ def detection(
     resamples = resamples_of(groups, widening)
     area = with_interval("auroc", [predictions], resamples)
     row_scores = of_auroc(predictions)
-    exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
+    exchange = LabelExchange(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
         p, reason = float(exchange.null([row_scores]).p.single[0]), ""

@@ -482,6 +482,16 @@ def text_model(
         penalties, weight = TEXT_C, "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
+    def outputs(model: Any, extract: FeatureExtractor, inputs: Any) -> Any:
+        """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
+        X = extract(inputs)
+        if n_classes is None:
+            return model.predict(X)
+        log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
+        with np.errstate(divide="ignore"):  # a probability may be 0 in float64
+            log_probabilities[:, model.classes_] = model.predict_log_proba(X)
+        return log_probabilities
+
     def fitted(inside: Any, some: Sequence[Any]) -> list[Callable[[Any], Floats]]:
         """Return the outputs of some models, fitted on some rows, as functions of inputs."""
         extract = fit_features(train[inside])
@@ -489,28 +499,16 @@ def text_model(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             fits = [clone(model).fit(X, y[inside]) for model in some]
-        return [partial(_outputs, fit, extract, n_classes) for fit in fits]
+        return [partial(outputs, fit, extract) for fit in fits]
 
     of_folds: list[tuple[Mask, list[Callable[[Any], Floats]]]] = []
 
     def held_out(outside: Mask) -> list[Floats]:
         """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         of_folds.append((outside, fitted(~outside, models)))
-        return [outputs(train[outside]) for outputs in of_folds[-1][1]]
+        return [predict(train[outside]) for predict in of_folds[-1][1]]
 
     best = search(rate, y, fold_of_row, held_out)
     (final,) = fitted(slice(None), [models[best]])
     by_fold = [(fold, fits[best](train[fold]), fits[best](others)) for fold, fits in of_folds]
     return final(others), penalties[best], by_fold
-
-
-def _outputs(model: Any, extract: FeatureExtractor, n_classes: int | None, inputs: Any) -> Floats:
-    """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
-    X = extract(inputs)
-    if n_classes is None:
-        found: Floats = model.predict(X)
-        return found
-    log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
-    with np.errstate(divide="ignore"):  # a probability may be 0 in float64
-        log_probabilities[:, model.classes_] = model.predict_log_proba(X)
-    return log_probabilities

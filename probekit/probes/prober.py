@@ -183,7 +183,7 @@ class Prober:
             draws: number of exchanges.
         """
         groups = self.data.groups[self.rows_of(probe)]
-        return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
+        return LabelExchange(labels, groups, self.fold_of(probe), draws, self.settings.seed)
 
     @property
     def main_metric(self) -> str:
@@ -305,8 +305,7 @@ class Prober:
             predictions = take(predictions, order[ranks])
         result.predictions[Predictor(probe, task.facts.target)] = predictions
         for scored in scores:
-            is_control_test = scored.facts.target == "control" and scored.facts.split == "test"
-            if self.is_nested and is_control_test:
+            if self.is_nested and (scored.facts.target, scored.facts.split) == ("control", "test"):
                 for number, predictions in enumerate(scored.predictions):
                     reduced = _reduced(predictions, METRICS[self.main_metric].needs)
                     result.predictions[Predictor(probe, control_draw(number))] = reduced

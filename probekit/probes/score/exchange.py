@@ -100,7 +100,7 @@ class LabelExchange:
 
     Attributes:
         labels: the label (n_samples, n_labels) of each row; see `RowScores`.
-        group_of_row: the group number (n_samples,) of each row.
+        groups: the group (n_samples,) of each row.
         fold_of_row: the outer fold (n_samples,) in which each row is a test row; the same for all
             rows of a group.
         draws: number of random exchanges.
@@ -108,17 +108,16 @@ class LabelExchange:
     """
 
     labels: Floats
-    group_of_row: Codes
+    groups: NDArray[np.generic]
     fold_of_row: Codes
     draws: int
     seed: int
 
-    @classmethod
-    def of(
-        cls, labels: Floats, groups: NDArray[np.generic], fold_of_row: Codes, draws: int, seed: int
-    ) -> LabelExchange:
-        """Return the exchanges for rows with group names `groups` (n_samples,)."""
-        return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
+    @cached_property
+    def group_of_row(self) -> Codes:
+        """The group number (n_samples,) of each row."""
+        _, numbers = np.unique(self.groups, return_inverse=True)
+        return numbers
 
     @property
     def name(self) -> str:
@@ -208,7 +207,7 @@ class LabelExchange:
             rows: for each site, the score of each row under each label.
 
         >>> labels = np.eye(2)[[0, 0, 0, 1, 1, 1]]
-        >>> exchange = LabelExchange.of(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
+        >>> exchange = LabelExchange(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
         >>> scores = np.array([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
         >>> null = exchange.null([RowScores(np.concatenate([scores, 1 - scores]) / 6, labels)])
         >>> null.t.shape, int(null.t.argmax()), int(null.scores.argmax())

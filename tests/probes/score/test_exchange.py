@@ -25,7 +25,7 @@ from tests.stored import each_line
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
     folds = np.zeros(len(groups), dtype=int) if folds is None else folds
-    return exchange.LabelExchange.of(rows.labels, groups, folds, draws, seed)
+    return exchange.LabelExchange(rows.labels, groups, folds, draws, seed)
 
 
 def random_rows(labels, seed=0):
