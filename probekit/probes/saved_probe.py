@@ -381,14 +381,13 @@ class SavedProbe:
         given = bias if threshold is None else -numbers_of(threshold)
         offset = np.zeros(len(weight)) if given is None else np.atleast_1d(numbers_of(given))
         check_single(str(site))
-        rule = position_facts(position)
         try:
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
                 sites=(site,),
                 view=view,
-                position=rule,
+                position=position_facts(position),
                 bos=bos,
                 chat=chat,
                 model=model,

@@ -122,13 +122,9 @@ class LabelExchange:
     @property
     def name(self) -> str:
         """The name of the null distribution, for the column `null` of results.csv."""
-        parts = {
-            "labels exchanged between groups": len(self._whole) > 0,
-            "labels exchanged within groups": bool(self._mixed.any()),
-        }
-        names = [name for name, is_part in parts.items() if is_part]
-        if self._widening > 1:
-            names.append("widened 1.41 times for dependent folds")
+        names = ["labels exchanged between groups"] * (len(self._whole) > 0)
+        names += ["labels exchanged within groups"] * bool(self._mixed.any())
+        names += ["widened 1.41 times for dependent folds"] * (self._widening > 1)
         return ", ".join(names)
 
     @property
