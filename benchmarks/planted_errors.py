@@ -174,8 +174,8 @@ ERRORS = (
     PlantedError(
         "labels are exchanged by rows",
         "probes/score/exchange.py",
-        "_, numbers = np.unique(self.groups, return_inverse=True)",
-        "numbers = np.arange(len(self.groups))",
+        "np.unique(self.groups, return_inverse=True)[1]",
+        "np.arange(len(self.groups))",
         "tests/probes/score/test_exchange.py"
         "::test_the_statistic_equals_brute_force_over_all_arrangements",
     ),

@@ -357,9 +357,10 @@ class TextProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklear
     ) -> tuple[TokensOfTexts, Codes]:
         """Return the validated tokens sorted by text, and the row (n_tokens,) of X of each."""
         check_is_fitted(self)
+        rows: Any = X
         if not isinstance(X, LazyRows):
-            X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
-        return _texts(X, base.units_of(X, groups))
+            rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        return _texts(rows, base.units_of(rows, groups))
 
 
 @dataclass(eq=False, repr=False)

@@ -116,7 +116,7 @@ class LabelExchange:
     @cached_property
     def group_of_row(self) -> Codes:
         """The group number (n_samples,) of each row."""
-        _, numbers = np.unique(self.groups, return_inverse=True)
+        numbers: Codes = np.unique(self.groups, return_inverse=True)[1]
         return numbers
 
     @property
