@@ -40,10 +40,9 @@ from probekit.activations import capture
 from probekit.activations.records import batch_tokens
 from probekit.data.positions import RowPlan
 from probekit.experiment.model import dtype_on
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, LazyRows
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.table import in_dtype, random_network
-from probekit.probes.arrays import Codes
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import DesignRows

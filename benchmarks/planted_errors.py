@@ -91,7 +91,7 @@ ERRORS = (
     ),
     PlantedError(
         "control labels are drawn for each row",
-        "probes/controls/control_task.py",
+        "probes/controls.py",
         "names, type_of_row = np.unique(types, return_inverse=True)",
         "names = type_of_row = np.arange(len(types))",
         "tests/probes/controls/test_control_task.py"
@@ -174,8 +174,8 @@ ERRORS = (
     PlantedError(
         "labels are exchanged by rows",
         "probes/score/exchange.py",
-        "return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)",
-        "return cls(labels, np.arange(len(groups)), fold_of_row, draws, seed)",
+        "np.unique(self.groups, return_inverse=True)[1]",
+        "np.arange(len(self.groups))",
         "tests/probes/score/test_exchange.py"
         "::test_the_statistic_equals_brute_force_over_all_arrangements",
     ),

@@ -27,6 +27,10 @@ LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
 SUMMED_ROWS = 256
 
 Features: TypeAlias = NDArray[np.floating]
+Rows: TypeAlias = "Features | LazyRows"
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Place: TypeAlias = slice | NDArray[np.int64]
 
 

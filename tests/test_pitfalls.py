@@ -13,15 +13,16 @@ from probekit.data.splits import Split, without_shared_words
 from probekit.data.table import Columns
 from probekit.experiment.model import ModelSection
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.controls import baselines
+from probekit.probes import controls as baselines
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
+from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.exchange import p_values
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
 from probekit.probes.score.scored import majority_guess
+from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.targets import BASELINES
 from probekit.results.scores import Scores

@@ -24,11 +24,11 @@ from probekit.interventions.edits import compose
 from probekit.interventions.effects import Patch, PatchEffect, effects_of
 from probekit.interventions.measures import AnswerMeasure, check_pairs
 from probekit.interventions.patching import PAIRS_AT_ONCE, Positions, patch_grid, patched_values
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features, remember
 from probekit.model.sites.sites import SitePattern
-from probekit.probes.arrays import Floats
 
 _WITH_GRADIENT = ("logit_difference", "probability", "loss")
 

@@ -49,10 +49,10 @@ from probekit.interventions.verdicts import (
     slopes,
     verdicts,
 )
+from probekit.lazy_rows import Codes, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
 

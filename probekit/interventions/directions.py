@@ -29,10 +29,10 @@ from probekit.interventions.edits import LEAST_SIZE
 from probekit.interventions.erasure import TOLERANCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import METHODS, Along
+from probekit.lazy_rows import Codes, Features, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.solve.solver import Problem, Solver
 

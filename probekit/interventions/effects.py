@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.interventions.measures import AnswerMeasure
+from probekit.lazy_rows import Floats
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.arrays import Floats
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import (
     Interval,

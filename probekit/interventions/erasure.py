@@ -24,12 +24,12 @@ from torch import Tensor
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
 from probekit.interventions.effects import resamples_of
+from probekit.lazy_rows import Codes, Features, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features, remember
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
-from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
 from probekit.probes.solve.solver import Problem, Solver

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from probekit.amounts import LEVEL, percent
 from probekit.interventions.effects import holds_zero, resamples_of
 from probekit.interventions.names import Question
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats
 from probekit.probes.score.contributions import of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
 from probekit.probes.score.intervals import jackknife_interval
@@ -176,7 +176,7 @@ def detection(
     resamples = resamples_of(groups, widening)
     area = with_interval("auroc", [predictions], resamples)
     row_scores = of_auroc(predictions)
-    exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
+    exchange = LabelExchange(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
         p, reason = float(exchange.null([row_scores]).p.single[0]), ""

@@ -24,11 +24,11 @@ from scipy.stats import binom, norm
 from probekit.analysis.verification import verify_model
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, write_atomic
+from probekit.lazy_rows import Floats
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run
-from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult

@@ -21,16 +21,9 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
-from probekit.lazy_rows import LazyRows
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
-from probekit.probes.data import (
-    GroupedTokens,
-    ProbeData,
-    group_folds,
-    numbers,
-    sample_groups,
-    typical_rows,
-)
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
+from probekit.probes.aggregation import GroupedTokens
+from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels

@@ -1,328 +1,61 @@
-"""Saved probes: functions of raw activations, with metadata, in two files.
-
-NAME.safetensors    layers.0.weight, layers.0.bias, ... in float64
-NAME.json           classes, facts, digests of itself and of the file above; written last
-
-The files are written atomically and checked by digests when read. Feature scaling is folded into
-the weights, so that other tools can apply the files with matrix products alone.
-"""
+"""Saved probes as functions of raw activations, and linear probes of other tools."""
 
 from __future__ import annotations
 
-import json
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from tokenize import TokenError
+from typing import Any, Literal, get_args
 
 import numpy as np
-import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
+from pydantic import ValidationError
 from scipy.special import log_softmax
 
 from probekit.data.examples import check_field
 from probekit.data.frames import plain_texts
-from probekit.errors import ConfigError, DataError, MissingError, path_of
-from probekit.files import inside, regular, write_atomic
-from probekit.model.config import Bos, SpecialTokens
+from probekit.data.positions import At, PositionRule
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest, path_of
+from probekit.files import regular, why_unreadable
+from probekit.lazy_rows import Floats, as_array, map_npy
+from probekit.model.config import Bos
 from probekit.model.sites.catalogue import check_single
-from probekit.probes.aggregation import Aggregation
-from probekit.probes.arrays import Floats
-from probekit.probes.foreign import (
-    LINEAR_MODELS,
-    linear_model,
-    numbers_of,
-    position_facts,
+from probekit.probes.probe_files import (
+    ProbeFacts,
+    Scalar,
+    damaged_probe,
     problems,
+    read_probe,
+    write_probe,
 )
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
-from probekit.provenance import digest, digest_json, pretty_json, versions
+from probekit.provenance import versions
 
-Scalar = str | int | float | bool | None
-
-# Separates the names of concatenated sites.
-SITE_SEPARATOR = " + "
-_UNTESTED = (
-    "The probe is untested: no held-out rows. It was fitted on all rows after a nested "
-    "cross-validation, whose scores are those of other fits."
+# Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
+_LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"
+_OTHER_LINEAR = (
+    "LinearSVC RidgeClassifier RidgeClassifierCV SGDClassifier Perceptron LinearRegression Ridge "
+    "RidgeCV Lasso ElasticNet"
 )
-_OF_OTHERS = "The probe is untested: it was fitted by another tool and has not been evaluated."
-
-
-class Facts(BaseModel):
-    """Base class of the metadata: immutable, no unknown keys, no NaN.
-
-    Types are not converted, except integers to floats and some lists to tuples.
-    """
-
-    # The minimum, which all texts have, makes pydantic refuse lone surrogates.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, str_min_length=0
-    )
-
-
-class HeldOutScore(Facts):
-    """One metric on held-out rows, with its 95 % confidence interval."""
-
-    value: float
-    ci_low: float | None = None
-    ci_high: float | None = None
-    chance: float | None = None
-    n: int
-    n_groups: int | None = None
-
-
-class AlarmThreshold(Facts):
-    """A threshold of a monitor, fixed on negatives that are not among the data of the probe.
-
-    Attributes:
-        fpr: the requested false positive rate.
-        threshold: the score that an alarm exceeds; see `SavedProbe.for_class`.
-        fpr_bound: upper 95 % bound of the rate on new negatives.
-        false_positives: number of these negatives with an alarm.
-        n_negatives: number of negatives.
-        n_groups: number of their groups.
-    """
-
-    fpr: float
-    threshold: float
-    fpr_bound: float
-    false_positives: int
-    n_negatives: int
-    n_groups: int
-
-
-class ProbeFacts(Facts):
-    """Metadata of a probe: its training data, and the model properties that must match on use.
-
-    Attributes:
-        kind: the kind of probe, such as `logistic` or `k_sparse:16`.
-        scores_are_logits: whether the softmax of its scores gives class probabilities.
-        sites: the sites of its features, in order of concatenation; a head or neuron follows the
-            name of its site.
-        view: `raw` rows, or rows `normalized` like a layer norm without the affine part.
-        position: the section `tokens.position` of the experiment.
-        bos: whether beginning-of-text was prepended to each text; `auto` if the model's own
-            tokenizer decides; False for a chat, whose template writes it.
-        chat: whether the model's chat template wrote each text as the user's turn.
-        special_tokens: how special tokens that are written out in a text are read.
-        model: the source of the model, or the name of a network that was passed in Python.
-        tokenizer_source: the source of the tokenizer of a network that was passed in Python, which
-            cannot be loaded again by its name; else None.
-        compute: the floating-point format of the forward pass.
-        dtype: the floating-point format of the stored rows.
-        weights: the digest of the model's weights; "" if it is not known.
-        n_heads: the number of heads of the model, which the weights do not determine; None if it
-            is not known.
-        layer_norm_epsilon: the epsilon of the model's layer norms; None if it is not known.
-        tokenizer: the digest of the vocabulary; "" if it is not known.
-        cache: the key of the cache that the rows were read from; "" for a probe of another tool.
-        hyperparameters: the hyperparameters of the fit, such as the selected C.
-        aggregation: the rule by which an aggregated probe scores a text; None for other probes.
-        metrics: scores on the test rows, by the name of the metric.
-        projection_sd: the standard deviation over the fitted rows of the projection on each of
-            `SavedProbe.unit_directions`, the unit of steering; empty for probes without directions.
-        positive: the label whose rows a monitor detects; None without a monitor.
-        thresholds: the thresholds of a monitor.
-        is_tested: whether rows were held out to test it. Not after a nested cross-validation, whose
-            saved probes are fitted on all rows.
-        seed: the random seed for folds and draws.
-        created: the time of creation, of a probe of a run its start, in ISO 8601.
-        versions: the versions of the libraries.
-    """
-
-    kind: str = Field(min_length=1)
-    scores_are_logits: bool
-    sites: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
-    view: Literal["raw", "normalized"] = "raw"
-    position: dict[str, Scalar]
-    bos: Literal[True, False, "auto"]
-    chat: bool = False
-    special_tokens: SpecialTokens = "text"
-    model: str
-    tokenizer_source: str | None = None
-    compute: Literal["float32", "float16", "bfloat16", "float64"]
-    dtype: Literal["float32", "float16", "bfloat16"]
-    weights: str
-    n_heads: int | None = None
-    layer_norm_epsilon: float | None = None
-    tokenizer: str
-    cache: str
-    hyperparameters: dict[str, Scalar] = {}
-    aggregation: Aggregation | None = None
-    metrics: dict[str, HeldOutScore] = {}
-    projection_sd: Annotated[tuple[float, ...], Field(strict=False)] = ()
-    positive: str | None = None
-    thresholds: Annotated[tuple[AlarmThreshold, ...], Field(strict=False)] = ()
-    is_tested: bool = True
-    seed: int
-    created: str
-    versions: dict[str, str]
-
-    @property
-    def untested(self) -> str:
-        """A warning for users of an untested probe; "" if held-out rows tested the probe."""
-        return "" if self.is_tested else _UNTESTED if self.cache else _OF_OTHERS
-
-    @property
-    def site(self) -> str:
-        """The site as text: `blocks.3.hook_resid_post`, or several sites joined by a plus."""
-        return SITE_SEPARATOR.join(self.sites)
-
-    @property
-    def at(self) -> str:
-        """The token position that the probe was trained at: `last`, `word`, ...; `None` if unknown.
-
-        This is the text of `at` in `position`.
-        """
-        return str(self.position.get("at"))
-
-
-FORMAT = 1
-_SUFFIXES = (".json", ".safetensors")
-_PARTS = ("weight", "bias")
-_MOST_NAMED = 10  # probes listed in a message
-# Advice by the contents of a folder that is no probe, with the glob patterns of these contents; a
-# sweep adds a folder level.
-_IN_FOLDERS = (
-    (
-        "It is the folder of a run. Give one of its probes",
-        ("probes/*.safetensors", "probes/*/*.safetensors", "probes/*/*/*.safetensors"),
-    ),
-    (
-        "It contains runs. Give a probe of one of them, as RUN/probes/SITE/KIND or "
-        "RUN/probes/final",
-        ("*/probes", "*/*/probes"),
-    ),
-    ("Give one of its probes", ("*.safetensors", "*/*.safetensors")),  # last: runs have others
+LINEAR_MODELS = dict.fromkeys(_LOGISTIC.split(), True) | dict.fromkeys(_OTHER_LINEAR.split(), False)
+BY_ARRAYS = (
+    "Give its arrays: SavedProbe.from_arrays(model.coef_, model.intercept_, "
+    "classes=model.classes_, site=..., model=...)."
 )
-
-
-class _Record(Facts):
-    """The contents of the JSON file without its own digest."""
-
-    format: int
-    tensors: str  # the digest of the other file
-    classes: Annotated[tuple[str, ...], Field(strict=False)]
-    facts: ProbeFacts
-
-
-def read_probe(path: Path) -> tuple[tuple[AffineLayer, ...], tuple[str, ...], ProbeFacts]:
-    """Return layers, classes and facts of a saved probe.
-
-    Args:
-        path: the common stem of the files, or the path of one of them.
-
-    Raises:
-        MissingError: a file does not exist.
-        DataError: a file cannot be read, is damaged, has another format, or is a link that leaves
-            its run.
-    """
-    # A path without a name, such as `.`, is a folder.
-    if not path.name or (path.is_dir() and not _with_suffix(path, ".json").exists()):
-        raise MissingError(f"{path} is a folder. {_suggestion(path)}")
-    json_path, tensor_path = probe_files(path)
-    record = _read_record(json_path)
-    content = _read_bytes(tensor_path)
-    if digest([content]) != record.tensors:
-        raise damaged_probe(tensor_path, f"its digest does not match the one in {json_path.name}")
-    try:
-        tensors = safetensors.numpy.load(content)
-        numbers = range(len(tensors) // 2)
-        expected = {f"layers.{number}.{part}" for number in numbers for part in _PARTS}
-        if tensors.keys() != expected or any(t.dtype != np.float64 for t in tensors.values()):
-            got = ", ".join(f"{name} {tensor.dtype}" for name, tensor in sorted(tensors.items()))
-            raise DataError(f"it contains {got} instead of float64 layers of a probe")
-        pairs = ((tensors[f"layers.{n}.weight"], tensors[f"layers.{n}.bias"]) for n in numbers)
-        layers = tuple(AffineLayer(weight, bias) for weight, bias in pairs)
-    except (DataError, SafetensorError) as error:
-        raise damaged_probe(tensor_path, str(error)) from error
-    return layers, record.classes, record.facts
-
-
-def probe_files(path: Path) -> tuple[Path, Path]:
-    """Return the paths of the JSON and the tensor file, given their stem or one of the paths.
-
-    >>> [path.as_posix() for path in probe_files(Path("blocks.0.hook_resid_pre/svm"))]
-    ['blocks.0.hook_resid_pre/svm.json', 'blocks.0.hook_resid_pre/svm.safetensors']
-    """
-    return _with_suffix(path, ".json"), _with_suffix(path, ".safetensors")
-
-
-def damaged_probe(path: Path, why: str) -> DataError:
-    """Return the error for a probe file that cannot be used."""
-    return DataError(
-        f"{path} cannot be used: {why.rstrip('.')}. Copy both files of the probe again from their "
-        "source, or fit the probe again."
-    )
-
-
-def _with_suffix(path: Path, suffix: str) -> Path:
-    """Return the path of a probe's file with a suffix, given the stem or one of the two paths."""
-    # `Path.with_suffix` would cut off parts of site names, which contain dots.
-    name = path.name
-    for known in _SUFFIXES:
-        name = name.removesuffix(known)
-    return path.with_name(name + suffix)
-
-
-def _suggestion(folder: Path) -> str:
-    """Return a sentence that lists up to 10 probes, or runs with probes, in a folder."""
-    for advice, patterns in _IN_FOLDERS:
-        paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
-        # A run is found by its folder of probes, a probe by its tensors.
-        named = (path.parent if path.is_dir() else path for path in paths)
-        names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in named]
-        if names:
-            more = f", ... ({len(names)} in total)" if len(names) > _MOST_NAMED else ""
-            return f"{advice}: {', '.join(names[:_MOST_NAMED])}{more}."
-    return "It contains no probe."
-
-
-def _read_record(path: Path) -> _Record:
-    """Return the validated contents of the JSON file of a probe, whose own digest is checked."""
-    content = _read_bytes(path)
-    try:
-        record = json.loads(content)
-        if not isinstance(record, dict):
-            raise TypeError("it is not a JSON object")
-        is_exact = pretty_json(record).encode() == content
-        # The stored digest is that of the other keys.
-        stored, version = record.pop("digest"), record["format"]
-        actual = digest_json(record)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged_probe(path, f"it is not the record of a probe ({error})") from error
-    if version != FORMAT:
-        raise DataError(
-            f"{path} has format {version!r}, but this version of probekit reads format {FORMAT}. "
-            "Use the version that wrote it, or fit the probe again."
-        )
-    if stored != actual or not is_exact:
-        raise damaged_probe(path, "its contents changed after it was written")
-    try:
-        return _Record.model_validate(record)
-    except ValidationError as error:
-        raise damaged_probe(path, problems(error)) from error
-
-
-def _read_bytes(path: Path) -> bytes:
-    """Return the content of a file of a probe; in a run, it must not link to outside of the run."""
-    folders = (folder.parent for folder in path.absolute().parents if folder.name == "probes")
-    run = next((folder for folder in folders if (folder / "run.json").exists()), None)
-    try:
-        # Links are checked only inside a run; elsewhere the user chose the path.
-        return regular(path if run is None else inside(path.absolute(), run)).read_bytes()
-    except FileNotFoundError as error:
-        raise MissingError(
-            f"There is no probe file {path}. A probe consists of NAME.json and NAME.safetensors; "
-            "give NAME or the path of one of them."
-        ) from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
+_MOST_BYTES = 2**28  # of the parts of a .skops file, which may be compressed
+# Errors that skops and NumPy raise at damaged files and at values that are no numbers; a
+# RuntimeError at files that are encrypted or nested too deeply.
+_OF_DAMAGED_FILES = (
+    *(OSError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, ImportError),
+    *(zipfile.BadZipFile, zlib.error, EOFError, OverflowError, TokenError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -585,23 +318,7 @@ class SavedProbe:
             ConfigError: the path is not valid.
             StoreError: a file cannot be written.
         """
-        path = path_of("path", path)
-        tensors: bytes = safetensors.numpy.save(
-            {
-                f"layers.{number}.{part}": array
-                for number, layer in enumerate(self.layers)
-                for part, array in zip(_PARTS, layer, strict=True)
-            }
-        )
-        record = _Record(
-            format=FORMAT, tensors=digest([tensors]), classes=self.classes, facts=self.facts
-        )
-        content = record.model_dump(mode="json")
-        json_path, tensor_path = probe_files(path)
-        write_atomic(tensor_path, tensors)
-        # If the process is killed between the two writes, the digests do not match.
-        write_atomic(json_path, pretty_json({"digest": digest_json(content)} | content))
-        return json_path
+        return write_probe(path_of("path", path), self.layers, self.classes, self.facts)
 
     @classmethod
     def from_arrays(  # noqa: PLR0913  # facts that other tools do not store
@@ -664,14 +381,13 @@ class SavedProbe:
         given = bias if threshold is None else -numbers_of(threshold)
         offset = np.zeros(len(weight)) if given is None else np.atleast_1d(numbers_of(given))
         check_single(str(site))
-        rule = position_facts(position)
         try:
             facts = ProbeFacts(
                 kind=kind,
                 scores_are_logits=scores_are_logits,
                 sites=(site,),
                 view=view,
-                position=rule,
+                position=position_facts(position),
                 bos=bos,
                 chat=chat,
                 model=model,
@@ -787,3 +503,144 @@ def _frozen(array: ArrayLike) -> Floats:
     copy = np.array(array, dtype=np.float64, order="C")
     copy.setflags(write=False)
     return copy
+
+
+def _read_skops(path: Path) -> Any:
+    """Return the object in a .skops file that has only types that skops considers safe.
+
+    Raises:
+        ConfigError: the package skops is not installed.
+        DataError: the file is of another format, too large, or contains other types.
+    """
+    if path.suffix != ".skops":
+        raise DataError(
+            f"{path} is not a .skops file. Files of pickle and joblib can run code and are not "
+            f"read. {BY_ARRAYS}"
+        )
+    try:
+        data = regular(path).read_bytes()
+        if find_spec("skops") is None:
+            raise ConfigError(
+                f"{path} needs the package skops. Install it with `pip install skops`, or give "
+                f"the arrays. {BY_ARRAYS}"
+            )
+        from skops import io
+
+        with zipfile.ZipFile(BytesIO(data)) as archive:
+            n_bytes = sum(part.file_size for part in archive.infolist())
+        if n_bytes > _MOST_BYTES:
+            raise DataError(f"{path} has {n_bytes:,} bytes when decompressed. {BY_ARRAYS}")
+        if unsafe := io.get_untrusted_types(data=data):
+            raise DataError(f"{path} contains {unsafe[0]}, which is not read. {BY_ARRAYS}")
+        return io.loads(data)
+    except (ConfigError, DataError):
+        raise
+    except _OF_DAMAGED_FILES as error:
+        raise DataError(f"{path} cannot be read: {why_unreadable(error)}. {BY_ARRAYS}") from error
+
+
+def numbers_of(given: Any) -> Floats:
+    """Return numbers, or those of a .npy file, in float64.
+
+    Raises:
+        DataError: the file cannot be read, or there are other values than real numbers.
+    """
+    is_file = isinstance(given, str | Path)
+    try:
+        if hasattr(given, "detach"):  # NumPy has no bfloat16
+            given = given.detach().cpu()
+            given = given if given.is_complex() else given.double()
+        if hasattr(given, "toarray"):  # a sparse matrix, such as that of `sparsify`
+            given = given.toarray()
+        array = as_array(map_npy(Path(given)) if is_file else given)
+        if array.dtype.kind not in "iufO":
+            raise TypeError(f"it contains {array.dtype}")
+        if array.dtype.kind == "O" and None in array.ravel().tolist():
+            raise TypeError("it contains None")
+        return array.astype(np.float64, copy=False)
+    except _OF_DAMAGED_FILES as error:
+        raise DataError(
+            f"{given if is_file else f'A {type(given).__name__}'} cannot be read as an array: "
+            f"{why_unreadable(error)}. Give real numbers, or the path of a file that np.save "
+            "wrote; files of pickle and joblib are not read."
+        ) from error
+
+
+def linear_model(classifier: Any) -> tuple[Floats, Floats, list[str], str]:
+    """Return weight and bias on raw activations, labels and kind of a fitted linear model.
+
+    A StandardScaler before it, in a Pipeline, is folded into the weights. A path is that of a
+    .skops file.
+
+    Raises:
+        ConfigError: the package skops is not installed.
+        DataError: it is not a fitted linear model, or the file has other contents.
+    """
+    if isinstance(classifier, str | Path):
+        classifier = _read_skops(Path(classifier))
+    steps = [step for _, step in getattr(classifier, "steps", [("", classifier)])]
+    kinds = [type(step).__name__ for step in steps] or ["An empty Pipeline"]
+    kind = kinds[-1]
+    if kind not in LINEAR_MODELS or set(kinds[:-1]) - {"StandardScaler"}:
+        raise DataError(
+            f"{' and '.join(kinds)} cannot be read as a probe. Allowed: a fitted "
+            f"{', '.join(LINEAR_MODELS)}, after any number of StandardScaler in a Pipeline. "
+            f"{BY_ARRAYS}"
+        )
+    widths = [getattr(step, "n_features_in_", None) for step in steps]
+    if None in widths or len(set(widths)) > 1:
+        of_steps = zip(kinds, widths, strict=True)
+        parts = [f"{one} {'is not fitted' if n is None else f'has {n}'}" for one, n in of_steps]
+        raise DataError(
+            f"All steps must be fitted, on the same features, but {', '.join(parts)}. "
+            "Fit the whole Pipeline."
+        )
+    *scalers, last = steps
+    weight = np.atleast_2d(numbers_of(last.coef_))
+    bias = np.atleast_1d(np.array(last.intercept_, dtype=np.float64))
+    bias = bias if np.ndim(last.intercept_) or bias[0] else np.zeros(len(weight))  # none is 0
+    is_classifier = hasattr(last, "classes_") and len(bias) == len(weight)
+    if is_classifier and np.ndim(last.predict(np.zeros_like(weight[:1]))) > 1:
+        raise DataError(
+            f"This {kind} predicts several labels of a row. Fit a classifier for each label."
+        )
+    for scaler in reversed(scalers):
+        arrays = [one for one in (scaler.scale_, scaler.mean_) if one is not None]
+        if any(np.shape(one) != weight.shape[1:] for one in arrays):
+            raise DataError("A StandardScaler lacks numbers of features. Fit the Pipeline.")
+        weight = weight / (1.0 if scaler.scale_ is None else scaler.scale_)
+        if scaler.with_mean:  # without it, `mean_` is computed but not subtracted
+            bias -= weight @ scaler.mean_
+    labels = [str(label) for label in getattr(last, "classes_", ())]
+    return weight, bias, labels, kind
+
+
+def position_facts(position: Any) -> dict[str, Any]:
+    """Return the keys of a position, given as text of `at` or as keys of `tokens.position`.
+
+    >>> position_facts({"share": 0.5})
+    {'share': 0.5, 'at': 'share'}
+
+    Raises:
+        UnknownNameError: there is no such key or position.
+        ConfigError: a value is invalid.
+    """
+    if not isinstance(position, str | Mapping):
+        raise ConfigError(f"position is {position!r}. Give text such as 'last', or keys.")
+    rule: dict[str, Any] = {"at": position} if isinstance(position, str) else dict(position)
+    rule.setdefault("at", "share" if "share" in rule else None)
+    keys = PositionRule.model_fields.keys() - {"between"}
+    for name, allowed in [*((key, keys) for key in rule), (rule["at"], get_args(At))]:
+        if name not in allowed:
+            raise UnknownNameError(f"position has {name!r}. {nearest(str(name), allowed)}")
+    for key, kinds in (("index", bool | str), ("offset", bool | str), ("share", bool | str | list)):
+        if isinstance(rule.get(key), kinds):
+            raise ConfigError(f"`{key}` is {rule[key]!r}. Give a number.")
+    try:
+        checked = PositionRule.model_validate(rule, strict=False)  # 3.0 is 3
+        rule = {key: getattr(checked, key) for key in rule}
+        if checked.share is not None:
+            (rule["share"],) = checked.share
+    except ValidationError as error:
+        raise ConfigError(f"{problems(error)}.") from error
+    return rule

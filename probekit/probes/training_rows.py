@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer
 

@@ -437,7 +437,8 @@ def load_probe(path: Path) -> SavedProbe:
         MissingError: a file does not exist, or the run is not finished.
         DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
     """
-    from probekit.probes.saved_probe import SavedProbe, probe_files  # imports SciPy
+    from probekit.probes.probe_files import probe_files
+    from probekit.probes.saved_probe import SavedProbe  # imports SciPy
 
     probe = SavedProbe.load(path)
     # Probes of a run are in its folder `probes`; other probes have no run.

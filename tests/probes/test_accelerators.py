@@ -257,12 +257,6 @@ def test_an_iteration_waits_for_the_device_twice():
     assert waits[1] - waits[0] == 2 * 4
 
 
-def test_estimators_take_a_device_and_its_name_is_checked_by_torch():
-    X, codes = rows_and_codes()
-    with pytest.raises(RuntimeError, match="device"):
-        RidgeProbe(alpha=1.0, device="nowhere").fit(X, codes)
-
-
 @pytest.mark.parametrize("kind", [svm.SvmProbe, AttentionPooledProbe])
 def test_no_more_iterations_than_allowed(kind):
     """L-BFGS-B runs twice, the second time with the iterations that are left."""

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from probekit import lazy_rows
-from probekit.probes.controls.control_task import control_labels
+from probekit.pipeline.experiment.plan import sample_of
+from probekit.probes.aggregation import text_sides
+from probekit.probes.controls import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, class_scores, detected
@@ -196,7 +198,7 @@ def test_fit_rows_bounds_the_probe_but_not_the_baselines():
 
 
 def test_fit_rows_bounds_the_texts_of_every_fit_of_a_nested_run():
-    fitted = [texts for texts, _ in nested(fit_rows=100).text_sides]
+    fitted = [texts for texts, _ in text_sides(nested(fit_rows=100))]
     assert [len(texts.rows) for texts in fitted] == [99] * 4  # three folds, and all of them
 
 
@@ -300,7 +302,7 @@ def test_all_predictions_over_folds_are_on_the_scale_of_their_training_rows(labe
 def test_there_is_no_sample_in_which_folds_have_different_classes():
     labels = DATA.y.copy()
     labels[[10, 160]] = "odd"  # in one training set of three there is only one of them, or both
-    samples = [nested(replace(DATA, y=labels)).sample(size) for size in (100, 200, 300)]
+    samples = [sample_of(nested(replace(DATA, y=labels)), size) for size in (100, 200, 300)]
     for prober in [found[0] for found in samples if found is not None]:
         assert {*prober.data.y} == {*DATA.y}  # none has the label, or all have it
     assert None in samples

@@ -20,8 +20,9 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
@@ -44,8 +45,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         return {}
     prober, spec, X = chosen.prober, chosen.spec, chosen.features
     running, rows = [], []
-    for fitted, tested in prober.text_sides:
-        probe = prober.text_probe(spec, X, fitted)
+    for fitted, tested in text_sides(prober):
+        probe = text_probe(prober.splits[0], spec, X, fitted)
         if tested is not None:
             order = np.argsort(tested.example_of_row, kind="stable")
             outputs = probe.fit_.scores(X.select(tested.rows[order]))

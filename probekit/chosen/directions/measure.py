@@ -22,11 +22,11 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
 from probekit.amounts import LEVEL, percent
+from probekit.lazy_rows import Floats
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.engines.engine import Activations
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import (

@@ -15,15 +15,15 @@ from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
-from probekit.probes.arrays import Floats
-from probekit.probes.data import GroupedTokens
+from probekit.probes.aggregation import GroupedTokens, text_sides
+from probekit.probes.probe_files import AlarmThreshold
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, class_scores
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
@@ -90,7 +90,7 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
         texts_of_negatives, texts_of_test, X = None, None, X.select(tested)
     else:
         texts_of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
-        groups, (_, texts_of_test) = groups[texts_of_negatives.first], prober.text_sides[0]
+        groups, (_, texts_of_test) = groups[texts_of_negatives.first], text_sides(prober)[0]
     rows = list(
         monitor_rows(
             settings.fpr,

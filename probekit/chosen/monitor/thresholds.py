@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, counted
 from probekit.errors import DataError
-from probekit.probes.arrays import Floats, Mask
+from probekit.lazy_rows import Floats, Mask
 from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.scored import rates_at
 

@@ -40,7 +40,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, list[dict[str, A
         assert of_all.folds is not None
         own = np.flatnonzero(of_all.folds == fold)
         predictions, groups = take(of_all, own), prober.data.groups[prober.test_rows[own]]
-        guess = metrics_of(chance := prober.chance(predictions, fold))[metric]
+        guess = metrics_of(chance := prober.splits[fold].chance(predictions))[metric]
         score = with_interval(metric, [predictions], Resamples.leave_one_out(groups))
         scored = Interval(*[np.nan] * 3)
         # No probe inside the sources was fitted on a source that is a single group.

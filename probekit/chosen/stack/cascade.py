@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from probekit.amounts import percent
+from probekit.lazy_rows import Floats, Mask
 from probekit.model.sites.sites import JOINT
-from probekit.probes.arrays import Floats, Mask
-from probekit.probes.controls.baselines import text_outputs
+from probekit.probes.controls import text_outputs
 from probekit.probes.fitters import label_column
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import RATES, thresholds

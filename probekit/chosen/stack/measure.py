@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from probekit.chosen.stack.cascade import cascade_rows, network_share, word_scores
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows, Rows
 from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.probes.arrays import Floats, Rows
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec

@@ -21,7 +21,7 @@ from probekit.experiment.loader import load_any_experiment
 from probekit.files import inside, read_csv
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
-from probekit.probes.score.differences import Difference, Side, unpaired_differences
+from probekit.probes.score.differences import Difference
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
 from probekit.probes.score.scored import (
@@ -31,6 +31,7 @@ from probekit.probes.score.scored import (
     metrics_of,
     parts_of,
 )
+from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import COLUMNS, Pairing, RunComparison

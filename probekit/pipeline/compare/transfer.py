@@ -24,13 +24,12 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows, joined_rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, joined_rows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers
-from probekit.probes.arrays import Codes, Floats
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
@@ -439,7 +438,10 @@ def _scores(
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
         predictions = result.predictions[Predictor(spec.text, "task")]
-        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
+        chance, facts = (
+            side.prober.splits[0].chance(predictions),
+            result.of_kind(spec.text)[0].facts,
+        )
         groups = side.prober.data.groups[side.prober.test_rows]
         return Scored((predictions,), (chance,), groups, facts).take(side.tested[number])
 

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -22,9 +22,9 @@ from probekit.activations.capture import capture_bytes, described_reading, estim
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import zero_network
@@ -34,7 +34,6 @@ from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
-from probekit.probes.arrays import Features, Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads
@@ -304,12 +303,50 @@ def _of_width(
     for size in sizes:
         if measured and _extrapolated(measured, size).sum() > limit:
             break
-        sample = prober.sample(size)
+        sample = sample_of(prober, size)
         if sample is not None:
             part, rows = sample
             X = imitated(part.data, width) if given is None else given[rows][:, :width]
             measured.append((size, _seconds(part, X, n_networks)))
     return _extrapolated(measured, n_rows)
+
+
+def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
+    """Return the prober of random examples with about `size` rows, and the numbers of its rows.
+
+    Rows stay on their side of the split. None if they are too few to be split and labelled as
+    all rows are.
+    """
+    n_rows, examples = len(prober.data.y), prober.data.examples
+    distinct, codes = np.unique(
+        np.arange(n_rows) if examples is None else examples, return_inverse=True
+    )
+    share = min(1.0, size / n_rows)
+    chosen = np.random.default_rng(0).permutation(len(distinct)) < share * len(distinct)
+    rows = np.flatnonzero(chosen[codes])
+    new = np.full(n_rows, -1)
+    new[rows] = np.arange(len(rows))
+    columns = ("y", "groups", "types", "typical", "words", "texts", "replies", "neighbours")
+    found = {name: getattr(prober.data, name) for name in (*columns, "examples")}
+    selected: dict[str, Any] = {
+        name: None if column is None else column[rows] for name, column in found.items()
+    }
+    fit_rows, splits = prober.settings.fit_rows, list[ProbeData]()
+    try:
+        for one in (*prober.splits, *prober.within):
+            train, test = (side[chosen[codes[side]]] for side in (one.data.train, one.data.test))
+            if prober.settings.reads == "classes":
+                test = test[np.isin(one.data.y[test], one.data.y[train])]
+                # The scores of all folds are concatenated, so that they need the same classes.
+                if prober.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
+                    return None
+            selected |= {"train": new[train], "test": new[test]}
+            splits.append(replace(one.data, **selected))
+        settings = prober.settings.changed(fit_rows=fit_rows and math.ceil(fit_rows * share))
+        sample = Prober(splits[: len(prober.splits)], settings, splits[len(prober.splits) :])
+    except (ConfigError, DataError):
+        return None
+    return (sample, rows) if sample.has_control == prober.has_control else None
 
 
 def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
@@ -406,7 +443,7 @@ def _numbers_read(prober: Prober, width: int) -> int:
         return n_rows * width
     readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.specs)
     n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
-    return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
+    return width * len(prober.splits) * (readings * n_fitted + len(prober.data.test))
 
 
 def slowest_steps(**times: dict[str, float]) -> dict[str, Any]:

@@ -39,12 +39,12 @@ from probekit.interventions.erasure import (
 from probekit.interventions.names import Along
 from probekit.interventions.patching import Positions, ablated_values, patched_values
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.measure.run_folder import do_task
-from probekit.probes.arrays import Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
 

@@ -30,6 +30,7 @@ from probekit.errors import (
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
+from probekit.lazy_rows import Floats
 from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
@@ -40,7 +41,6 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
 from probekit.pipeline.setup.texts import TextEncoder, n_features
-from probekit.probes.arrays import Floats
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading

@@ -106,8 +106,8 @@ def probing_seconds(
             for spec in settings.specs:
                 fitted.fitter(spec).tune(X, [fitted.column], lambda *_: None)
             seconds = time.process_time() - start
-    n_fits = prober.n_splits * (n_networks + settings.control_draws * prober.has_control)
-    n_fits += prober.n_within
+    n_fits = len(prober.splits) * (n_networks + settings.control_draws * prober.has_control)
+    n_fits += len(prober.within)
     size = sum(widths) / width * len(data.train) / len(rows)
     return float(_OTHER_WORK * seconds * n_fits * size * len(probers))
 
@@ -145,7 +145,7 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     settings, n_rows, n_train = prober.settings, len(prober.data.y), len(prober.data.train)
     site = 4 * n_rows * d
     is_loaded = site <= LOADED_BYTES
-    n_splits = sum(one.n_splits + one.n_within for one in probers)
+    n_splits = sum(len(one.splits) + len(one.within) for one in probers)
     of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
     size = _LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies in float64, means none.

@@ -16,7 +16,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
 from probekit.errors import OutOfMemoryError
 from probekit.files import Waiting, as_store_error
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Features, LazyRows
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
@@ -24,9 +24,10 @@ from probekit.pipeline.engines.engine import Activations, Engine
 from probekit.pipeline.measure.probers import probing_bytes
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import Probed
-from probekit.probes.arrays import Codes, Features
+from probekit.probes.aggregation import text_sides
+from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.provenance import digest, versions
@@ -280,7 +281,7 @@ class SiteJob:
             spec = settings.spec(kind)
             penalty = {} if C is None else {spec.grid_name or "C": C}
             is_of_texts = spec.traits.scores_texts
-            rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
+            rows = text_sides(prober)[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}

@@ -25,8 +25,9 @@ from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.measure.run_folder import RunFolder, probe_path
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
+from probekit.probes.probe_files import probe_files
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import SavedProbe, probe_files
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec

@@ -17,7 +17,6 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
-from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
@@ -27,9 +26,11 @@ from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import (
     Predictions,
     Predictor,
+    ReliabilityBin,
     SiteResult,
     metrics_of,
     parts_of,
+    reliability_bins,
     with_interval,
 )
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN

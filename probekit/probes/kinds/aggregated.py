@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask
 from probekit.probes.aggregation import AggregatedFit, Aggregation
-from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.attention_pooled import (

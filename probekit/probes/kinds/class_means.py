@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Floats, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Rows, Sum
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.training_rows import Scaling, TrainingRows, class_means

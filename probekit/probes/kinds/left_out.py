@@ -24,8 +24,7 @@ from scipy.linalg import cholesky
 from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.special import expit
 
-from probekit.lazy_rows import LazyRows, rows_of_block
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, rows_of_block
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 

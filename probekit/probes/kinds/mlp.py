@@ -14,8 +14,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.utils import shuffle
 from torch.nn.functional import cross_entropy, pad
 
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats, LazyRows, fetched
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import MLP_ALPHAS
 from probekit.probes.solve.layers import AffineLayer, FittedLayers

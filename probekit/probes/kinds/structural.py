@@ -14,9 +14,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import fetched, put_on
+from probekit.lazy_rows import Features, Floats, Mask, fetched, put_on
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
@@ -111,11 +110,6 @@ def squared_norms(tokens: Reals) -> Reals:
     """Return the squared norm (n_tokens,) of each token (n_tokens, rank)."""
     found: Reals = np.sum(tokens**2, axis=1)
     return found
-
-
-def _chain_distances(positions: Reals) -> Reals:
-    """Return the distances (n_tokens, n_tokens) of words in a tree that is a linear chain."""
-    return np.abs(positions[:, None] - positions)
 
 
 def fit_projection(
@@ -356,7 +350,11 @@ class DistanceProbe(StructuralProbe):
     """
 
     _geometry = _Geometry(
-        "distances", distance_loss, squared_distances, _chain_distances, dependency.score_distances
+        "distances",
+        distance_loss,
+        squared_distances,
+        lambda positions: np.abs(positions[:, None] - positions),
+        dependency.score_distances,
     )
 
     def distances(self, X: ArrayLike) -> Reals:

@@ -115,20 +115,13 @@ _WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
 
 
 def _of_classes(
-    name: str,
-    title: str,
-    module: str = "metrics",
-    *,
-    has_p: bool = False,
-    has_parts: bool = False,
-    **facts: Any,
+    name: str, title: str, *, has_p: bool = False, has_parts: bool = False, **facts: Any
 ) -> Metric:
     """Return the row of a metric of classes; its functions are named after it.
 
     Args:
         name: the name; see `Metric`.
         title: the title; see `Metric`.
-        module: the module of the metric function.
         has_p: whether it has an association, and so p-values.
         has_parts: whether it has contributions of rows by class.
         facts: other attributes of `Metric`.
@@ -136,7 +129,7 @@ def _of_classes(
     return Metric(
         name,
         title,
-        {"class": f"{_SCORE}.{module}:{name}"},
+        {"class": f"{_SCORE}.metrics:{name}"},
         associations={"class": f"{_PARTS}:of_{name}"} if has_p else {},
         parts=f"{_PARTS}:parts_of_{name}" if has_parts else "",
         **facts,
@@ -245,7 +238,6 @@ _ROWS = (
     _of_classes(
         "brier",
         "Brier score",
-        "calibration",
         needs="probabilities",
         lower_is_better=True,
         range=(0.0, 2.0),
@@ -256,13 +248,12 @@ _ROWS = (
     _of_classes(
         "ece",
         "calibration error",
-        "calibration",
         needs="probabilities",
         lower_is_better=True,
         selects=False,
         is_tested=False,
         range=UNBOUNDED,
-        interval=f"{_SCORE}.calibration:ece_limits",
+        interval=f"{_SCORE}.scored:ece_limits",
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
             "confidence bins (Guo et al. 2017), without the part due to chance; 0 = calibrated, "

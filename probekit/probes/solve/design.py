@@ -20,9 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.lazy_rows import LazyRows, Sum, fetched, rows_of_block
+from probekit.lazy_rows import (
+    Codes,
+    Features,
+    Floats,
+    LazyRows,
+    Mask,
+    Rows,
+    Sum,
+    fetched,
+    rows_of_block,
+)
 from probekit.memory import available_memory, is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.products import eigh, gram, linear, put, weighted_sums
 
 # Size of the standardised rows that are stored; the others are standardised by block in each pass.

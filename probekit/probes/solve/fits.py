@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, on_rows, through, with_reference
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, fetched
 
 
 class AffineLayer(NamedTuple):

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.lazy_rows import LazyRows, fetched, rows_of_block
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched, rows_of_block
 from probekit.memory import available_memory, is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
 from probekit.probes.solve.design import Design, Objectives, dual, shared

@@ -8,7 +8,7 @@ from typing import Any
 
 from probekit.amounts import counted, format_number
 from probekit.data.positions import position_text
-from probekit.probes.saved_probe import ProbeFacts
+from probekit.probes.probe_files import ProbeFacts
 from probekit.report.elements.page import Page, Paragraph, View
 from probekit.report.elements.texts import DENSEST, NUMBER, Palette, model_title, token_label
 from probekit.results.network import RowPrediction, TextReading

@@ -13,6 +13,7 @@ from probekit.pipeline.experiment.plan import (
     capture_times,
     plan_run,
     probing_times,
+    sample_of,
     scheduled,
     task_seconds,
 )
@@ -84,7 +85,7 @@ def test_a_measured_capture_takes_all_cores_that_workers_use(monkeypatch):
 
 @pytest.mark.parametrize(("size", "n_expected"), [(100, 100), (400, 400), (1000, 400)])
 def test_a_sample_is_split_as_all_rows_are(size, n_expected):
-    sample, rows = prober_of(fit_rows=100).sample(size)
+    sample, rows = sample_of(prober_of(fit_rows=100), size)
     assert (sample.data.y == prober_of().data.y[rows]).all()
     assert len(sample.data.y) == n_expected
     assert sample.settings.fit_rows == pytest.approx(100 * n_expected / 400)
@@ -96,9 +97,9 @@ def test_a_sample_is_split_as_all_rows_are(size, n_expected):
 def test_texts_are_sampled_whole_and_too_few_rows_are_no_sample():
     prober = prober_of()
     tokens = Prober(replace(prober.data, examples=np.arange(400) // 4), prober.settings)
-    sample, _ = tokens.sample(100)
+    sample, _ = sample_of(tokens, 100)
     assert (np.unique(sample.data.examples, return_counts=True)[1] == 4).all()
-    assert prober.sample(3) is None
+    assert sample_of(prober, 3) is None
 
 
 def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):

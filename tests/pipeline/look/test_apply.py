@@ -24,7 +24,8 @@ from probekit.pipeline.look.apply import apply_probe, caution, choose_per, steer
 from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
 from probekit.pipeline.measure.probing import projection_sds
 from probekit.probes.kinds.logistic import LinearProbe
-from probekit.probes.saved_probe import ProbeFacts, SavedProbe
+from probekit.probes.probe_files import ProbeFacts
+from probekit.probes.saved_probe import SavedProbe
 from tests.pipeline.planted import QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.controls import baselines
-from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
+from probekit.probes import controls as baselines
+from probekit.probes.controls import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2

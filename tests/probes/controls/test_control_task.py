@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.probes.controls.control_task import comparable_rows, control_labels
+from probekit.probes.controls import comparable_rows, control_labels
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor

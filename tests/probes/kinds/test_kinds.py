@@ -72,14 +72,6 @@ def test_a_given_penalty_needs_no_folds():
     assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1
 
 
-def test_weights_and_targets_that_are_no_numbers_are_refused():
-    X, y = overlapping(20)
-    with pytest.raises(ValueError, match="non-zero"):
-        LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
-    with pytest.raises(ValueError, match="could not convert"):
-        RidgeRegressionProbe(1.0).fit(np.eye(3), ["a", "b", "c"])
-
-
 @pytest.mark.parametrize(("C", "weight"), [(1e-46, 1.0), (1.0, 1e-44)])
 def test_a_penalty_beyond_float32_leaves_the_shares_of_the_classes(C, weight):
     X, y = overlapping(60)
@@ -279,13 +271,6 @@ def test_selected_texts_are_renumbered():
     part = texts.take(np.array([False, True, True]))
     assert part.tokens.ravel().tolist() == [2, 3, 4, 5]
     assert part.text.tolist() == [0, 1, 1, 1]
-
-
-def test_weights_are_a_softmax_within_each_text():
-    texts = TokensOfTexts(np.zeros((5, 1)), np.array([0, 0, 1, 1, 1]))
-    weights = texts.pool(np.array([1e4, 1e4 - 1, -1e4, -1e4, -1e4]))
-    np.testing.assert_allclose(weights[:2], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])
-    np.testing.assert_allclose(weights[2:], [1 / 3] * 3)
 
 
 def test_a_stronger_penalty_makes_query_and_weights_smaller():

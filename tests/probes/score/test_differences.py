@@ -8,15 +8,7 @@ from scipy.stats import ttest_ind, ttest_rel, wilcoxon
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score import metrics
-from probekit.probes.score.differences import (
-    DRAWS,
-    Side,
-    bootstrap_tests,
-    paired_differences,
-    sign_tests,
-    signed_rank,
-    unpaired_differences,
-)
+from probekit.probes.score.differences import DRAWS, bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
@@ -27,6 +19,7 @@ from probekit.probes.score.metrics import (
     mean_of_rows,
     r2,
 )
+from probekit.probes.score.unpaired import Side, signed_rank, unpaired_differences
 
 
 def probes_of(generator, n_groups, rates, each=4):

@@ -13,10 +13,18 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score import metrics
-from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
-from probekit.probes.score.metric_table import METRICS, metric_functions
-from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
+from probekit.probes.score.metric_table import metric_functions
+from probekit.probes.score.metrics import (
+    BINS,
+    BLOCK,
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+    brier,
+    ece,
+    r2,
+)
 from probekit.probes.score.scored import (
     FitFacts,
     Predictor,
@@ -25,6 +33,7 @@ from probekit.probes.score.scored import (
     joined,
     measure,
     metrics_of,
+    reliability_bins,
     uninformed,
 )
 from probekit.probes.settings import ProbeSettings
@@ -374,11 +383,6 @@ def test_folds_of_folds_stay_apart():
     both = joined([POOLED, POOLED])
     assert np.unique(both.folds).tolist() == [0, 1, 2, 3]
     assert np.unique(joined([both, FOLDS[0]]).folds).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_the_metrics_of_ranks_are_those_that_a_monotone_change_of_all_scores_leaves():
-    ranks = {name for name, metric in METRICS.items() if metric.is_rank}
-    assert ranks == {"auroc", "auprc", "spearman"}
 
 
 def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probekit.probes.score import description_length
 from probekit.probes.score.description_length import (
+    PREFIXES,
     OnlineCode,
     blocks,
     codelength,
     compression,
+    learning_sizes,
     subsets,
 )
 from probekit.probes.score.intervals import jackknife_interval
@@ -31,19 +32,13 @@ from probekit.probes.solve.layers import AffineLayer, FittedLayers
 
 
 def test_sizes_grow_by_one_factor_and_end_with_all():
-    assert description_length.learning_sizes(3200, steps=5, smallest=200) == (
-        200,
-        400,
-        800,
-        1600,
-        3200,
-    )
-    assert description_length.learning_sizes(4, steps=10, smallest=1) == (1, 2, 3, 4)
+    assert learning_sizes(3200, steps=5, smallest=200) == (200, 400, 800, 1600, 3200)
+    assert learning_sizes(4, steps=10, smallest=1) == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize("arguments", [(10, 1, 2), (10, 3, 10), (10, 3, 0)], ids=str)
 def test_a_curve_of_one_point_is_refused(arguments, refused):
-    refused(description_length.learning_sizes, *arguments)
+    refused(learning_sizes, *arguments)
 
 
 @settings(max_examples=50, deadline=None)
@@ -52,7 +47,7 @@ def test_samples_hold_whole_groups_and_one_another(seed):
     generator = np.random.default_rng(seed)
     groups = np.repeat(np.arange(60), generator.integers(1, 9, size=60))
     groups = groups[generator.permutation(len(groups))].astype(str)
-    sizes = description_length.learning_sizes(len(groups), steps=6, smallest=10)
+    sizes = learning_sizes(len(groups), steps=6, smallest=10)
     samples = subsets(groups, sizes, seed)
     for size, rows in zip(sizes, samples, strict=True):
         assert size <= rows.sum() < size + 8
@@ -95,7 +90,7 @@ def online(types, truth, seed=0):
     groups = np.arange(N_ROWS) // 3
     parts = blocks(groups, N_CLASSES, seed)
     tables = [table(types, truth, block) for block in parts[1:]]
-    code = description_length.OnlineCode.of_blocks(parts, tables, truth)
+    code = OnlineCode.of_blocks(parts, tables, truth)
     return code, parts, tables, Resamples.leave_one_out(groups)
 
 
@@ -168,7 +163,7 @@ def test_a_probe_that_predicts_the_label_frequencies_compresses_exactly_once():
         np.tile(log - np.log(len(one.fitted)), (len(one.coded), 1))
         for log, one in zip(logs, parts[1:], strict=True)
     ]
-    code = description_length.OnlineCode.of_blocks(parts, tables, truth)
+    code = OnlineCode.of_blocks(parts, tables, truth)
     np.testing.assert_allclose(code.bits, code.reference_bits, rtol=1e-12)
 
 
@@ -196,12 +191,7 @@ def test_every_row_is_coded_once_by_a_probe_of_other_groups(seed, n_groups, n_cl
 def test_large_data_are_fitted_at_the_shares_of_the_paper():
     parts = blocks(np.arange(100_000), n_classes=2, seed=0)
     ends = [len(block.fitted) + len(block.coded) for block in parts]
-    assert ends == [round(100_000 * share) for share in description_length.PREFIXES]
-
-
-def test_a_class_never_seen_costs_finite_bits():
-    bits = description_length.code_lengths(np.array([[0.0, -np.inf]]), np.array([1]), n_fitted=1000)
-    assert bits[0] == pytest.approx(np.log2(1002))
+    assert ends == [round(100_000 * share) for share in PREFIXES]
 
 
 GROUPS = (np.arange(200) // 2).astype(str)

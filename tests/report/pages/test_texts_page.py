@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.probes.saved_probe import HeldOutScore, ProbeFacts
+from probekit.probes.probe_files import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_answer, texts_page
 from probekit.results.network import RowPrediction, TextReading
 from tests.report.page_text import text_of

@@ -1,39 +1,175 @@
-"""Baselines without activations: label frequencies, words, n-grams, neighbours and text length.
+"""Controls of a probe: random labels, and baselines that do not use activations.
 
-The majority class and the most frequent class of each word are counted. Of the text, a regularised
-linear model is fitted on features; `TEXT_BASELINES` has a row for each. Vocabulary, scaling and
-regularisation strength are estimated on training rows only, the strength by group-disjoint
-cross-validation with the metric and the class weights that the probes use. A probe that does not
-beat these baselines shows nothing about the network.
+Control tasks (Hewitt and Liang 2019). A probe can score well on random labels only at control types
+(words at the probed position) that occur in the training rows. On the task it can memorise a row
+only if the words that the label depends on occur there, too. Selectivity therefore compares the
+scores on test rows that meet both conditions. On other rows, one of the two tasks requires
+generalisation to new words and the other does not.
+
+Baselines: label frequencies, words, n-grams, neighbours and text length. The majority class and the
+most frequent class of each word are counted. Of the text, a regularised linear model is fitted on
+features; `TEXT_BASELINES` has a row for each. Vocabulary, scaling and regularisation strength are
+estimated on training rows only, the strength by group-disjoint cross-validation with the metric and
+the class weights that the probes use. A probe that does not beat these baselines shows nothing
+about the network.
 
 scikit-learn is imported inside functions: it takes a second, and is not needed to check data.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from probekit.amounts import counted
 from probekit.data.words import WORD
-from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Features, Floats, Mask
-from probekit.probes.data import ProbeData, sample_groups
+from probekit.errors import ConfigError, DataError
+from probekit.lazy_rows import Codes, Floats, Mask
+from probekit.probes.data import ProbeData, names_of, sample_groups
 from probekit.probes.fitters import FittedRows, LabelColumn, RowPredictions
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import log_frequencies, majority_guess
-from probekit.probes.settings import ProbeSpec
+from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import Judge, rate_numbers, rate_scores, search
-from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.targets import BASELINE_GRIDS
+from probekit.probes.targets import BASELINE_GRIDS, NO_CONTROL_TASK
+
+HASH_BYTES = 8
+# Additional draws that replace those in which all types get the same label.
+SPARE_DRAWS = 100
+WORD_OF_TEXT = re.compile(r"\w+")
+FEWEST_ROWS = 30  # test rows that the control task can be scored on; with fewer there is none
+FEWEST_TYPES = 10  # random labels of fewer types are too easy to learn
+FEWEST_GROUPS = 6  # with fewer there are no p-values
+
+
+def draw_controls(
+    data: ProbeData, settings: ProbeSettings, fitted: Codes
+) -> list[NDArray[np.str_]]:
+    """Return the control labels (n_rows,) of each draw.
+
+    Raises:
+        ConfigError: Too few draws assign different labels.
+    """
+    types = control_types(data, settings)
+    wanted = settings.control_draws
+    n_types = len(np.unique(types[fitted]))
+    labels = data.y[data.train]
+    drawn = (control_labels(types, labels, settings.seed, n) for n in range(wanted + SPARE_DRAWS))
+    # With few types, a draw can give all of them the same label; such draws are skipped.
+    usable = (one for one in drawn if len(np.unique(one[fitted])) > 1)
+    controls = list(islice(usable, wanted))
+    if len(controls) < wanted:
+        raise ConfigError(
+            f"control_draws is {wanted}, but with {n_types} different {settings.control_by}s too "
+            "few draws give different labels. Set `control_draws` to 0."
+        )
+    return controls
+
+
+def control_labels(
+    types: NDArray[np.str_], train_labels: NDArray[np.str_], seed: int, draw: int
+) -> NDArray[np.str_]:
+    """Return control labels (n_samples,): one random label per control type.
+
+    Labels are drawn with the frequencies of `train_labels`, from a hash of (seed, draw, type), so
+    that they do not depend on the order of the rows or on the other types.
+
+    >>> words = np.array(["bank", "river", "bank"])
+    >>> labels = control_labels(words, np.array(["noun", "verb"]), seed=0, draw=0)
+    >>> bool(labels[0] == labels[2])
+    True
+
+    Source: Hewitt and Liang (2019), Designing and interpreting probes with control tasks.
+    """
+    labels, counts = np.unique(train_labels, return_counts=True)
+    edges = np.cumsum(counts) / counts.sum()
+    names, type_of_row = np.unique(types, return_inverse=True)
+    uniform = []
+    for name in names:
+        hashed = hashlib.blake2b(
+            f"{seed}\0{draw}\0{name}".encode(), digest_size=HASH_BYTES
+        ).digest()
+        # A float64 holds 53 bits exactly; all 64 could round up to 1.
+        uniform.append((int.from_bytes(hashed, "big") >> 11) / 2**53)
+    return labels[np.searchsorted(edges, uniform, side="right")][type_of_row]
+
+
+def control_types(data: ProbeData, settings: ProbeSettings) -> NDArray[np.str_]:
+    """Return the control type (n_rows,) of each row: its word type or its group.
+
+    All rows of a control type get the same control label.
+    """
+    if settings.control_by == "word":
+        return data.types
+    return np.array(names_of(data.groups, data.group_names))  # labels are drawn by name
+
+
+def comparable_rows(data: ProbeData, settings: ProbeSettings, fitted: Codes) -> Mask:
+    """Return a mask (n_test,) of test rows with a control type and task words seen in training.
+
+    The task word is the labelled word of a row; without one, all words of its text are task words.
+    If the data have neither, only the control type counts.
+
+    Args:
+        data: the rows and their split.
+        settings: whether the control type is a word or a group.
+        fitted: the row numbers (n_fitted,) of the rows that probes are fitted on.
+    """
+    types = control_types(data, settings)
+    seen: Mask = np.isin(types[data.test], types[fitted])
+    if data.words is not None:
+        return seen & np.isin(data.words[data.test], data.words[fitted])
+    if data.texts is not None:
+        texts, known_texts = data.texts[data.test], set(data.texts[fitted])
+        # The words of each text; case is ignored.
+        words = {text: set(WORD_OF_TEXT.findall(text.lower())) for text in {*texts, *known_texts}}
+        known = set().union(*(words[text] for text in known_texts))
+        seen &= np.array([words[text] <= known for text in texts], dtype=bool)
+    return seen
+
+
+def why_no_control(
+    data: ProbeData, settings: ProbeSettings, fitted: Sequence[Codes], test: Codes, comparable: Mask
+) -> str:
+    """Return why there can be no control task; "" if there can.
+
+    Args:
+        data: the rows.
+        settings: whether the control type is a word or a group.
+        fitted: the row numbers (n_fitted,) of the fitted rows of each split.
+        test: the row numbers (n_test,) of the test rows of all splits.
+        comparable: a mask (n_test,) of the test rows that the control task is scored on.
+    """
+    by, types = settings.control_by, control_types(data, settings)
+    n_types = min(len(np.unique(types[rows])) for rows in fitted)
+    if n_types < FEWEST_TYPES:
+        return (
+            f"{NO_CONTROL_TASK}only {counted(n_types, f'different probed {by}')}; random labels "
+            f"of fewer than {FEWEST_TYPES} {by}s in the training rows are too easy to learn."
+        )
+    n_rows, n_groups = int(comparable.sum()), len(np.unique(data.groups[test[comparable]]))
+    if n_rows >= FEWEST_ROWS and n_groups >= FEWEST_GROUPS:
+        return ""
+    groups = counted(n_groups, "group")
+    needed = f"at least {FEWEST_ROWS} rows in {FEWEST_GROUPS} groups are needed."
+    if n_rows == len(test):
+        return f"{NO_CONTROL_TASK}the {n_rows:,} test rows are in {groups}; {needed}"
+    return (
+        f"{NO_CONTROL_TASK}too few test rows have a probed {by}, and words that the task depends "
+        f"on, that all occur in the training rows: {n_rows:,} of {len(test):,}, in {groups}; "
+        f"{needed}"
+    )
+
 
 # Maps inputs, an array or a sparse matrix, to features, with parameters fitted on training inputs.
 FeatureExtractor = Callable[[Any], Any]
@@ -173,13 +309,11 @@ def word_identity_log_frequencies(
     array([[0.17, 0.83],
            [0.5 , 0.5 ]])
     """
-    names, type_of_row = np.unique(train_types, return_inverse=True)
+    type_of_row, places, n_types = _numbered(train_types, types)
     overall = np.bincount(train_codes, minlength=n_classes) / len(train_codes)
-    counts = np.tile(overall, (len(names) + 1, 1))  # the last row is for unseen types
+    counts = np.tile(overall, (n_types + 1, 1))  # the last row is for unseen types
     np.add.at(counts, (type_of_row, train_codes), 1)
-    # An unseen type gets the place of some other name, so the names are compared.
-    place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    counts_of_row = counts[np.where(names[place] == types, place, len(names))]
+    counts_of_row = counts[places]
     with np.errstate(divide="ignore"):
         logs: Floats = np.log(counts_of_row / counts_of_row.sum(axis=1, keepdims=True))
     return logs
@@ -194,23 +328,26 @@ def word_mean_numbers(
     >>> word_mean_numbers(words, y, np.array(["run", "bird"])).tolist()
     [1.5, 3.0]
     """
-    names, type_of_row = np.unique(train_types, return_inverse=True)
+    type_of_row, places, _ = _numbered(train_types, types)
     means = np.bincount(type_of_row, weights=train_y) / np.bincount(type_of_row)
+    return np.append(means, train_y.mean())[places]
+
+
+def _numbered(train_types: NDArray[np.str_], types: NDArray[np.str_]) -> tuple[Codes, Codes, int]:
+    """Return the number of each row's type, of training rows and of others, and that of types.
+
+    Types that are not in the training rows get the last number.
+    """
+    names, type_of_row = np.unique(train_types, return_inverse=True)
     # An unseen type gets the place of some other name, so the names are compared.
     place = np.searchsorted(names, types).clip(max=len(names) - 1)
-    found: Floats = np.where(names[place] == types, means[place], train_y.mean())
-    return found
+    return type_of_row, np.where(names[place] == types, place, len(names)), len(names)
 
 
 def known_words(train: Any) -> FeatureExtractor:
     """Return a function that keeps the columns of word counts whose word occurs in `train`."""
     known = np.flatnonzero(train.getnnz(axis=0))
-
-    def features(counts: Any) -> Any:
-        """Return the columns of the words that occur in the training rows."""
-        return counts[:, known]
-
-    return features
+    return lambda counts: counts[:, known]
 
 
 def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
@@ -332,6 +469,8 @@ def text_model(
     >>> bool(6 < numbers[0] < 9)
     True
     """
+    from sklearn.base import clone
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
 
     rate = judge or (rate_numbers if n_classes is None else rate_scores)
@@ -343,69 +482,33 @@ def text_model(
         penalties, weight = TEXT_C, "balanced" if balanced else None
         models = [LogisticRegression(C=C, max_iter=MAX_ITER, class_weight=weight) for C in TEXT_C]
 
+    def outputs(model: Any, extract: FeatureExtractor, inputs: Any) -> Any:
+        """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
+        X = extract(inputs)
+        if n_classes is None:
+            return model.predict(X)
+        log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
+        with np.errstate(divide="ignore"):  # a probability may be 0 in float64
+            log_probabilities[:, model.classes_] = model.predict_log_proba(X)
+        return log_probabilities
+
     def fitted(inside: Any, some: Sequence[Any]) -> list[Callable[[Any], Floats]]:
         """Return the outputs of some models, fitted on some rows, as functions of inputs."""
         extract = fit_features(train[inside])
         X = extract(train[inside])
-        fits = [_fitted(model, X, y[inside]) for model in some]
-        return [partial(_outputs, fit, extract, n_classes) for fit in fits]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            fits = [clone(model).fit(X, y[inside]) for model in some]
+        return [partial(outputs, fit, extract) for fit in fits]
 
     of_folds: list[tuple[Mask, list[Callable[[Any], Floats]]]] = []
 
     def held_out(outside: Mask) -> list[Floats]:
         """Return the outputs of each penalty for held-out rows, with features of the other rows."""
         of_folds.append((outside, fitted(~outside, models)))
-        return [outputs(train[outside]) for outputs in of_folds[-1][1]]
+        return [predict(train[outside]) for predict in of_folds[-1][1]]
 
     best = search(rate, y, fold_of_row, held_out)
     (final,) = fitted(slice(None), [models[best]])
     by_fold = [(fold, fits[best](train[fold]), fits[best](others)) for fold, fits in of_folds]
     return final(others), penalties[best], by_fold
-
-
-def _fitted(model: Any, X: Any, y: NDArray[Any]) -> Any:
-    """Return a fitted copy of a model, whether it has converged or not."""
-    from sklearn.base import clone
-    from sklearn.exceptions import ConvergenceWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return clone(model).fit(X, y)
-
-
-def _outputs(model: Any, extract: FeatureExtractor, n_classes: int | None, inputs: Any) -> Floats:
-    """Return log probabilities (n_samples, n_classes); without classes, predicted numbers."""
-    X = extract(inputs)
-    if n_classes is None:
-        found: Floats = model.predict(X)
-        return found
-    log_probabilities = np.full((X.shape[0], n_classes), -np.inf)
-    with np.errstate(divide="ignore"):  # a probability may be 0 in float64
-        log_probabilities[:, model.classes_] = model.predict_log_proba(X)
-    return log_probabilities
-
-
-def quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:
-    """Return labels of other texts by a bag of words, with balanced classes and C = 1.
-
-    >>> texts, codes = np.array(["so good", "so bad"]), np.array([1, 0])
-    >>> quick_word_guess(texts, codes, np.array(["a good day"])).tolist()
-    [1]
-    """
-    number: dict[str, int] = {}  # of each word of the training texts
-    words = [re.findall(WORD, text.lower()) for text in train]
-    for word in chain.from_iterable(words):
-        number.setdefault(word, len(number))
-
-    def counts(texts: Sequence[Sequence[str]]) -> Features:
-        """Return how often each word of the training texts occurs, (n_texts, n_words)."""
-        found = np.zeros((len(texts), len(number)), dtype=np.float32)
-        for row, of_text in zip(found, texts, strict=True):
-            np.add.at(row, [number[word] for word in of_text if word in number], 1)
-        return found
-
-    solver = Solver(counts(words), [np.ones(len(train), dtype=np.float32)])
-    (fit,) = solver.solve([Problem(codes, C=1.0, balanced=True)])
-    others_words = [re.findall(WORD, text.lower()) for text in others]
-    guess: Codes = fit.outputs(counts(others_words), int(codes.max()) + 1).argmax(axis=1)
-    return guess
