@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from probekit.activations import capture, export, local, records, store, upkeep
     from probekit.activations.records import Location
     from probekit.cli.show import terminal
-    from probekit.experiment import bundled, loader, locations
+    from probekit.experiment import loader, locations
     from probekit.pipeline.capture import captures, jobs
     from probekit.pipeline.experiment import ray_workers, run_job
     from probekit.results import record
@@ -50,7 +50,7 @@ class _CacheGroup(click.Group):
             if not is_named and not ctx.resilient_parsing:  # not while a shell completes a word
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
-                    f"{nearest(given, [*self.commands, *bundled.bundled_files()])}"
+                    f"{nearest(given, [*self.commands, *locations.bundled_files()])}"
                 )
             args = ["capture", *args]
         return super().parse_args(ctx, args)

@@ -18,8 +18,7 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource
-from probekit.data.table import Columns
-from probekit.data.text_files import read_text
+from probekit.data.table import Columns, read_text
 from probekit.errors import ConfigError, DataError, nearest
 
 _Span: TypeAlias = tuple[int, int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from probekit.data.examples import Dataset, Example
-from probekit.data.frames import tables_in
-from probekit.data.hub import HubSection
+from probekit.data.frames import HubSection, tables_in
 from probekit.data.readers import FORMATS, FormatName, read_dataset
 from probekit.data.table import Columns, OptionalColumn
 from probekit.errors import ConfigError
+from probekit.experiment.replies import ReplyLabelSection
 from probekit.section import URL, HoldingSection, Name, Section, rule_error
 
 TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]  # of files of texts
@@ -44,62 +43,6 @@ Positive = Annotated[
         examples=["spam"],
     ),
 ]
-
-
-class ReplyLabelSection(Section):
-    """Label of each reply that the network generates, from its text."""
-
-    match: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\byes\b"],
-        description="regular expression; replies that it matches somewhere have the first label. "
-        "With `equals`, its last match is what is compared (its first group, if it has one), and "
-        "replies without a match are left out",
-    )
-    other: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\bno\b"],
-        description="regular expression of the second label; replies that match neither or both "
-        "are left out. Null: all replies that `match` does not match have the second label",
-    )
-    equals: str | None = Field(
-        None,
-        min_length=1,
-        examples=["answer"],
-        description="column of the data; replies that equal its cell, both without spaces at their "
-        "ends, have the first label, others the second",
-    )
-    labels: Annotated[tuple[str, str], Field(strict=False)] = Field(
-        ("yes", "no"), description="names of the two labels"
-    )
-
-    @field_validator("match", "other")
-    @classmethod
-    def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
-        try:
-            n_groups = re.compile(pattern or "").groups
-        except (re.error, RecursionError, OverflowError) as error:
-            raise rule_error(
-                f"`{info.field_name}` is not a valid regular expression ({error}): {pattern}"
-            ) from error
-        if n_groups > 1:
-            raise rule_error(
-                f"`{info.field_name}` has {n_groups} groups, and one can be compared; write the "
-                f"others as (?:...): {pattern}"
-            )
-        return pattern
-
-    @model_validator(mode="after")
-    def _names_a_rule(self) -> ReplyLabelSection:
-        if self.match is None and self.equals is None:
-            raise rule_error("give `match` or `equals`")
-        if self.other is not None and (self.match is None or self.equals is not None):
-            raise rule_error("`other` requires `match`, without `equals`", "other")
-        if len(set(self.labels)) < 2 or not all(map(str.strip, self.labels)):
-            raise rule_error("the two labels must differ, and not be empty", "labels")
-        return self
 
 
 class MemorySection(Section):

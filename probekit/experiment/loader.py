@@ -22,9 +22,8 @@ from probekit.data.readers import read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
-from probekit.experiment.bundled import bundled_data, bundled_files
 from probekit.experiment.document import Document, read_document
-from probekit.experiment.locations import find_file, resolve_recipe
+from probekit.experiment.locations import bundled_data, bundled_files, find_file, resolve_recipe
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study, make_study, study_schema
 from probekit.files import as_store_error, write_atomic

@@ -19,6 +19,7 @@ from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, OutOfMemoryError, StoreError
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
+from probekit.pipeline.experiment.plan import estimate_seconds
 from tests.activations.captures import (
     SITES,
     capture,
@@ -75,10 +76,10 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(capturing.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
 
     def estimate(tokens):
-        return capturing.estimate_seconds(model, tokens, last_and_mean(tokens), SITES)
+        return estimate_seconds(model, tokens, last_and_mean(tokens), SITES)
 
     sequences = [np.full(10, n) for n in range(48)]  # 6 in a batch, which takes a second
     assert estimate(sequences[:24]) == 4

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import bundled_experiments, load_experiment, load_recipe
-from probekit.experiment.locations import find_file, is_experiment
+from probekit.experiment.locations import bundled_files, find_file, is_experiment
 from tests.experiment.files import GOOD, RECIPE
 
 
