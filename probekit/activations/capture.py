@@ -539,9 +539,8 @@ def _derive(work: Work, root: Location) -> None:
         except StoreError:  # unusable here; reported when that cache itself is read
             continue
         # The other cache must have other rows of the same model, texts and types.
-        differs_in_rows = source.identity.rows != identity.rows
         alike = replace(source.identity, rows=identity.rows, pooling=identity.pooling)
-        if not differs_in_rows or alike != identity:
+        if source.identity.rows == identity.rows or alike != identity:
             continue
         available = [site for site in unfilled if not source.missing(site)]
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None

@@ -27,7 +27,7 @@ from probekit.terminal import json_text
 if TYPE_CHECKING:
     from probekit import products, progress
     from probekit import workers as processes
-    from probekit.activations import capture, export, local, records, store, upkeep
+    from probekit.activations import capture, local, records, store, upkeep
     from probekit.activations.records import Location
     from probekit.cli.show import terminal
     from probekit.experiment import loader, locations
@@ -430,7 +430,7 @@ def export_command(
     Rows are in the order of the data set.
     """
     opened = probekit.ActivationStore.open(*_find([name], cache_root))
-    files = export.export_cache(opened, out, format_, sites=sites or None)
+    files = upkeep.export_cache(opened, out, format_, sites=sites or None)
     paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 

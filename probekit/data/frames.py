@@ -85,9 +85,8 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
         is_frame = not is_lazy and nw.dependencies.is_into_dataframe(table.rows)
         if not (is_frame or _is_list(table.rows) or _is_dataset(table.rows)):
             name = f"data[{table.side!r}]" if table.side else "data"
-            raise ConfigError(
-                f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}"
-            )
+            problem = f"{name} is of type {kind.__module__}.{kind.__qualname__}"
+            raise ConfigError(f"{problem}. {_ALLOWED}")
     return tables
 
 
@@ -100,9 +99,8 @@ def memory_table(data: MemoryData, columns: Collection[str]) -> Table:
     """
     if _is_list(data.rows):
         return _of_dicts(data, columns)
-    if _is_dataset(data.rows):
-        return dataset_table(data.rows, columns, data.name)
-    return frame_table(data.rows, columns, data.name)
+    read = dataset_table if _is_dataset(data.rows) else frame_table
+    return read(data.rows, columns, data.name)
 
 
 def parquet_table(path: Path, columns: Collection[str]) -> Table:
@@ -145,10 +143,11 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(present)[:]
-    features = {
-        key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
+    class_names = {
+        column: list(feature.names)
+        for column, feature in dataset.features.items()
+        if type(feature).__name__ == "ClassLabel"
     }
-    class_names = {column: list(feature.names) for column, feature in features.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -312,8 +311,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
                     f"differ in type but not in text or value. Write all {name} with the same "
                     f"type, such as [str(one) for one in {name}] if they are different."
                 )
-    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
-    return np.fromiter(rows, dtype=object, count=len(cells))
+    return np.fromiter((texts[type(cell), cell] for cell in cells), dtype=object, count=len(cells))
 
 
 def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
@@ -332,9 +330,8 @@ def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
             f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
-    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
-        return cells
-    return [*map(plain_cell, cells)]
+    is_plain = set(map(type, cells)) <= {str, int, bool}  # none is missing
+    return cells if is_plain else [*map(plain_cell, cells)]
 
 
 class HubSection(Section):

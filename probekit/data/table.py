@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -248,34 +248,33 @@ def _rows_with(
     """
     if table.names is not None:
         _require(table.where, columns, table.names, defaults)
-    is_first = True
-    for row in table.rows:
-        if any(column not in row.cells for column in columns):
-            # If the first row lacks a column, the configuration is wrong (UnknownNameError); if a
-            # later row does, the row itself is (DataError).
-            if is_first:
-                _require(table.where, columns, row.cells, defaults)
-            try:
-                _require(str(row.source), columns, row.cells, ())
-            except UnknownNameError as error:
-                raise DataError(str(error)) from error
-        yield row
-        is_first = False
-    if is_first:
+    rows = iter(table.rows)
+    first = next(rows, None)
+    if first is None:
         raise DataError(f"{table.where}: there are no rows.")
+    # If the first row lacks a column, the configuration is wrong (UnknownNameError); if a later row
+    # does, the row itself is (DataError).
+    _require(table.where, columns, first.cells, defaults)
+    yield first
+    for row in rows:
+        try:
+            _require(str(row.source), columns, row.cells, ())
+        except UnknownNameError as error:
+            raise DataError(str(error)) from error
+        yield row
 
 
 def _require(
-    where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
+    where: str, columns: Sequence[str], present: Collection[str], defaults: Collection[str]
 ) -> None:
     """Raise UnknownNameError if a column is missing.
 
     `defaults` are columns that the user did not choose: the message may advise to name others.
     """
-    names = tuple(present)
-    missing = [column for column in columns if column not in names]
+    missing = [column for column in columns if column not in present]
     if not missing:
         return
+    names = tuple(present)
     if not names:
         raise UnknownNameError(f"{where}: there are no columns, and {missing[0]!r} is needed.")
     message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], names)}"
@@ -292,9 +291,9 @@ def _require(
 def _text(table: Table, row: TableRow, column: str) -> str:
     """Return a cell as text."""
     value = row.cells[column]
-    # The location is not formatted for cells that need none.
-    is_text = isinstance(value, str)
-    return value if is_text else table.text(f"{row.source}: column {column!r}", value)
+    if isinstance(value, str):  # the location is not formatted for cells that need none
+        return value
+    return table.text(f"{row.source}: column {column!r}", value)
 
 
 def _filled(row: TableRow, column: str, cell: str) -> str:
@@ -327,10 +326,8 @@ def _example(
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
-    span = None
-    if columns.span is not None:
-        start, end = (_position(row, name, string(name)) for name in columns.span)
-        span = (start, end)
+    ends = tuple(_position(row, name, string(name)) for name in columns.span or ())
+    span = cast(tuple[int, int], ends) if ends else None
     if columns.label and label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
@@ -456,10 +453,8 @@ def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> T
     text = read_text(path)
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1
-    where = f"{path}:{header}"
-    if delimiter is None:
-        return Table(where, _json_rows(path, text))
-    return Table(where, _delimited_rows(path, text, delimiter))
+    rows = _delimited_rows(path, text, delimiter) if delimiter else _json_rows(path, text)
+    return Table(f"{path}:{header}", rows)
 
 
 csv_table = partial(_table, delimiter=",")

@@ -188,9 +188,9 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.format == "memory":
         facts, missing = data.memory, "the section names no file"
         if facts is not None:
-            rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+            rows = f"({facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]})"
             missing = (
-                f"the rows of this run were passed in Python ({rows}) and are not stored with it"
+                f"the rows of this run were passed in Python {rows} and are not stored with it"
             )
         raise ConfigError(
             f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, "
@@ -200,9 +200,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.hub is not None:
         hub = data.hub
         splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
-        sources = {}
-        for side, split in splits.items():
-            sources[side] = hub.model_copy(update={"split": split})
+        sources = {side: hub.model_copy(update={"split": one}) for side, one in splits.items()}
     else:
         files = {"": data.file, "train": data.train, "test": data.test}
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
@@ -261,19 +259,11 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     columns = data.columns
     if data.label_of_reply is not None:  # a rule on replies sets the labels
         columns = columns.model_copy(update={"label": ""})
-    parts = {}
-    for side, source in sources.items():
-        parts[side] = read_dataset(
-            source,
-            format=data.format,
-            columns=columns,
-            name=data.name,
-            values=values,
-            pairs=data.pairs,
-        )
+    fixed = {"format": data.format, "name": data.name, "values": values, "pairs": data.pairs}
     examples: list[Example] = []
     notes: list[str] = []
-    for side, part in parts.items():
+    for side, source in sources.items():
+        part = read_dataset(source, columns=columns, **fixed)
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.

@@ -25,12 +25,10 @@ _DIRECTIONS = ("erase", "swap", "steer")  # edits along a direction
 _REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}  # keys that an edit needs
 
 
-def _one_or_several(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
 At = Literal["probed", "all", "each"]
-OneOrMore = Annotated[Distinct[Item], BeforeValidator(_one_or_several)]
+OneOrMore = Annotated[
+    Distinct[Item], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)
+]
 Doses = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100)], ...],
     Field(strict=False, min_length=2),
