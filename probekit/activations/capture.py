@@ -25,14 +25,7 @@ from torch import Tensor
 
 from probekit.activations import forward
 from probekit.activations.local import Files
-from probekit.activations.records import (
-    ROWS_COMPARED,
-    FloatArray,
-    Identity,
-    Location,
-    batch_tokens,
-    identity_of,
-)
+from probekit.activations.records import ROWS_COMPARED, Identity, Location, identity_of
 from probekit.activations.store import ActivationStore, ShardWriter
 from probekit.activations.upkeep import caches_in, removed_after_failure
 from probekit.amounts import size_in_words
@@ -575,27 +568,3 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
-
-
-def stream_rows(
-    model: Network,
-    tokens: Sequence[IntArray],
-    plan: RowPlan,
-    sites: Sequence[str],
-    *,
-    dtype: str = "float32",
-) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
-    """Yield the rows of one batch after another: row indices, and values of these rows by site.
-
-    The values equal those that a capture would store, but nothing is written. Rows of one example
-    need not be adjacent in the plan.
-
-    Raises:
-        ConfigError: a site has no pos axis.
-    """
-    check_storable(sites)
-    for batch in forward.make_batches(tokens, plan, batch_tokens(model.device.type)):
-        values: dict[str, FloatArray] = {}
-        for part in forward.run_batches(model, [batch], plan, sites, dtype):
-            values |= part.arrays()
-        yield batch.rows, values

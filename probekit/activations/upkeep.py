@@ -186,8 +186,7 @@ def summarize(place: Location) -> Summary:
     if parts is not None:
         return _summary_of_parts(place, parts)
     n_bytes = _n_bytes(files)
-    changed = [files.changed(SPEC), files.changed(MANIFEST)]
-    times = [seconds for seconds in changed if seconds is not None]
+    times = [at for name in (SPEC, MANIFEST) if (at := files.changed(name)) is not None]
     # Clamped, because a clock that was set back would give a negative age.
     age = max(0.0, time.time() - max(times)) if times else None
     try:
@@ -197,7 +196,6 @@ def summarize(place: Location) -> Summary:
             if records := store.records(site):
                 rows_of_site[site] = sum(record.shape[0] for record in records.values())
         manifest = store.manifest()
-        root = None if manifest is None else manifest.root
         identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
         n_examples = len(set(store.layout.plan.example.tolist()))
         n_finished = list(rows_of_site.values()).count(n_rows)
@@ -216,7 +214,7 @@ def summarize(place: Location) -> Summary:
         )
     except StoreError as error:
         return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
-    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
+    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, manifest and manifest.root)
 
 
 def _n_bytes(files: Files) -> int:

@@ -303,11 +303,8 @@ def repeated_share(dataset: Dataset, splits: Sequence[Split]) -> float:
 
 def _repeated_across(splits: _Splits) -> list[list[Example]]:
     """Return for each split the test examples whose text and span occur in its training rows."""
-    of_folds = []
-    for train, test in splits.texts:
-        seen = {example.place for example in train}
-        of_folds.append([example for example in test if example.place in seen])
-    return of_folds
+    pairs = [({example.place for example in train}, test) for train, test in splits.texts]
+    return [[example for example in test if example.place in seen] for seen, test in pairs]
 
 
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
@@ -407,7 +404,11 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
         texts = []
         for examples in contradicting[:_SHOWN_TEXTS]:
             labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
-            texts.append(f"{_quoted(examples[0])} is {labels}")
+            start, end = examples[0].span or (0, len(examples[0].text))
+            text = examples[0].text[start:end]
+            quoted = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
+            where = f" at {start} to {end} of a text" if examples[0].span else ""
+            texts.append(f"{quoted}{where} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
         lead = ", such as" if n > _SHOWN_TEXTS else ":"
         yield warning(
@@ -416,14 +417,6 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
             f"different labels{lead} {shown}. Correct these "
             "labels, or remove the rows: split.drop_repeated keeps a label that may be wrong.",
         )
-
-
-def _quoted(example: Example) -> str:
-    """Return the text or span of an example in quotes, cut if it is long, for a message."""
-    start, end = example.span or (0, len(example.text))
-    text = example.text[start:end]
-    shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
-    return shown if example.span is None else f"{shown} at {start} to {end} of a text"
 
 
 def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:

@@ -335,7 +335,7 @@ def is_typo(label: str, other: str) -> bool:
     start = _n_common(label, other)
     end = _n_common(label[start:][::-1], other[start:][::-1])
     part, other_part = label[start : len(label) - end], other[start : len(other) - end]
-    if any(letter.isdecimal() for letter in part + other_part):
+    if any(map(str.isdecimal, part + other_part)):
         return False
     return max(len(part), len(other_part)) == 1 or (len(part) == 2 and part == other_part[::-1])
 

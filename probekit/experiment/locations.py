@@ -95,10 +95,8 @@ def _name(path: Path) -> str:
 def _local_files(path: Path) -> Iterator[Path]:
     """Yield the existing files that a path or name refers to."""
     endings = ("", *ENDINGS) if _name(path) else ("",)
-    for ending in endings:
-        file = path.with_name(path.name + ending) if ending else path
-        if _exists(file) and file.is_file():
-            yield file
+    files = (path.with_name(path.name + ending) if ending else path for ending in endings)
+    yield from (file for file in files if _exists(file) and file.is_file())
 
 
 def _exists(path: Path) -> bool:
@@ -122,17 +120,14 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
         MissingError: a checkpoint does not exist.
     """
     if "over" in values:
-        text = (
-            f"this is a study, with several experiments. Run all: `probekit run {document.name}`."
-        )
-        raise ConfigError(document.put(("over",), text))
+        text = f"this is a study, with several experiments. Run all: `probekit run {document.name}`"
+        raise ConfigError(document.put(("over",), f"{text}."))
     _check_kind(values, "tokens", document)
     _resolve_data(values, document)
-    _resolve(values, ("model", "path"), document)
+    for key in ("model.path", "capture.requests", "capture.requests.folder"):
+        _resolve(values, tuple(key.split(".")), document)
     _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
     _resolve(values, ("data", "hub", "name"), document, names=())
-    _resolve(values, ("capture", "requests"), document)
-    _resolve(values, ("capture", "requests", "folder"), document)
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         with document.at("model", "path"):

@@ -311,15 +311,14 @@ class Experiment(SettingsFile):
     def answer_columns(self) -> tuple[str, ...]:
         """Names in `measure` that are columns of the data, or literal tokens."""
         named = (name for one in self.measure for name in (one.answer, one.wrong))
-        return tuple(dict.fromkeys(name for name in named if name is not None))
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def value_columns(self) -> tuple[str, ...]:
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         rule = self.data.label_of_reply
-        others = (self.split.leave_out, None if rule is None else rule.equals)
-        named = (name for name in others if name is not None)
-        return tuple(dict.fromkeys((*self.answer_columns, *named)))
+        named = (*self.answer_columns, self.split.leave_out, rule and rule.equals)
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def reads_numbers(self) -> bool:

@@ -12,7 +12,6 @@ import torch
 
 from probekit import files as disk_module
 from probekit.activations import capture as capturing
-from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
@@ -20,6 +19,7 @@ from probekit.errors import DamagedError, OutOfMemoryError, StoreError
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from probekit.pipeline.experiment.plan import estimate_seconds
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import (
     SITES,
     capture,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from probekit.activations import records
-from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, row_means, run_batches
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from probekit import files as disk
-from probekit.activations.capture import MAX_WAITING, Work, in_background, stream_rows
+from probekit.activations.capture import MAX_WAITING, Work, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.jobs import compute_shards
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
 
