@@ -304,7 +304,7 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        names = _REQUIRED
+        names: tuple[str, ...] = _REQUIRED
         examples = () if isinstance(self.examples, RowExamples) else self.examples
         # If no example has an optional field, all of them are left out, so that the digest of such
         # data does not depend on which optional fields exist.

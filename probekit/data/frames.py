@@ -232,8 +232,8 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     >>> [row.cells for row in _of_dicts(MemoryData([{0: "a", "b": 1}]), ["0"]).rows]
     [{'0': 'a', 'b': None}]
     """
-    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
     rows: list[dict[str, Any]] = []
+    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
     for source, row in zip(sources, data.rows, strict=True):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -460,8 +460,7 @@ def _split_of(loaded: Any, data: HubSection) -> Any:
         ConfigError: there is no such split, or several and none is given.
     """
     if not isinstance(loaded, Mapping):
-        only_split = str(loaded.split) if loaded.split is not None else None
-        if data.split not in (None, only_split):
+        if data.split not in (None, None if loaded.split is None else str(loaded.split)):
             raise ConfigError(
                 f"{data.name} is a single table without splits, so that there is no split "
                 f"{data.split!r}. Remove `split`."

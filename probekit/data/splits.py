@@ -144,10 +144,10 @@ def labels_of_groups(
     rows = ""
     if dataset is not None:
         rows = rows_of(dataset.select(np.flatnonzero(is_alone[counts.label_of_row])).examples)
-    likely = {label: nearest(label, others) for label in sorted(alone)}
+    likely = ((label, nearest(label, others)) for label in sorted(alone))
     typos = [
         near.replace("Nearest:", f" Nearest to {label!r}:")
-        for label, near in likely.items()
+        for label, near in likely
         if near.startswith("Nearest:")
     ]
     are_numbers = all(label.lstrip("+-").replace(".", "", 1).isdecimal() for label in alone)
@@ -262,10 +262,9 @@ def in_one_group(dataset: Dataset) -> IntArray:
     array([0, 1, 2, 4])
     """
     first: dict[TextSpan, str] = {}
-    for example in dataset.examples:
-        first.setdefault(example.place, example.group)
-    is_first = [first[example.place] == example.group for example in dataset.examples]
-    return np.flatnonzero(is_first)
+    return np.flatnonzero(
+        [first.setdefault(one.place, one.group) == one.group for one in dataset.examples]
+    )
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:

@@ -229,9 +229,7 @@ def has_positions(name: str, n_axes: int) -> bool:
     Arrays of a site of probekit may have it or not, which the number of axes shows; those of
     another site have two axes without it.
     """
-    if not is_known(name):
-        return n_axes > 2
-    return n_axes >= len(describe(name).axes)
+    return n_axes >= len(describe(name).axes) if is_known(name) else n_axes > 2
 
 
 class MemoryArray(SiteArray):
@@ -256,9 +254,8 @@ class MemoryArray(SiteArray):
         return self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._file is None:
+        if self._file is None:  # it is removed with its array
             parts = self.parts(_rows_at_once(self))
-            # The file is removed with its array.
             self._file = _temporary_file(self.shape, parts, self.floats)
         return NpyArray, (Path(self._file.place),)
 
@@ -562,5 +559,4 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
             keys.append(sums)
             yield rows
 
-    content_digest = _digest(array, checked())
-    return content_digest, np.concatenate(keys)
+    return _digest(array, checked()), np.concatenate(keys)
