@@ -214,7 +214,8 @@ def summarize(place: Location) -> Summary:
         )
     except StoreError as error:
         return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
-    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, manifest and manifest.root)
+    root = manifest.root if manifest else None
+    return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 
 def _n_bytes(files: Files) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -259,11 +260,11 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     columns = data.columns
     if data.label_of_reply is not None:  # a rule on replies sets the labels
         columns = columns.model_copy(update={"label": ""})
-    fixed = {"format": data.format, "name": data.name, "values": values, "pairs": data.pairs}
+    read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
     notes: list[str] = []
     for side, source in sources.items():
-        part = read_dataset(source, columns=columns, **fixed)
+        part = read(source, format=data.format, name=data.name)
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.

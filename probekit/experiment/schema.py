@@ -317,7 +317,7 @@ class Experiment(SettingsFile):
     def value_columns(self) -> tuple[str, ...]:
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         rule = self.data.label_of_reply
-        named = (*self.answer_columns, self.split.leave_out, rule and rule.equals)
+        named = (*self.answer_columns, self.split.leave_out, rule.equals if rule else None)
         return tuple(dict.fromkeys(filter(None, named)))
 
     @property

@@ -2,6 +2,8 @@
 
 import os
 
+import os
+
 import pytest
 
 from probekit.activations import upkeep
