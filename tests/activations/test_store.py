@@ -106,6 +106,8 @@ def test_rows_are_read_by_number_only(folder, rows):
     with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):
         store.read(SITE, rows)
     assert len(store.read(SITE, [])) == 0
+    with pytest.raises(UnknownNameError, match="Nearest: hook_embed"):
+        store.read("hook_embd")
 
 
 def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder, refused):
