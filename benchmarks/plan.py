@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import load_any_experiment
+from probekit.experiment.locations import bundled_files
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled, task_seconds
 from probekit.pipeline.measure.probers import make_probers

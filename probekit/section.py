@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from typing import Annotated, Any, TypeVar
@@ -110,6 +110,16 @@ class SettingsFile(Section):
         probekit.errors.ProbekitError: model.source: No such model.
         """
         return self._location.at(*keys)
+
+
+def require_any(*keys: str) -> Callable[[dict[str, Any]], None]:
+    """Return the change of a JSON schema that requires one of some keys, and no other."""
+
+    def change(schema: dict[str, Any]) -> None:
+        del schema["required"]
+        schema["anyOf"] = [{"required": [key]} for key in keys]
+
+    return change
 
 
 def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:

@@ -127,8 +127,7 @@ class LocalFiles:
             return parse_array(self.read(name), header, array_header, self._path(name))
         with self._opened(name) as descriptor:
             size = self.disk.size(descriptor)
-            # An empty file cannot be mapped.
-            content = self.disk.map(descriptor, size) if size else b""
+            content = self.disk.map(descriptor, size) if size else b""  # cannot map no bytes
             return parse_array(content, header, array_header, self._path(name))
 
     @contextlib.contextmanager

@@ -161,9 +161,8 @@ class ObjectFiles:
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the objects directly in a folder, by path in the cache."""
-        prefix = f"{folder}/" if folder else ""
         return {
-            prefix + name: entry["size"]
+            f"{folder}/{name}".lstrip("/"): entry["size"]
             for name, entry in self._list(folder).items()
             if entry["type"] == "file" and not name.startswith(".")
         }

@@ -156,9 +156,8 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     last_tokens = RowPlan(n[:-1], np.array([len(ids) - 1 for ids in sequences]), n)
     identity = identity_of(model, tokenizer.digest, sequences, last_tokens, dtype)
     settings = asdict(replace(decoding, stop=None)) | {"stop": list(strings)}
-    key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[
-        :24
-    ]
+    made_of = {"version": VERSION, "prompts": identity.to_json(), "decoding": settings}
+    key = digest_json(made_of)[:24]
     identity = replace(identity, origin=f"replies {key}")
     folder = join(root, f"replies-{key}")
     stopping = StopStrings(tokenizer, strings)
@@ -236,8 +235,7 @@ def _generate(
 
     def keep(site: str, value: Tensor) -> Tensor:
         """Keep a copy of the new positions, as a tap that changes nothing."""
-        stored = value.float().to("cpu", getattr(torch, identity.dtype), copy=True)
-        passes[site].append(stored)
+        passes[site].append(value.float().to("cpu", getattr(torch, identity.dtype), copy=True))
         return value
 
     # One more step, and the end of a row one step after its stop string: so the last token of
@@ -263,9 +261,8 @@ def _generate(
     ]
     lengths = np.array([len(text) for text in texts])
     positions = np.concatenate([np.arange(length) for length in lengths])
-    plan = RowPlan(
-        np.repeat(np.arange(len(texts)), lengths), positions, np.arange(len(positions) + 1)
-    )
+    example = np.repeat(np.arange(len(texts)), lengths)
+    plan = RowPlan(example, positions, np.arange(len(positions) + 1))
     identity = replace(identity, **digests_of_rows(texts, plan))
     store = ActivationStore.create(files, identity, plan, [np.arange(len(positions))])
     # Prompts are padded on the left, so that replies begin at the same place.
@@ -277,8 +274,7 @@ def _generate(
             values[row, first : first + length]
             for row, (first, length) in enumerate(zip(starts, lengths, strict=True))
         ]
-        stored = torch.cat(of_texts)
-        stored = stored.float() if stored.dtype == torch.bfloat16 else stored
-        store.commit(site, 0, stored.numpy())
+        rows = torch.cat(of_texts)
+        store.commit(site, 0, (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy())
     store.seal()
     return replies

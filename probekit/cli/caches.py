@@ -27,10 +27,10 @@ from probekit.terminal import json_text
 if TYPE_CHECKING:
     from probekit import products, progress
     from probekit import workers as processes
-    from probekit.activations import capture, export, local, records, store, upkeep
+    from probekit.activations import capture, local, records, store, upkeep
     from probekit.activations.records import Location
     from probekit.cli.show import terminal
-    from probekit.experiment import bundled, loader, locations
+    from probekit.experiment import loader, locations
     from probekit.pipeline.capture import captures, jobs
     from probekit.pipeline.experiment import ray_workers, run_job
     from probekit.results import record
@@ -50,7 +50,7 @@ class _CacheGroup(click.Group):
             if not is_named and not ctx.resilient_parsing:  # not while a shell completes a word
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
-                    f"{nearest(given, [*self.commands, *bundled.bundled_files()])}"
+                    f"{nearest(given, [*self.commands, *locations.bundled_files()])}"
                 )
             args = ["capture", *args]
         return super().parse_args(ctx, args)
@@ -430,7 +430,7 @@ def export_command(
     Rows are in the order of the data set.
     """
     opened = probekit.ActivationStore.open(*_find([name], cache_root))
-    files = export.export_cache(opened, out, format_, sites=sites or None)
+    files = upkeep.export_cache(opened, out, format_, sites=sites or None)
     paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 

@@ -19,7 +19,7 @@ from probekit.terminal import Watcher, escape_streams
 if TYPE_CHECKING:
     from probekit import hub, progress
     from probekit.data import readers
-    from probekit.experiment import bundled
+    from probekit.experiment import locations
     from probekit.model.weights import sources
 globals().update(later(__file__))
 
@@ -58,7 +58,7 @@ def completions(
 def complete_experiment(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
     """Return bundled experiments, YAML files and folders."""
     del ctx, param
-    return completions(incomplete, bundled.bundled_files(), bundled.ENDINGS)
+    return completions(incomplete, locations.bundled_files(), locations.ENDINGS)
 
 
 class OutFolder(click.Path):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from probekit.cli import view_server
     from probekit.cli.show import looks, results, terminal
     from probekit.data import table
-    from probekit.experiment import loader, locations, study
+    from probekit.experiment import example, loader, locations, study
     from probekit.model.weights import sources
     from probekit.pipeline.compare import compare, transfer
     from probekit.pipeline.experiment import plan, run_study
@@ -365,7 +365,7 @@ def view(folder: Path, port: int) -> None:
 @click.command()
 def experiments() -> None:
     """List the bundled experiments and the named models."""
-    looks.show_experiments(loader.bundled_experiments())
+    looks.show_experiments(example.bundled_experiments())
     click.echo()
     looks.show_models()
 
@@ -393,7 +393,7 @@ def init(
         columns = table.Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
         raise click.UsageError("Your own data need --data, --text and --label.")
-    paths = loader.write_example(name, data, columns)
+    paths = example.write_example(name, data, columns)
     click.echo("\n".join(map(str, paths)))
     if data is None:
         click.echo("The rows are a sample. For your own table: probekit init --help")

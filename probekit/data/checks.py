@@ -77,26 +77,16 @@ class _Splits:
     def rows(self) -> IntArray:
         """Indices of the examples of all splits, each once."""
         # Each example is a test example of at most one fold; repeated ones may be dropped.
-        return np.sort(self.tested) if self.is_nested else np.concatenate(self.sides[0])
-
-    @property
-    def sides(self) -> list[tuple[IntArray, IntArray]]:
-        """Indices of the training and of the test examples of each split."""
-        return [(split.train, split.test) for split in self.parts]
+        return np.sort(self.tested) if self.is_nested else np.concatenate(self.parts[0])
 
     @cached_property
     def texts(self) -> list[tuple[_Examples, _Examples]]:
         """The training and the test examples of each split."""
-        return [(self.examples(train), self.examples(test)) for train, test in self.sides]
+        return [(self.examples(train), self.examples(test)) for train, test in self.parts]
 
     def examples(self, indices: IntArray) -> _Examples:
         """Return the examples at some indices."""
         return self.dataset.select(indices).examples
-
-    def labels(self, indices: IntArray) -> list[str]:
-        """Return the labels of the examples at some indices."""
-        labels: list[str] = self.dataset.labels[indices].tolist()
-        return labels
 
     def named(self) -> tuple[tuple[str, IntArray], ...]:
         """Return the name of each side and the indices of its examples.
@@ -105,8 +95,7 @@ class _Splits:
         """
         if self.is_nested:
             return (("all folds", self.rows),)
-        ((train, test),) = self.sides
-        return ("train", train), ("test", test)
+        return tuple(zip(("train", "test"), self.parts[0], strict=True))
 
     def where(self, side: str, of_folds: Sequence[Collection[Any]]) -> str:
         """Return a side in words; for several folds, with the number of folds; see `number`."""
@@ -172,7 +161,7 @@ def check_dataset(
 def _counts(splits: _Splits) -> Iterator[Finding]:
     """Yield the numbers of examples, groups and labels of each side, or of all folds together."""
     for side, rows in splits.named():
-        labels = Counter(splits.labels(rows)).most_common()
+        labels = Counter(splits.dataset.labels[rows]).most_common()
         n_groups = len(np.unique(splits.dataset.group_codes[rows]))
         shown = [f"{label} {n:,} ({percent(n / len(rows), 1)})" for label, n in labels[:_SHOWN]]
         more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
@@ -187,7 +176,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
     """Yield a note if one label dominates the training rows, or those of all folds together."""
     (side, rows), *_ = splits.named()
-    labels = Counter(splits.labels(rows)).most_common()
+    labels = Counter(splits.dataset.labels[rows]).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
     share = n_frequent / len(rows)
     if share >= _MAJORITY or n_frequent >= _STRONG_IMBALANCE * n_rare:
@@ -204,10 +193,8 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on labels with few training examples in at least one split."""
-    of_folds = []  # the rare labels of each fold
-    for train, _ in splits.sides:
-        labels = Counter(splits.labels(train))
-        of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
+    labels = [Counter(splits.dataset.labels[train]) for train, _ in splits.parts]
+    of_folds = [{label for label, n in one.items() if n < _FEW_EXAMPLES} for one in labels]
     rare = sorted(set().union(*of_folds))
     if rare:
         yield warning(
@@ -219,7 +206,7 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
-    labels = [[set(splits.labels(side)) for side in sides] for sides in splits.sides]
+    labels = [[set(splits.dataset.labels[side]) for side in sides] for sides in splits.parts]
     levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
         ("warning", "test", "train", [train - test for train, test in labels]),
@@ -239,7 +226,7 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield an error if a group has examples in train and in test of one split."""
     groups = splits.dataset.group_codes
-    crossing = [np.intersect1d(groups[train], groups[test]) for train, test in splits.sides]
+    crossing = [np.intersect1d(groups[train], groups[test]) for train, test in splits.parts]
     found = np.unique(np.concatenate(crossing))
     if len(found):
         first = splits.dataset.examples[int(np.argmax(groups == found[0]))].group
@@ -264,7 +251,7 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
 def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on the labels that only few of many test groups have."""
     groups = splits.dataset.group_codes[splits.tested]
-    counts = LabelCounts.of(splits.labels(splits.tested), groups)
+    counts = LabelCounts.of(splits.dataset.labels[splits.tested], groups)
     n_rows, squares = (np.bincount(counts.label, weights=counts.n_rows**k) for k in (1, 2))
     effective = n_rows**2 / squares  # of equal groups their number
     entries = zip(counts.n_groups_of_label.tolist(), counts.labels, effective, strict=True)
@@ -316,11 +303,8 @@ def repeated_share(dataset: Dataset, splits: Sequence[Split]) -> float:
 
 def _repeated_across(splits: _Splits) -> list[list[Example]]:
     """Return for each split the test examples whose text and span occur in its training rows."""
-    of_folds = []
-    for train, test in splits.texts:
-        seen = {example.place for example in train}
-        of_folds.append([example for example in test if example.place in seen])
-    return of_folds
+    pairs = [({example.place for example in train}, test) for train, test in splits.texts]
+    return [[example for example in test if example.place in seen] for seen, test in pairs]
 
 
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
@@ -420,7 +404,11 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
         texts = []
         for examples in contradicting[:_SHOWN_TEXTS]:
             labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
-            texts.append(f"{_quoted(examples[0])} is {labels}")
+            start, end = examples[0].span or (0, len(examples[0].text))
+            text = examples[0].text[start:end]
+            quoted = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
+            where = f" at {start} to {end} of a text" if examples[0].span else ""
+            texts.append(f"{quoted}{where} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
         lead = ", such as" if n > _SHOWN_TEXTS else ":"
         yield warning(
@@ -429,14 +417,6 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
             f"different labels{lead} {shown}. Correct these "
             "labels, or remove the rows: split.drop_repeated keeps a label that may be wrong.",
         )
-
-
-def _quoted(example: Example) -> str:
-    """Return the text or span of an example in quotes, cut if it is long, for a message."""
-    start, end = example.span or (0, len(example.text))
-    text = example.text[start:end]
-    shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
-    return shown if example.span is None else f"{shown} at {start} to {end} of a text"
 
 
 def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.errors import DataError
-from probekit.section import Distinct, Section, one_or_several, rule_error
+from probekit.section import Distinct, Section, one_or_several, require_any, rule_error
 
 IntArray = npt.NDArray[np.int64]
 At = Literal[
@@ -25,20 +25,13 @@ TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turn
 REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
 _OF_SPAN = ("span", "word", *TURNS, *REPLY)
 # Pooling of the selected tokens; for "word" it is `pieces`.
-_PICK: dict[str, Pick] = {
-    "last": "last",
-    "first": "first",
-    "mean": "mean",
-    "all": "all",
-    "index": "first",
-    "span": "mean",
-    "user_last": "last",
-    "assistant_last": "last",
-    "reply": "mean",
-    "reply_last": "last",
-    "share": "first",
-    "between": "mean",
+_PICKED: dict[Pick, tuple[At, ...]] = {
+    "last": ("last", "user_last", "assistant_last", "reply_last"),
+    "first": ("first", "index", "share"),
+    "mean": ("mean", "span", "reply", "between"),
+    "all": ("all",),
 }
+_PICK: dict[str, Pick] = {at: pick for pick, ats in _PICKED.items() for at in ats}
 # All whitespace characters of Python are below U+3001.
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
@@ -58,12 +51,6 @@ Shares = Annotated[
 ]
 
 
-def _at_or_share(schema: dict[str, Any]) -> None:
-    """Require `at` only without `share` and `between`."""
-    del schema["required"]
-    schema["anyOf"] = [{"required": [key]} for key in ("at", "share", "between")]
-
-
 class PositionRule(Section):
     """The probed tokens of an example.
 
@@ -75,7 +62,7 @@ class PositionRule(Section):
     'word:last-1'
     """
 
-    model_config = ConfigDict(json_schema_extra=_at_or_share)
+    model_config = ConfigDict(json_schema_extra=require_any("at", "share", "between"))
 
     at: At = Field(
         description="last or first token; mean over all tokens; all tokens, one row each; one "
@@ -310,8 +297,8 @@ def plan_rows(
         token = selected.first + n_read - 1
         selected = selected._replace(first=token, stop=token + 1)
     aligned = selected.fault == ""
-    without_row = np.flatnonzero(~aligned)
-    unaligned = tuple(Unaligned(int(one), str(selected.fault[one])) for one in without_row)
+    faults = enumerate(selected.fault.tolist())
+    unaligned = tuple(Unaligned(example, fault) for example, fault in faults if fault)
     if not aligned.any():
         moved = f", offset: {offset}" if offset else ""
         raise DataError(
@@ -351,14 +338,9 @@ def _select_in_text(tokens: _Tokens, index: int | None) -> _TokenRanges:
         return _TokenRanges(tokens.position, first, stop, fault)
     token = index + (first if index >= 0 else stop)
     inside = (first <= token) & (token < stop)
-    fault = np.array([_no_token(index, int(n_tokens)) for n_tokens in stop - first])
+    allowed = [f"0 to {n - 1}, or {-n} to -1 from its end" if n else "none" for n in stop - first]
+    fault = np.array([f"it has no token {index} (it has: {one})" for one in allowed])
     return _TokenRanges(tokens.position, token, token + 1, np.where(inside, "", fault))
-
-
-def _no_token(index: int, n_tokens: int) -> str:
-    """Return the reason why a text of `n_tokens` tokens has no token with an index."""
-    allowed = f"0 to {n_tokens - 1}, or {-n_tokens} to -1 from its end" if n_tokens else "none"
-    return f"it has no token {index} (it has: {allowed})"
 
 
 def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _TokenRanges:

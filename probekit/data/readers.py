@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from probekit.data.examples import Dataset
-from probekit.data.frames import memory_table, parquet_table
-from probekit.data.hub import hub_table
-from probekit.data.table import Columns, column_of, examples_of
-from probekit.data.text_files import csv_table, json_table, read_text, tsv_table
+from probekit.data.frames import hub_table, memory_table, parquet_table
+from probekit.data.table import (
+    Columns,
+    column_of,
+    csv_table,
+    examples_of,
+    json_table,
+    read_text,
+    tsv_table,
+)
 from probekit.data.words import read_treebank, read_word_columns
 from probekit.errors import ConfigError, nearest
 

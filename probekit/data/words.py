@@ -18,8 +18,7 @@ import numpy as np
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource
-from probekit.data.table import Columns
-from probekit.data.text_files import read_text
+from probekit.data.table import Columns, read_text
 from probekit.errors import ConfigError, DataError, nearest
 
 _Span: TypeAlias = tuple[int, int]
@@ -388,10 +387,8 @@ def _word_lines(
         where = f"{path}:{number}"
         has_tabs = has_tabs if first_line else "\t" in line
         # Columns are not split at other white space, which may be part of a word.
-        if has_tabs:
-            cells = [cell.strip(" ") for cell in line.split("\t")]
-        else:
-            cells = [cell for cell in line.split(" ") if cell]
+        of_tabs = [cell.strip(" ") for cell in line.split("\t")]
+        cells = of_tabs if has_tabs else [cell for cell in line.split(" ") if cell]
         if not first_line:
             first_line, n_columns = number, len(cells)
             _require_columns(where, word, label, cells)

@@ -107,8 +107,7 @@ class RowsSection(Section):
     @model_validator(mode="after")
     def _a_file_has_a_format(self) -> RowsSection:
         given, missing = ("format", "file") if self.file is None else ("file", "format")
-        is_half = (self.file is None) != (self.format is None)
-        if is_half:
+        if (self.file is None) != (self.format is None):
             raise rule_error(f"`{given}` requires `{missing}`", given)
         return self
 
@@ -147,9 +146,8 @@ class ActivationExperiment(SettingsFile):
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
-        is_split = self.data.columns.split is not None
+        check_probe(self, is_split=self.data.columns.split is not None)
         texts = [one.kind for one in self.probe.kinds if not one.traits.scores_rows]
-        check_probe(self, is_split=is_split)
         if self.split.drop_repeated:
             raise rule_error(
                 "`drop_repeated` compares texts, which given activations do not have",
@@ -157,11 +155,10 @@ class ActivationExperiment(SettingsFile):
             )
         columns, given = self.data.columns, self.activations
         named = [name for name in ("text", "ids") if getattr(columns, name) is not None]
-        if given.verify is None:
-            named += ["position"] if columns.position is not None else []
-            if named:
-                raise rule_error(f"`{named[0]}` requires `activations.verify`", "data.columns")
-        elif self.data.file is not None and len(named) != 1:
+        needy = [*named, *["position"] * (columns.position is not None)]
+        if given.verify is None and needy:
+            raise rule_error(f"`{needy[0]}` requires `activations.verify`", "data.columns")
+        if given.verify is not None and self.data.file is not None and len(named) != 1:
             raise rule_error(
                 "`verify` requires the tokens of each row: either `data.columns.text` or `ids`",
                 "activations.verify",

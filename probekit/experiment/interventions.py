@@ -25,12 +25,10 @@ _DIRECTIONS = ("erase", "swap", "steer")  # edits along a direction
 _REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}  # keys that an edit needs
 
 
-def _one_or_several(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
 At = Literal["probed", "all", "each"]
-OneOrMore = Annotated[Distinct[Item], BeforeValidator(_one_or_several)]
+OneOrMore = Annotated[
+    Distinct[Item], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)
+]
 Doses = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100)], ...],
     Field(strict=False, min_length=2),
@@ -104,9 +102,8 @@ class InterventionSection(Section):
             if value is not None and key in every and key not in _KEYS[do]:
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
         for key in _REQUIRED.get(do, ()):
-            problem = f"`do: {do}` requires `{key}`"
             if given.get(key) is None:  # an absent key has no line, so the edit is located
-                raise rule_error(problem, key if key in given else "")
+                raise rule_error(f"`do: {do}` requires `{key}`", key if key in given else "")
         return given
 
     @model_validator(mode="after")
@@ -114,8 +111,8 @@ class InterventionSection(Section):
         if self.has_direction and "each" in self.at:
             raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
         if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
-            problem = f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
-            raise rule_error(f"{problem} standard deviations", "by")
+            limits = f"at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
+            raise rule_error(f"a dose is {limits} standard deviations", "by")
         return self
 
     @property
@@ -219,7 +216,6 @@ def check_interventions(
     if not measures:  # nor interventions
         return
     first = measures[0]
-    needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     if n_positions > 1:
         raise rule_error(
@@ -239,7 +235,7 @@ def check_interventions(
         one.name == "logit_difference" and one.wrong is None for one in measures
     ):
         raise rule_error("`logit_difference` requires `wrong`", "measure")
-    if needs_sign and not is_signed:
+    if any(one.has_direction for one in interventions) and not is_signed:
         raise rule_error(
             "erase, swap and steer require a first measure with a direction, which has `wrong`",
             "measure",

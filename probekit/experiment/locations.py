@@ -1,4 +1,4 @@
-"""Files and folders that experiments and recipes name."""
+"""Files and folders that experiments and recipes name, and the bundled ones."""
 
 from __future__ import annotations
 
@@ -7,18 +7,49 @@ from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError, MissingError, nearest, path_of
-from probekit.experiment.bundled import ENDINGS, bundled_files
 from probekit.experiment.document import Document
 from probekit.model.weights.sources import KNOWN_MODELS
+from probekit.provenance import PACKAGE
 from probekit.section import URL
 from probekit.training.run_files import find_checkpoints
 
+ENDINGS = (".yaml", ".yml")  # of experiment files
 # Key that only this kind of file has, its description, and the command that reads it.
 _KINDS = (
     ("corpus", "a pretraining recipe", "pretrain"),
     ("activations", "an experiment on given activations", "run"),
     ("tokens", "an experiment on texts", "run"),
 )
+
+
+def bundled_folder(package: Path = PACKAGE) -> Path:
+    """Return the folder of the bundled experiments; the data sets are in `../data`.
+
+    In an installed package it is inside the package, in a checkout at the top level.
+
+    >>> bundled_folder().name
+    'experiments'
+    """
+    installed = package / "bundled" / "experiments"
+    return installed if installed.is_dir() else package.parent / "experiments"
+
+
+def bundled_data(name: str) -> Path:
+    """Return the CSV file of a bundled data set.
+
+    >>> bundled_data("capitals").name
+    'capitals.csv'
+    """
+    return bundled_folder().with_name("data") / f"{name}.csv"
+
+
+def bundled_files() -> dict[str, Path]:
+    """Return the files of the bundled experiments and recipes by name.
+
+    >>> bundled_files()["quickstart"].name
+    'quickstart.yaml'
+    """
+    return {path.stem: path for path in sorted(bundled_folder().glob("*.yaml"))}
 
 
 def find_file(given: str | Path) -> Path:
@@ -64,10 +95,8 @@ def _name(path: Path) -> str:
 def _local_files(path: Path) -> Iterator[Path]:
     """Yield the existing files that a path or name refers to."""
     endings = ("", *ENDINGS) if _name(path) else ("",)
-    for ending in endings:
-        file = path.with_name(path.name + ending) if ending else path
-        if _exists(file) and file.is_file():
-            yield file
+    files = (path.with_name(path.name + ending) if ending else path for ending in endings)
+    yield from (file for file in files if _exists(file) and file.is_file())
 
 
 def _exists(path: Path) -> bool:
@@ -91,17 +120,14 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
         MissingError: a checkpoint does not exist.
     """
     if "over" in values:
-        text = (
-            f"this is a study, with several experiments. Run all: `probekit run {document.name}`."
-        )
-        raise ConfigError(document.put(("over",), text))
+        text = f"this is a study, with several experiments. Run all: `probekit run {document.name}`"
+        raise ConfigError(document.put(("over",), f"{text}."))
     _check_kind(values, "tokens", document)
     _resolve_data(values, document)
-    _resolve(values, ("model", "path"), document)
+    for key in ("model.path", "capture.requests", "capture.requests.folder"):
+        _resolve(values, tuple(key.split(".")), document)
     _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
     _resolve(values, ("data", "hub", "name"), document, names=())
-    _resolve(values, ("capture", "requests"), document)
-    _resolve(values, ("capture", "requests", "folder"), document)
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         with document.at("model", "path"):

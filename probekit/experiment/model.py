@@ -10,7 +10,7 @@ from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import HoldingSection, Section, Seed, Unique, rule_error
+from probekit.section import HoldingSection, Section, Seed, Unique, require_any, rule_error
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -20,38 +20,24 @@ def dtype_on(device: str) -> str:
     return "float32" if device.partition(",")[0].partition(":")[0] == "cpu" else "bfloat16"
 
 
-def _all_or_listed(steps: Any) -> Any:
-    return () if steps == "all" else steps
-
-
 ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
 Steps = Annotated[
     tuple[Step, ...] | None,
     Field(strict=False),
     BeforeValidator(
-        _all_or_listed, json_schema_input_type=Literal["all"] | tuple[Step, ...] | None
+        lambda steps: () if steps == "all" else steps,
+        json_schema_input_type=Literal["all"] | tuple[Step, ...] | None,
     ),
 ]
 Networks = Annotated[int, Field(ge=0, le=MOST_NETWORKS)]
 
 
-def _number_of_networks(given: Any) -> Any:
-    if isinstance(given, bool):
-        return NETWORKS_BY_DEFAULT if given else 0
-    return given
-
-
-def _needs_source_or_path(schema: dict[str, Any]) -> None:
-    del schema["required"]
-    schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
-
-
 def _last_revision(steps: Any) -> str | None:
     """Return the revision of the last step of a model of the hub; None unless steps are listed."""
-    is_list = isinstance(steps, list | tuple) and bool(steps)
-    is_steps = is_list and all(type(step) is int and step >= 0 for step in steps)
-    return f"step{max(steps)}" if is_steps else None
+    if not isinstance(steps, list | tuple) or not steps:
+        return None
+    return f"step{max(steps)}" if all(type(one) is int and one >= 0 for one in steps) else None
 
 
 class NetworkSection(Section):
@@ -65,7 +51,7 @@ class ModelSection(HoldingSection):
     """The model whose activations are probed."""
 
     # A file may give `path` instead; the loader then fills in `source`.
-    model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
+    model_config = ConfigDict(json_schema_extra=require_any("source", "path"))
 
     source: str = Field(
         min_length=1,
@@ -105,7 +91,11 @@ class ModelSection(HoldingSection):
         "float32; auto: float32 on a CPU, bfloat16 on accelerators",
     )
     random_weights: Annotated[
-        Networks, BeforeValidator(_number_of_networks, json_schema_input_type=bool | Networks)
+        Networks,
+        BeforeValidator(
+            lambda given: NETWORKS_BY_DEFAULT * given if isinstance(given, bool) else given,
+            json_schema_input_type=bool | Networks,
+        ),
     ] = Field(
         NETWORKS_BY_DEFAULT,
         description="number of networks of the same architecture with untrained weights that are "
@@ -121,10 +111,9 @@ class ModelSection(HoldingSection):
     @property
     def name(self) -> str:
         """The name of the network in results: its source, or what it is in memory."""
-        memory = self.memory
-        if memory is not None:
-            return name_in_memory(memory.kind, memory.digest)
-        return str(ignoring(self.source, self.ignore))
+        if self.memory is None:
+            return str(ignoring(self.source, self.ignore))
+        return name_in_memory(self.memory.kind, self.memory.digest)
 
     @model_validator(mode="before")
     @classmethod

@@ -6,30 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from probekit.chosen.leakage.section import LeakageSection
 from probekit.chosen.monitor.section import MonitorSection
 from probekit.chosen.registry import asked
-from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
+from probekit.experiment.replies import GenerateSection, OptionalRequests, check_replies
 from probekit.model.config import Bos
 from probekit.probes.settings import ProbeSettings
-from probekit.section import (
-    Distinct,
-    FolderName,
-    Items,
-    Section,
-    Seed,
-    SettingsFile,
-    rule_error,
-    unique_items,
-)
+from probekit.section import Distinct, FolderName, Items, Section, Seed, SettingsFile, rule_error
 
 if TYPE_CHECKING:
     from probekit.experiment.activations import AnyExperiment
@@ -97,79 +88,6 @@ class SplitSection(Section):
         return self
 
 
-class GenerateSection(Section):
-    """Replies of the network to the texts of the data, which are then its prompts.
-
-    Activations are captured while they are generated.
-    """
-
-    max_new_tokens: int = Field(ge=1, description="maximum number of tokens of a reply")
-    temperature: float = Field(
-        1.0, ge=0, description="0 for greedy decoding; 1 samples from the model's distribution"
-    )
-    top_p: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="sample from the smallest set of most probable tokens whose probabilities sum "
-        "to at least this",
-    )
-    top_k: int | None = Field(
-        None, ge=1, description="sample from this number of most probable tokens"
-    )
-    seed: Seed = Field(0, description="random seed for sampling")
-    samples: int = Field(
-        1,
-        ge=1,
-        description="replies to each prompt; they have the group of the prompt, and so are never "
-        "split between train and test",
-    )
-    stop: Items[Annotated[str, Field(min_length=1)]] | None = Field(
-        None,
-        examples=['["\\n"]'],
-        description="strings that end a reply, which does not include them; null means the "
-        "ends of text of the tokenizer, such as <|endoftext|>",
-    )
-
-    @model_validator(mode="after")
-    def _greedy_replies_are_equal(self) -> GenerateSection:
-        if self.samples > 1 and self.temperature == 0:
-            raise rule_error(
-                "several samples need a `temperature` above 0: greedy replies are all equal",
-                "samples",
-            )
-        return self
-
-
-def _folder_alone(given: Any) -> Any:
-    return {"folder": given} if isinstance(given, str) else given
-
-
-class RequestsSection(Section):
-    """Hidden states that a serving engine has written, in place of a forward pass."""
-
-    folder: str = Field(
-        min_length=1,
-        examples=["hidden_states"],
-        description="folder of .safetensors files with the token ids and hidden states of each "
-        "request, or one such file; relative to the folder of the experiment file",
-    )
-    layers: dict[str, str] = Field(
-        {},
-        description="site of each layer in the files, such as {0: blocks.3.hook_resid_post}, "
-        "which is compared with the network; without it, the layers are identified",
-    )
-    missing: Literal["error", "skip"] = Field(
-        "error", description="handling of texts without hidden states"
-    )
-
-    @field_validator("layers")
-    @classmethod
-    def _sites_are_given_once(cls, layers: Any) -> Any:
-        unique_items(tuple(layers.values()))
-        return layers
-
-
 class CaptureSection(Section):
     """Activations to capture."""
 
@@ -200,10 +118,7 @@ class CaptureSection(Section):
         description="the network replies to each text, and its activations are captured while it "
         "does; null for the texts as they are",
     )
-    requests: Annotated[
-        RequestsSection | None,
-        BeforeValidator(_folder_alone, json_schema_input_type=str | RequestsSection | None),
-    ] = Field(
+    requests: OptionalRequests = Field(
         None,
         examples=["hidden_states"],
         description="files of a serving engine (its folder, or this section), from which the "
@@ -396,15 +311,14 @@ class Experiment(SettingsFile):
     def answer_columns(self) -> tuple[str, ...]:
         """Names in `measure` that are columns of the data, or literal tokens."""
         named = (name for one in self.measure for name in (one.answer, one.wrong))
-        return tuple(dict.fromkeys(name for name in named if name is not None))
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def value_columns(self) -> tuple[str, ...]:
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         rule = self.data.label_of_reply
-        others = (self.split.leave_out, None if rule is None else rule.equals)
-        named = (name for name in others if name is not None)
-        return tuple(dict.fromkeys((*self.answer_columns, *named)))
+        named = (*self.answer_columns, self.split.leave_out, rule.equals if rule else None)
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def reads_numbers(self) -> bool:
@@ -468,50 +382,6 @@ class Experiment(SettingsFile):
                 "tokens.position.at",
             )
         return self
-
-
-def check_replies(experiment: Experiment) -> None:
-    """Check the rules for positions in replies, and for replies that the network generates."""
-    data, position = experiment.data, experiment.tokens.position
-    generate, messages = experiment.capture.generate, data.columns.messages
-    others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}
-    others |= {"pairs": data.pairs, "interventions": experiment.interventions or None}
-    for key, value in others.items():
-        if messages is not None and value is not None:
-            raise rule_error(f"`columns.messages` excludes `{key}`", "data.columns.messages")
-    has_replies = any(one is not None for one in (generate, data.columns.reply, messages))
-    if position.at in REPLY and not has_replies:
-        raise rule_error(
-            f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply` or "
-            "`messages`",
-            "tokens.position.at",
-        )
-    if generate is None:
-        if data.label_of_reply is not None:
-            raise rule_error("`label_of_reply` requires `capture.generate`", "data.label_of_reply")
-        return
-    excluded: dict[str, Any] = {
-        "capture.requests": experiment.capture.requests,
-        "data.columns.reply": data.columns.reply,
-        "data.pairs": data.pairs,
-        "model.checkpoints": experiment.model.checkpoints,
-        **{one.name: settings for one, settings in asked(experiment) if one.texts},
-        "interventions": experiment.interventions or None,
-    }
-    for key, value in excluded.items():
-        if value is not None:
-            raise rule_error(f"`capture.generate` excludes `{key}`", key)
-    if data.has_words:
-        raise rule_error(
-            f"`generate` needs texts as prompts, and the format {data.format} has words",
-            "capture.generate",
-        )
-    if experiment.tokens.too_long == "truncate":
-        raise rule_error(
-            "`generate` excludes `too_long: truncate`; use `error` or `skip`", "tokens.too_long"
-        )
-    if position.at == "assistant_last":
-        raise rule_error("with `generate`, use `at: reply_last`", "tokens.position.at")
 
 
 def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from probekit.amounts import one_line
 from probekit.data.readers import FORMATS
-from probekit.data.table import column_of
-from probekit.data.text_files import csv_table
+from probekit.data.table import column_of, csv_table
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
 from probekit.experiment.document import Document

@@ -12,13 +12,14 @@ import torch
 
 from probekit import files as disk_module
 from probekit.activations import capture as capturing
-from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import DamagedError, OutOfMemoryError, StoreError
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
+from probekit.pipeline.experiment.plan import estimate_seconds
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import (
     SITES,
     capture,
@@ -75,10 +76,10 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(capturing.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
 
     def estimate(tokens):
-        return capturing.estimate_seconds(model, tokens, last_and_mean(tokens), SITES)
+        return estimate_seconds(model, tokens, last_and_mean(tokens), SITES)
 
     sequences = [np.full(10, n) for n in range(48)]  # 6 in a batch, which takes a second
     assert estimate(sequences[:24]) == 4

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from probekit.activations.export import export_cache
 from probekit.activations.given.given import open_activations
 from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import export_cache
 from probekit.errors import ConfigError, StoreError
 from probekit.files import Disk
 from tests.activations.captures import SITES as MODEL_SITES
@@ -19,7 +19,7 @@ from tests.activations.small_store import SITES
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_exported_rows_are_the_rows(tmp_path, model, monkeypatch, format, dtype, refused):
     pytest.importorskip("pyarrow" if format == "parquet" else "numpy")
-    monkeypatch.setattr("probekit.activations.export._ROWS_AT_ONCE", 50)
+    monkeypatch.setattr("probekit.activations.upkeep._ROWS_AT_ONCE", 50)
     store, out = run(tmp_path / "caches", model, dtype=dtype).store, tmp_path / "out"
     paths = export_cache(store, out, format)
     assert len(paths) == len(MODEL_SITES) + 2
@@ -49,7 +49,7 @@ def test_what_cannot_be_exported_is_reported(folder, tmp_path, monkeypatch, refu
     store = ActivationStore.open(folder)
     refused(export_cache, store, tmp_path / "out", "csv")
     refused(export_cache, store, tmp_path / "out", "npy", ["hook_embd"])
-    monkeypatch.setattr("probekit.activations.export.find_spec", lambda name: None)
+    monkeypatch.setattr("probekit.activations.upkeep.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"Run pip install .*\[parquet\]'"):
         export_cache(store, tmp_path / "out", "parquet")
     assert not (tmp_path / "out").exists()
@@ -83,7 +83,7 @@ def test_an_export_that_fails_leaves_nothing_that_passes_for_one(
         return Disk.write(self, descriptor, data)
 
     full = type("FullDisk", (Disk,), {"write": write})
-    monkeypatch.setattr("probekit.activations.export.Disk", full)
+    monkeypatch.setattr("probekit.activations.upkeep.Disk", full)
     with pytest.raises(StoreError, match="No space left"):
         export_cache(ActivationStore.open(folder), tmp_path / "out", format)
     assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]

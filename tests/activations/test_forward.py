@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from probekit.activations import records
-from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, row_means, run_batches
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand
@@ -108,12 +108,8 @@ def test_tokens_of_any_integers_are_the_same_tokens(model):
     tokens = make_tokens(12)
     plan = last_and_mean(tokens)
     expected = rows_of(model, tokens, plan)
-    narrow = [ids.astype(np.int32) for ids in tokens]
-    lists = [ids.tolist() for ids in tokens]
-    for given in (narrow, lists):
-        found = rows_of(model, given, plan)
-        for site, rows in expected.items():
-            np.testing.assert_array_equal(found[site], rows)
+    for given in ([ids.astype(np.int32) for ids in tokens], [ids.tolist() for ids in tokens]):
+        np.testing.assert_equal(rows_of(model, given, plan), expected)
 
 
 def test_an_example_without_tokens_is_never_run(model, monkeypatch):
@@ -146,8 +142,7 @@ def test_torch_settings_of_the_caller_change_no_bit(model, tokens):
             found = rows_of(model, tokens, plan)
     finally:
         torch.set_default_dtype(torch.float32)
-    for site, rows in expected.items():
-        np.testing.assert_array_equal(found[site], rows)
+    np.testing.assert_equal(found, expected)
 
 
 LAST = "blocks.3.hook_resid_post"

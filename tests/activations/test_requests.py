@@ -124,14 +124,10 @@ def test_half_precision_is_read_exactly(tmp_path, dtype):
         assert np.array_equal(found[site][::2], expected[site][::2])
 
 
-def test_the_names_of_layers_may_be_stated(tmp_path):
-    write(tmp_path, [request(ids) for ids in TEXTS], {"layer_ids": "[9, 24]"})
-    assert rows_of(tmp_path, layers=("9", "24"))[SITES[0]].shape == (8, WIDTH)
-
-
-def test_the_names_of_layers_in_the_metadata_are_those_of_all_requests_of_the_file(tmp_path):
+@pytest.mark.parametrize("name", ["", "chat-"])
+def test_the_names_of_layers_in_the_metadata_are_those_of_all_requests_of_the_file(tmp_path, name):
     metadata = {"layer_ids": "[9, 24]", "start": "7"}  # a start would be that of one request
-    write(tmp_path, in_shards("chat-"), metadata)
+    write(tmp_path, in_shards(name), metadata)
     found = rows_of(tmp_path, layers=("9", "24"))
     np.testing.assert_allclose(found[SITES[1]], expected_rows()[SITES[1]], rtol=1e-6, atol=1e-7)
 
@@ -171,15 +167,11 @@ def test_sampled_rows_are_read_at_their_last_position(tmp_path):
     np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
 
 
-def described(folder, tokens=TEXTS):
-    requests = read_requests(folder, WIDTH).choose(tokens, last_and_mean(tokens))
-    return requests.described
-
-
 def test_later_tokens_and_other_requests_are_counted(tmp_path, snapshot):
     # The first text begins the second one, whose request serves both.
     write(tmp_path, [request([*TEXTS[1], *GENERATED]), request(TEXTS[2]), request([50, 51])])
-    assert described(tmp_path) == snapshot
+    requests = read_requests(tmp_path, WIDTH).choose(TEXTS, last_and_mean(TEXTS))
+    assert requests.described == snapshot
 
 
 def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
@@ -196,14 +188,8 @@ def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
 
 
 def test_a_row_of_a_token_without_states_is_not_served(tmp_path):
-    write(
-        tmp_path,
-        [
-            request(TEXTS[1])
-            | {"hidden_states": states_of(TEXTS[1])[2:].contiguous(), "start": torch.tensor(2)}
-        ],
-    )
-    requests = read_requests(tmp_path, WIDTH)
+    states = {"hidden_states": states_of(TEXTS[1])[2:].contiguous()}
+    requests = read_requests(write(tmp_path, [request(TEXTS[1], start=2) | states]), WIDTH)
     for position, is_served in ((1, False), (2, True), (4, True)):
         plan = RowPlan(np.array([0]), np.array([position]), np.array([0, 1]))
         assert bool(requests.choose([TEXTS[1]], plan).chosen) == is_served
@@ -260,20 +246,6 @@ def test_the_reason_why_a_text_is_not_served_is_named(name, tmp_path, refused):
     refused(why, write(tmp_path, files if isinstance(files, list) else [files]))
 
 
-def unnamed_chunk():
-    return [
-        {
-            "token_ids": torch.tensor([9, 4]),
-            "hidden_states": states_of([9, 4]),
-            "start": torch.tensor(2),
-        }
-    ]
-
-
-def gap():
-    return [one for one in chunks(all_ids=False) if "r1/start" not in one or one["r1/start"] != 2]
-
-
 FAULTS = {
     "no ids": [{"hidden_states": states_of([1, 2])}],
     "more states than ids": [request([1]) | {"hidden_states": states_of([1, 2, 3])}],
@@ -281,8 +253,8 @@ FAULTS = {
     "another width": [request(LONG), request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 16)}],
     "another shape": [request([1, 2]) | {"hidden_states": torch.zeros(2, 1, 1, 1)}],
     "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
-    "a chunk without a name": unnamed_chunk(),
-    "a gap between chunks": gap(),
+    "a chunk without a name": [request([9, 4], start=2)],
+    "a gap between chunks": [one for one in chunks(all_ids=False) if one.get("r1/start", 0) != 2],
     "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
     "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
     "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
@@ -331,13 +303,13 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
     write(tmp_path, [request(TEXTS[2])])
-    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
-    (found,) = requests.chosen.values()
+    (found,) = read_requests(tmp_path, WIDTH).all
     write(tmp_path, [request([*TEXTS[2], 5])])
     refused(found.states, ["0"], np.array([0]))
 
 
-def test_a_file_that_changes_while_its_header_is_read_is_refused(tmp_path, refused, monkeypatch):
+@pytest.mark.parametrize("when", ["header", "states"])
+def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch, when):
     write(tmp_path, [request(TEXTS[2])])
 
     def opened(path, framework):
@@ -345,24 +317,10 @@ def test_a_file_that_changes_while_its_header_is_read_is_refused(tmp_path, refus
         write(tmp_path, [request([*TEXTS[2], 5])])
         return file
 
-    with monkeypatch.context() as patch:
-        patch.setattr("probekit.activations.requests.safe_open", opened)
-        (found,) = read_requests(tmp_path, WIDTH).all
-    refused(found.states, ["0"], np.array([0]))
-
-
-def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
-    write(tmp_path, [request(TEXTS[2])])
-    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
-    (found,) = requests.chosen.values()
-
-    def opened(path, framework):
-        file = safe_open(path, framework)
-        write(tmp_path, [request([*TEXTS[2], 5])])
-        return file
-
+    before = read_requests(tmp_path, WIDTH).all
     monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
-    refused(found.states, ["0"], np.array([0]))
+    during = read_requests(tmp_path, WIDTH).all if when == "header" else before
+    refused(during[0].states, ["0"], np.array([0]))
 
 
 @each_line("entry")

@@ -31,20 +31,21 @@ def test_what_a_killed_writer_left_half_written_is_swept(tmp_path, model):
         store.files.publish(alive, f"{MODEL_SITES[0]}/alive")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "lost", "record lost", "record broken"])
+DAMAGES = {
+    "truncated": lambda rows, record: rows.write_bytes(rows.read_bytes()[:-7]),
+    "lost": lambda rows, record: rows.unlink(),
+    "record lost": lambda rows, record: record.unlink(),
+    "record broken": lambda rows, record: record.write_text("{"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_shard_is_recomputed(tmp_path, model, damage):
     first = run(tmp_path, model)
-    path = shard_file(first.store.folder, MODEL_SITES[3], 2)
-    record = record_file(first.store.folder, MODEL_SITES[3], 2)
     expected = files(first.store.folder)
-    if damage == "truncated":
-        path.write_bytes(path.read_bytes()[:-7])
-    elif damage == "lost":
-        path.unlink()
-    elif damage == "record lost":
-        record.unlink()
-    else:
-        record.write_text("{")
+    DAMAGES[damage](
+        *(of(first.store.folder, MODEL_SITES[3], 2) for of in (shard_file, record_file))
+    )
     with pytest.raises(UnknownNameError, match="does not contain all of"):
         first.store.read(MODEL_SITES[3])
     again = run(tmp_path, model)
@@ -100,10 +101,13 @@ def test_a_damaged_manifest_is_rewritten(tmp_path, model, content):
     [[True, False], [0.0], [-1], [10**6], [[0]], ["a"], [None], [[0], [1, 2]], "0", slice(0, 2)],
 )
 def test_rows_are_read_by_number_only(folder, rows):
-    store = ActivationStore.open(str(folder))
+    store = ActivationStore.open(str(folder), mapped=False)
+    assert np.array_equal(store.read(SITE, [4, 0, 5]), CONTENT.values[SITE][[4, 0, 5]])
     with pytest.raises(ConfigError, match="rows must be numbers from 0 to"):
         store.read(SITE, rows)
     assert len(store.read(SITE, [])) == 0
+    with pytest.raises(UnknownNameError, match="Nearest: hook_embed"):
+        store.read("hook_embd")
 
 
 def test_two_caches_of_the_same_name_are_never_mixed(tmp_path, folder, refused):

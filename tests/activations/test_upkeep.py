@@ -1,6 +1,7 @@
 """Cache maintenance: summaries, repair and removal, without touching anything else."""
 
-import numpy as np
+import os
+
 import pytest
 
 from probekit.activations import upkeep
@@ -175,8 +176,6 @@ def test_an_interrupted_removal_is_resumed(folder):
 
 
 def test_age_is_counted_in_days(folder):
-    import os
-
     assert not upkeep.is_older(upkeep.summarize(folder), 1)
     for name in ("spec.json", "manifest.json"):
         os.utime(folder / name, (1e9, 1e9))
@@ -191,13 +190,3 @@ def test_a_network_file_system_is_distinguished_from_a_disk(tmp_path, monkeypatc
     monkeypatch.setattr("pathlib.Path.read_text", lambda self, **options: mounts)
     assert is_on_network(tmp_path / "caches" / "key") is answer
     assert not is_on_network(tmp_path.parent)
-
-
-def test_plain_reads_give_the_same_rows(folder, refused):
-    mapped, plain = (ActivationStore.open(folder, mapped=how) for how in (True, False))
-    rows = [4, 0, 5]
-    for site in SITES:
-        for store in (mapped, plain):
-            assert np.array_equal(store.read(site, rows), CONTENT.values[site][rows])
-            assert np.array_equal(store.read(site), CONTENT.values[site])
-    refused(plain.read, "hook_embd")

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from probekit import files as disk
-from probekit.activations import capture as locks
-from probekit.activations.capture import Work, compute_shards, in_background, stream_rows
+from probekit.activations.capture import MAX_WAITING, Work, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.capture import jobs
+from probekit.pipeline.capture.jobs import compute_shards
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
 
@@ -121,7 +123,7 @@ def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monk
     work = begin(tmp_path, model)
     (work.store.folder / "00001.claim").touch()
     monkeypatch.setattr(Disk, "lock", lambda *_: None)
-    monkeypatch.setattr(locks, "PATIENCE", 0.3)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.3)
     start = time.monotonic()
     *_, last = compute_shards(work, 0)
     assert last.shard == 1
@@ -132,7 +134,7 @@ def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monk
 def test_object_stores_are_shared_too(model, monkeypatch):
     work = begin("memory://locks", model)
     assert work.store.files.create("00000.claim", b"")
-    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
     shards = [done.shard for done in compute_shards(work, 0)]
     assert sorted(shards) == list(range(len(work.shards)))
     assert shards[-1] == 0
@@ -205,7 +207,7 @@ def test_no_more_than_a_few_pieces_wait():
     waiting = len(given)
     gate.set()
     giver.join(30)
-    assert waiting == locks.MAX_WAITING
+    assert waiting == MAX_WAITING
     assert len(given) == 10
 
 

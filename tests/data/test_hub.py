@@ -4,7 +4,7 @@ import datasets
 import pandas as pd
 import pytest
 
-from probekit.data.hub import HubSection
+from probekit.data.frames import HubSection
 from probekit.data.readers import read_dataset
 from probekit.errors import ConfigError, DataError, MissingError
 from tests.model.hub import GATED, connect, serving
@@ -91,6 +91,6 @@ def test_a_gated_data_set_names_its_page(tmp_path, monkeypatch):
 
 
 def test_a_missing_library_is_named_with_its_extra(saved, monkeypatch):
-    monkeypatch.setattr("probekit.data.hub.find_spec", lambda name: None)
+    monkeypatch.setattr("probekit.data.frames.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"need the library datasets\. Install it with: pip inst"):
         read(saved, "train")

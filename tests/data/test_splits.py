@@ -177,14 +177,6 @@ def test_impossible_splits_are_refused_by_label_and_group(call, refused):
     refused(eval, call, globals())
 
 
-def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
-    labels, groups = ewt["test"].labels, ewt["test"].groups
-    split = grouped_split(labels, groups, test=0.2, seed=0)
-    assert len(split.test) / len(labels) == pytest.approx(0.2, abs=0.001)
-    for share in shares(labels, split).values():
-        assert share == pytest.approx(0.2, abs=0.02)
-
-
 def test_words_of_the_english_treebank_are_held_out_with_every_tag(ewt):
     examples = [*ewt["train"].examples[:30_000], *ewt["test"].examples]
     labels = np.array([example.label for example in examples], dtype=object)

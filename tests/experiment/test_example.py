@@ -5,7 +5,8 @@ import pytest
 from probekit.data.table import Columns
 from probekit.errors import StoreError
 from probekit.experiment.data import read_examples
-from probekit.experiment.loader import SCHEMA, load_experiment, write_example
+from probekit.experiment.example import write_example
+from probekit.experiment.loader import SCHEMA, load_experiment
 from probekit.pipeline.experiment.validate import validate
 
 

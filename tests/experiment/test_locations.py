@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.experiment.bundled import bundled_files
-from probekit.experiment.loader import bundled_experiments, load_experiment, load_recipe
-from probekit.experiment.locations import find_file, is_experiment
+from probekit.experiment.example import bundled_experiments
+from probekit.experiment.loader import load_experiment, load_recipe
+from probekit.experiment.locations import bundled_files, find_file, is_experiment
 from tests.experiment.files import GOOD, RECIPE
 
 

@@ -153,18 +153,8 @@ def test_a_file_and_a_link_to_it_are_one_data_set(study, tmp_path):
 
 def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, tmp_path):
     path = study()
-    for row in (
-        "rows,93.5",
-        "rows,-0.01",
-        "rows,1.001",
-        "rows,inf",
-        "rows,good",
-        "rows,nan",
-        "rows,0_1",
-        "rows,\u0660.\u0665",
-        "rows,0.9\nrows,0.8",
-        "raws,0.9",
-    ):
+    scores = ("93.5", "-0.01", "1.001", "inf", "good", "nan", "0_1", "\u0660.\u0665")
+    for row in (*(f"rows,{score}" for score in scores), "rows,0.9\nrows,0.8", "raws,0.9"):
         (tmp_path / "published.csv").write_text(f"task,score\n{row}\n")
         refused(load_any, path)
 

@@ -13,8 +13,8 @@ from rich.text import Text
 from probekit.amounts import format_number, signed
 from probekit.analysis.logits import position_from_start
 from probekit.cli.show.terminal import echo, show_table, words
-from probekit.experiment.bundled import bundled_folder
-from probekit.experiment.loader import BundledExperiment
+from probekit.experiment.example import BundledExperiment
+from probekit.experiment.locations import bundled_folder
 from probekit.model.config import Bos, ModelConfig, count_parameters
 from probekit.model.families.table import find_config
 from probekit.model.text.tokenizer import Tokenizer

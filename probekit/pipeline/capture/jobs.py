@@ -3,6 +3,13 @@
 Job           what a worker computes, in a file next to the cache
 work_at       the work of one worker
 by_processes  several workers on this machine, which share one cache
+
+Workers communicate only through the store. A worker locks a shard with an exclusively created file
+and removes it once the rows are committed. Locks only avoid duplicate work: the first worker to
+commit a shard wins in any case. Where the file system supports locks, the lock of a killed worker
+is free at once. Elsewhere, as in an object store, a waiting worker computes a locked shard itself
+once it has waited twice as long as its own slowest shard took, and at least PATIENCE seconds.
+Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,22 +28,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from joblib import cpu_count
 from pydantic import ValidationError
 
-from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work, compute_shards
+from probekit.activations.capture import MissingSites, OnRows, Work
 from probekit.activations.local import Files
 from probekit.activations.records import SPEC, Location, Spec
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import (
     HOW_TO_CREATE,
     JOB,
+    SHARD_LOCK,
     caches_at,
     remove_dead_locks,
     shard_locks,
 )
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.schema import Experiment
+from probekit.files import Waiting
 from probekit.memory import SHARE, available_memory
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.table import How, prepare
@@ -45,6 +56,8 @@ from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
+PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
+_PAUSE = 0.25  # seconds between checks of shards that other workers have locked
 _SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
@@ -166,6 +179,77 @@ def work_at(
                 work = job.open(cache, device)
                 yield from compute_shards(work, seed, watcher)
             finish(work.store, job)
+
+
+class ShardDone(NamedTuple):
+    """A computed shard: its cache, index, numbers of sites and rows, and the seconds it took."""
+
+    cache: str
+    shard: int
+    sites: int
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        rows = f"{self.rows} rows of {self.sites} sites"
+        return f"{self.cache}: shard {self.shard}, {rows}, {self.seconds:.1f} s"
+
+
+def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator[ShardDone]:
+    """Compute missing shards together with other workers; yield each shard computed here.
+
+    Returns when no shard is missing any more, whichever worker computed it.
+
+    Args:
+        work: the capture; other workers may compute it at the same time.
+        seed: random seed of the order of shards; a different one for each worker.
+        watcher: receives messages about other workers that are waited for.
+
+    Raises:
+        StoreError: the store cannot be written, or a value is not finite.
+    """
+    store, todo = work.store, dict(work.missing_sites())
+    order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
+    first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
+    slowest = 0.0  # seconds for a shard computed here
+    waiting = Waiting(store.folder, watcher.tell)
+    while todo:
+        for shard in [shard for shard in order if shard in todo]:
+            # A shard that is seen for the first time has waited -inf, which is below any patience.
+            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
+            with _lock_shard(store.files, shard) as is_acquired:
+                if not is_acquired and waited < max(PATIENCE, 2 * slowest):
+                    first_seen_locked.setdefault(shard, time.monotonic())
+                    continue
+                requested = todo.pop(shard)
+                sites = store.missing_sites(requested, shard)
+                if sites:
+                    start = time.monotonic()
+                    work.compute({shard: sites})
+                    seconds = time.monotonic() - start
+                    slowest = max(slowest, seconds)
+                    n_rows, place = work.n_rows_of(shard), str(store.folder)
+                    yield ShardDone(place, shard, len(sites), n_rows, seconds)
+        todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
+        if todo:
+            time.sleep(_PAUSE)
+            locks = store.files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in todo)  # or Windows
+            waiting.look(content.decode(errors="replace") for content in locks.values())
+        else:
+            todo = dict(work.missing_sites())  # a committed shard may have been damaged since
+
+
+@contextmanager
+def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
+    """Try to lock a shard, after removing the lock of a dead worker; yield whether it succeeded."""
+    name = f"{shard:05d}{SHARD_LOCK}"
+    with files.try_lock(name) as is_acquired:
+        if is_acquired or not files.remove_abandoned(name):
+            yield is_acquired
+            return
+    with files.try_lock(name) as is_acquired:
+        yield is_acquired
 
 
 def put_job(job: Job, work: Work) -> None:

@@ -333,7 +333,7 @@ def given_engine(
             f"but {exported_id} in {ROWS} of the activations. Bring the rows into the same order."
         )
     check_examples(experiment, dataset)
-    widths = {site: contents.n_features for site, contents in given.contents.items()}
+    widths = given.widths
     check_sparse(experiment, widths)
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
@@ -353,7 +353,7 @@ def given_engine(
         design=replace(design, findings=(*design.findings, *warnings)),
         activations=GivenRows(given, experiment.activations.source),
         selections=given.sites,
-        widths=[given.contents[site.text].n_features for site in given.sites],
+        widths=[given.widths[site.text] for site in given.sites],
         axis_sizes=given.axis_sizes,
         is_shared=experiment.data.file is not None,
         tokens=tokens,

@@ -18,8 +18,8 @@ from probekit.activations.replies import Replies, generate_replies
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turn, rows_of
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.data import ReplyLabelSection
-from probekit.experiment.schema import Experiment, GenerateSection
+from probekit.experiment.replies import GenerateSection, ReplyLabelSection
+from probekit.experiment.schema import Experiment
 from probekit.model.generation import Continuation, Decoding
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import NetworkEngine, Networks

@@ -23,7 +23,8 @@ from probekit.analysis.identify import identify
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import RowPlan
 from probekit.errors import DataError, nearest
-from probekit.experiment.schema import Experiment, RequestsSection
+from probekit.experiment.replies import RequestsSection
+from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
 from probekit.model.text.tokenizer import TokenizedText

@@ -18,16 +18,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
-from probekit.activations.forward import make_batches, make_shards
+from probekit.activations.capture import capture_bytes, described_reading
+from probekit.activations.forward import make_batches, make_shards, run_batches
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
+from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
-from probekit.model.config import count_parameters
+from probekit.model.config import count_components, count_parameters
 from probekit.model.families.table import zero_network
+from probekit.model.network import Network
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.pipeline.capture.captures import plan_capture, plan_tokens
 from probekit.pipeline.engines.engine import Engine
@@ -40,6 +43,7 @@ from probekit.products import START_UP, check_device, check_device_name, threads
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
+_TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
@@ -493,3 +497,40 @@ def described_plan(numbers: Mapping[str, Any]) -> str:
     if "tasks" in numbers:
         lines["tasks"] = f"{numbers['tasks']} of probing, which workers share"
     return "\n".join(f"{name:12} {text}" for name, text in lines.items())
+
+
+def estimate_seconds(
+    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+) -> float:
+    """Return the estimated time to compute all rows in this process, in seconds.
+
+    One small batch is timed; of a large network, only its first blocks. The weights may be random.
+    The estimate includes rows that are already cached.
+    """
+    config = model.config
+    n_blocks = 0
+    for site in sites:
+        layer, is_first = layer_of(site), describe(site).stage == "embedding"
+        n_blocks = max(n_blocks, config.n_layers * (not is_first) if layer is None else layer + 1)
+    of_block = sum(one.number for one in count_components(config) if one.times > 1)
+    # Few tokens need more time each.
+    n_tokens = min(batch_tokens("cpu"), max(256, _TIMED // (1 + of_block * n_blocks)))
+    batches = list(make_batches(tokens, plan, n_tokens))
+    # Of median length, and not the last, smaller one, unless it is the only one.
+    batch = batches[(len(batches) - 1) // 2]
+
+    def timed(sites: Sequence[str]) -> float:
+        times = []
+        for _ in range(3):  # the first is a warm-up
+            start = time.perf_counter()
+            for part in run_batches(model, [batch], plan, sites, "float32"):
+                part.arrays()
+            times.append(time.perf_counter() - start)
+        return min(times[1:])
+
+    if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
+        one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
+        seconds = one + (n_blocks - 1) * (two - one)
+    else:
+        seconds = timed(sites)
+    return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens

@@ -16,8 +16,8 @@ from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.bundled import bundled_data
 from probekit.experiment.interventions import CHOSEN
+from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
 from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes import CauseSettings

@@ -9,15 +9,16 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
-from probekit.activations.capture import stream_rows
-from probekit.data.positions import PositionRule, plan_rows
+from probekit.activations.forward import make_batches, run_batches
+from probekit.activations.records import FloatArray, batch_tokens
+from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.errors import (
     ConfigError,
     DataError,
@@ -402,3 +403,27 @@ def steered_texts(
     how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stop}
     how |= {"tap": tap, "sites": tap.sites} if by else {}
     return continue_texts(model, tokenizer, prompts, decoding, **how)
+
+
+def stream_rows(
+    model: Network,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    sites: Sequence[str],
+    *,
+    dtype: str = "float32",
+) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
+    """Yield the rows of one batch after another: row indices, and values of these rows by site.
+
+    The values equal those that a capture would store, but nothing is written. Rows of one example
+    need not be adjacent in the plan.
+
+    Raises:
+        ConfigError: a site has no pos axis.
+    """
+    check_storable(sites)
+    for batch in make_batches(tokens, plan, batch_tokens(model.device.type)):
+        values: dict[str, FloatArray] = {}
+        for part in run_batches(model, [batch], plan, sites, dtype):
+            values |= part.arrays()
+        yield batch.rows, values

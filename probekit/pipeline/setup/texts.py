@@ -15,7 +15,7 @@ import numpy as np
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
-from probekit.data.text_files import read_text
+from probekit.data.table import read_text
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples

@@ -6,8 +6,8 @@ import re
 import pandas as pd
 import pytest
 
-from probekit.activations.export import FORMATS, export_cache
 from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import FORMATS, export_cache
 from probekit.experiment.loader import load_any_experiment, load_experiment
 from probekit.model.weights.hub import find_model
 from probekit.pipeline.experiment.run import run
