@@ -1,18 +1,24 @@
-"""Options and parameter types shared by several commands, and the watcher of their progress."""
+"""Options, parameter types, late imports and the watcher that several commands share.
+
+A command checks its arguments before it imports torch, and `--help` imports neither torch nor
+pandas. So the files of this folder import modules of other packages under `TYPE_CHECKING`, where
+type checkers read them, and `later` imports each when a command uses it.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from glob import escape, glob
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from probekit.cli.later import later
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 from probekit.terminal import Watcher, escape_streams
 
@@ -21,11 +27,46 @@ if TYPE_CHECKING:
     from probekit.data import readers
     from probekit.experiment import bundled
     from probekit.model.weights import sources
-globals().update(later(__file__))
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Texts = tuple[str, ...]  # values of an option that can be repeated
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+_IMPORT = re.compile(r"^    from (probekit[.\w]*) import (\([^)]*\)|.+)$", re.MULTILINE)
+_NAME = re.compile(r"(\w+)(?: as (\w+))?")
+
+
+class Later:
+    """A module that is imported when one of its names is used.
+
+    >>> Later("probekit.amounts").counted(2, "row")
+    '2 rows'
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # doctest, which inspects all objects, imports nothing
+            raise AttributeError(name)
+        return getattr(import_module(self._module), name)
+
+
+def later(file: str) -> dict[str, Later]:
+    """Return the modules that a file imports under `TYPE_CHECKING`, by the name that it gives them.
+
+    >>> sorted(later(__file__.replace("options", "texts")))[:3]
+    ['Bos', 'application', 'exports']
+    """
+    return {
+        alias or module: Later(f"{package}.{module}")
+        for package, names in _IMPORT.findall(Path(file).read_text("utf-8"))
+        for module, alias in _NAME.findall(names)
+    }
+
+
+globals().update(later(__file__))
 
 
 def place_of(value: str) -> Path | str:
