@@ -16,6 +16,7 @@ import probekit
 from probekit.amounts import format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
+from probekit.errors import MissingError
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from probekit.report.causes import cause_words
     from probekit.report.elements import texts
     from probekit.report.elements.table import Cell
-    from probekit.report.notebooks.run_result import RunResult
     from probekit.report.sentences import comparisons
     from probekit.results import causes, comparison, record, site_results
     from probekit.results import table as run_tables
@@ -172,13 +172,6 @@ def _words(cell: Cell | str, between: str = " ") -> str:
     return between.join(filter(None, (cell.lead, cell.text, *small)))
 
 
-def show_causes_of(result: RunResult) -> None:
-    """Print the interventions of a run, if it has any."""
-    tables = causes.open_causes(result.folder)
-    if tables is not None:
-        show_causes(tables)
-
-
 @click.command()
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
@@ -310,7 +303,11 @@ def view(folder: Path, port: int) -> None:
 
     Runs in progress are included.
     """
-    record.check_results_folder(folder)
+    if not folder.is_dir():
+        raise MissingError(
+            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
+            "`runs`)."
+        )
     with view_server.make_server(folder, port) as server:
         click.echo(f"http://{view_server.HOST}:{server.server_port}/  (press Ctrl-C to stop)")
         try:

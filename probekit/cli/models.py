@@ -12,11 +12,11 @@ import click
 import probekit
 from probekit.amounts import counted, percent
 from probekit.cli import options
-from probekit.cli.options import ModelName, Texts, later, watching
+from probekit.cli.options import Texts, completions, later, watching
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit import products
+    from probekit import hub, products
     from probekit.analysis import verification
     from probekit.cli import terminal
     from probekit.experiment import loader
@@ -27,6 +27,41 @@ if TYPE_CHECKING:
     from probekit.report.elements import table as tables
 globals().update(later(__file__))
 
+
+class ModelName(click.ParamType[Any]):
+    """`mini`, a folder or a name on the hub; invalid names fail before any work.
+
+    If `or_file`, the path of a file is valid, too.
+    """
+
+    name = "text"
+
+    def __init__(self, *, or_file: bool = False) -> None:
+        self.or_file = or_file
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name.
+
+        Raises:
+            MissingError: There is no such folder, or no model with that name.
+            ConfigError: The name is empty, or the path of a file although not `or_file`.
+        """
+        del param, ctx
+        if not (self.or_file and Path(value).is_file()):
+            sources.local_folder(value)
+        return str(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> Any:
+        """Return the named models, those of the hub that are on this machine, and folders."""
+        del ctx, param
+        cached = sorted(path.name for path in Path(hub.constants.HF_HUB_CACHE).glob("models--*"))
+        of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
+        return completions(incomplete, dict.fromkeys([*sources.KNOWN_MODELS, *of_hub]))
+
+
+model_option = click.option(
+    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
+)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 
 

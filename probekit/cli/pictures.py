@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ import click
 import probekit
 from probekit.amounts import format_number, signed
 from probekit.cli import options
-from probekit.cli.options import ModelName, OutputFile, Texts, later, watching
+from probekit.cli.models import ModelName, model_option
+from probekit.cli.options import OutputFile, Texts, later, together, watching
 from probekit.pipeline.look.exports import ATTENTION_FILES, FIGURE_FILES, PAGE_OR_ROWS, check_ending
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from probekit import provenance
     from probekit.analysis import logits
     from probekit.cli import terminal
+    from probekit.data import readers
     from probekit.model.config import Bos
     from probekit.model.text.tokenizer import Tokenizer
     from probekit.model.weights import state_dict
@@ -35,6 +37,59 @@ if TYPE_CHECKING:
 globals().update(later(__file__))
 
 MOST_HEADS = 5
+
+
+def _texts_options(*, required: bool) -> Callable[..., Any]:
+    """Return a decorator that adds the text options and passes the texts to a command."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        # The command gets its texts and those of the file together, as `texts`.
+        @together(
+            click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
+            click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
+            click.option(
+                "--format",
+                help="Format of the file: txt (one text per line; default), csv, tsv, jsonl "
+                "or parquet.",
+            ),
+            click.option("--column", help="Column with the texts.  [default: text]"),
+        )
+        @wraps(function)
+        def with_texts(
+            texts: Texts, file: Path | None, format: str | None, column: str | None, **others: Any
+        ) -> Any:
+            if file is None and (format or column):
+                raise click.UsageError("--format and --column require --file.")
+            if required and not texts and file is None:
+                raise click.UsageError("No input text. Give --text or --file.")
+            from_file = () if file is None else readers.read_texts(file, format, column)
+            return function(texts=(*texts, *from_file), **others)
+
+        return with_texts
+
+    return decorate
+
+
+texts_options = _texts_options(required=True)
+optional_texts_options = _texts_options(required=False)
+
+
+def bos_option(texts: str = "each text") -> Callable[..., Any]:
+    """Return the option that adds a first token; `texts` names in its help what it is added to."""
+    return click.option(
+        "--bos/--no-bos",
+        default=None,
+        callback=lambda _context, _option, value: "auto" if value is None else value,
+        help=f"Whether to prepend the beginning-of-text token to {texts}.  [default: as the "
+        "model's own tokenizer does]",
+    )
+
+
+chat_option = click.option(
+    "--chat",
+    is_flag=True,
+    help="Each text as the user's turn of the model's chat template; not with --bos.",
+)
 _SITES = click.option(
     "--site",
     "sites",
@@ -89,10 +144,10 @@ def _write(
 
 
 @click.command()
-@options.model_option
-@options.texts_options
-@options.bos_option()
-@options.chat_option
+@model_option
+@texts_options
+@bos_option()
+@chat_option
 @_SITES
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
@@ -151,13 +206,13 @@ def _show_lens(rows: pd.DataFrame, position: int) -> None:
 
 
 @click.command()
-@options.model_option
+@model_option
 @click.option("--text", required=True, help="Input text.")
 @click.option("--token", help="Token whose logit is decomposed.  [default: the most probable]")
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
-@options.bos_option()
+@bos_option()
 @options.device_option
 @options.page_or_rows_option
 def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: Any) -> None:
@@ -175,7 +230,7 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
 
 
 @click.command()
-@options.model_option
+@model_option
 @click.option("--clean", required=True, help="Base text.")
 @click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
 @click.option("--answer", required=True, help="Right token after the base text.")
@@ -191,7 +246,7 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
     default=10,
     help="Number of patches in each table and, with --attribution, of verified estimates.",
 )
-@options.bos_option("both texts")
+@bos_option("both texts")
 @options.device_option
 @options.page_or_rows_option
 def patch_command(
@@ -232,8 +287,8 @@ def patch_command(
 
 
 @click.command()
-@options.model_option
-@options.optional_texts_options
+@model_option
+@optional_texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
 @click.option(
     "--head",
@@ -251,7 +306,7 @@ def patch_command(
 )
 @click.option("--length", type=click.IntRange(min=1), default=50, help="Tokens of such a sequence.")
 @click.option("--seed", type=int, default=0, help="Random seed of these sequences.")
-@options.bos_option()
+@bos_option()
 @options.device_option
 @click.option(
     "--max-mb", type=click.FloatRange(0, min_open=True), default=25, help="Maximum MB of the page."
@@ -357,7 +412,7 @@ def _show_heads(result: measured.ScoredHeads) -> None:
 @click.option(
     "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
-@options.page_option
+@click.option("--out", type=OutputFile(".html"), required=True, help="Output page (.html).")
 def weights(model: str, out: Path, **given: Any) -> None:
     """Write a page about the weights of a model, or one tensor.
 

@@ -123,7 +123,8 @@ def run_command(
         click.echo(f"{result!r}\n{result.folder / 'study.csv'}")
         sys.exit(1 if len(result.failed) else 0)
     show_results(result)
-    around_runs.show_causes_of(result)
+    if of_causes := causes.open_causes(result.folder):
+        around_runs.show_causes(of_causes)
     show_warnings(result)
     draw_figures(result.folder, formats, columns)
     click.echo(str(result.report if page else result.results))

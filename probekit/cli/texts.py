@@ -11,8 +11,9 @@ import click
 import probekit
 from probekit.amounts import format_number
 from probekit.cli import options
+from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, later, watching
-from probekit.cli.pictures import warn_of_bos
+from probekit.cli.pictures import bos_option, chat_option, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 
 
 @click.command()
-@options.model_option
+@model_option
 @click.option(
     "--prompt", "prompts", required=True, multiple=True, help="Text to continue; repeatable."
 )
@@ -55,8 +56,8 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 )
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
 @click.option("--stream", is_flag=True, help="Streaming output of a single text.")
-@options.bos_option("the prompt")
-@options.chat_option
+@bos_option("the prompt")
+@chat_option
 @options.device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
@@ -175,7 +176,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
 
 @click.command()
 @click.argument("probe", type=click.Path(path_type=Path))
-@options.texts_options
+@texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
 @click.option(
     "--threshold",

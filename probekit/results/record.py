@@ -230,19 +230,6 @@ class RunRecord(RecordPart):
         return [site for site, one in self.identities.items() if one.label == DIFFERS]
 
 
-def check_results_folder(folder: Path) -> None:
-    """Raise MissingError if the results folder, which contains several runs, does not exist.
-
-    Raises:
-        MissingError: There is no such folder.
-    """
-    if not folder.is_dir():
-        raise MissingError(
-            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
-            "`runs`)."
-        )
-
-
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, finished or in progress."""
     return any((folder / name).exists() for name in (STARTED, "run.json"))
