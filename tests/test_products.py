@@ -64,10 +64,6 @@ def test_a_gram_matrix_is_the_product_with_itself(n_threads, n_rows, dtype):
         torch.testing.assert_close(found, (given.T @ given).detach())
 
 
-def test_onednn_is_used_if_torch_has_it():
-    assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
-
-
 _SHAPES = """
 from pathlib import Path
 import torch

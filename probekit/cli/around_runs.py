@@ -308,7 +308,7 @@ def view(folder: Path, port: int) -> None:
             f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
             "`runs`)."
         )
-    with view_server.make_server(folder, port) as server:
+    with view_server.RunsServer(folder, port) as server:
         click.echo(f"http://{view_server.HOST}:{server.server_port}/  (press Ctrl-C to stop)")
         try:
             server.serve_forever()
