@@ -115,25 +115,23 @@ class RunsServer(ThreadingHTTPServer):
         return (*with_port, *NAMES) if self.server_port == _HTTP_PORT else with_port
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in a new thread, unless the connection limit is reached."""
-        if self._admit(request):
+        """Handle a connection in a new thread.
+
+        At the connection limit, the oldest one whose request is not complete is closed; without
+        any, the new one is.
+        """
+        with self._lock:
+            is_full = len(self._deadlines) >= self.most_connections
+            idle = [other for other, end in self._deadlines.items() if end < math.inf]
+            if is_full and idle:
+                self._close(idle[0])
+            is_admitted = not is_full or bool(idle)
+            if is_admitted:
+                self._deadlines[request] = time.monotonic() + self.request_seconds
+        if is_admitted:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
-
-    def _admit(self, request: socket.socket) -> bool:
-        """Register a connection; at the limit, close the oldest one whose request is not complete.
-
-        The result is False if the limit is reached and there is none to close, else True.
-        """
-        with self._lock:
-            if len(self._deadlines) >= self.most_connections:
-                idle = [other for other, end in self._deadlines.items() if end < math.inf]
-                if not idle:
-                    return False
-                self._close(idle[0])
-            self._deadlines[request] = time.monotonic() + self.request_seconds
-            return True
 
     def mark_complete(self, request: socket.socket) -> bool:
         """Mark a request as complete; return False if its connection was already closed."""
