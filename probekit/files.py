@@ -63,7 +63,7 @@ _DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")  # name of a temporary file; see `Dra
 _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _TO_QUOTE = re.compile(f"'*{_FORMULA}")
 _QUOTED = re.compile(f"'+{_FORMULA}")
-_NUMBERS = ("number", "bool", "boolean")  # types of columns without texts
+_NUMBERS: Any = ["number", "bool", "boolean"]  # types of columns without texts
 
 
 class Disk:
