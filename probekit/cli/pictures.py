@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,39 +39,25 @@ globals().update(later(__file__))
 MOST_HEADS = 5
 
 
-def _texts_options(*, required: bool) -> Callable[..., Any]:
-    """Return a decorator that adds the text options and passes the texts to a command."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        # The command gets its texts and those of the file together, as `texts`.
-        @together(
-            click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
-            click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
-            click.option(
-                "--format",
-                help="Format of the file: txt (one text per line; default), csv, tsv, jsonl "
-                "or parquet.",
-            ),
-            click.option("--column", help="Column with the texts.  [default: text]"),
-        )
-        @wraps(function)
-        def with_texts(
-            texts: Texts, file: Path | None, format: str | None, column: str | None, **others: Any
-        ) -> Any:
-            if file is None and (format or column):
-                raise click.UsageError("--format and --column require --file.")
-            if required and not texts and file is None:
-                raise click.UsageError("No input text. Give --text or --file.")
-            from_file = () if file is None else readers.read_texts(file, format, column)
-            return function(texts=(*texts, *from_file), **others)
-
-        return with_texts
-
-    return decorate
+texts_options = together(
+    click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
+    click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
+    click.option(
+        "--format",
+        help="Format of the file: txt (one text per line; default), csv, tsv, jsonl or parquet.",
+    ),
+    click.option("--column", help="Column with the texts.  [default: text]"),
+)
 
 
-texts_options = _texts_options(required=True)
-optional_texts_options = _texts_options(required=False)
+def take_texts(given: dict[str, Any], *, required: bool = True) -> Texts:
+    """Remove the values of `texts_options` from `given`, and return all texts, also of the file."""
+    texts, file, *how = (given.pop(name) for name in ("texts", "file", "format", "column"))
+    if file is None and any(how):
+        raise click.UsageError("--format and --column require --file.")
+    if required and not texts and file is None:
+        raise click.UsageError("No input text. Give --text or --file.")
+    return (*texts, *(() if file is None else readers.read_texts(file, *how)))
 
 
 def bos_option(texts: str = "each text") -> Callable[..., Any]:
@@ -161,10 +147,10 @@ def lens(
     The final norm and the unembedding are applied as if each layer were the last one. Prints the
     predictions at one position of each text; --out writes all positions.
     """
+    texts, sites = take_texts(given), sites or logits.SITES
     network = _load(model, device, bos)
-    sites = sites or logits.SITES
     with watching() as watcher:
-        rows = lenses.read_lens(network, **given, bos=bos, sites=sites, watcher=watcher)
+        rows = lenses.read_lens(network, texts, **given, bos=bos, sites=sites, watcher=watcher)
     _show_lens(rows, position)
     _write(out, lens_page.lens_page, rows, rows=rows, network=network, bos=bos)
 
@@ -288,7 +274,7 @@ def patch_command(
 
 @click.command()
 @model_option
-@optional_texts_options
+@texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
 @click.option(
     "--head",
@@ -318,7 +304,6 @@ def patch_command(
 )
 def attention(
     model: str,
-    texts: Texts,
     layer: int | None,
     heads: Texts,
     scores: bool,
@@ -335,6 +320,7 @@ def attention(
     previous, duplicate and first token, induction, entropy and distance of every head, on texts or
     on repeated random tokens.
     """
+    texts = take_texts(repeats, required=False)
     if out is not None:
         check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
     is_figure = out is not None and out.suffix in FIGURE_FILES

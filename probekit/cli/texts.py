@@ -13,7 +13,7 @@ from probekit.amounts import format_number
 from probekit.cli import options
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, later, watching
-from probekit.cli.pictures import bos_option, chat_option, texts_options, warn_of_bos
+from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     help="Handling of texts that exceed the context.",
 )
 @options.device_option
-def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **given: Any) -> None:
+def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     """Apply a saved probe to new texts.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
-    saved = record.load_probe(probe)
+    texts, saved = take_texts(given), record.load_probe(probe)
     per = application.choose_per(saved, per)
     with watching() as watcher:
         readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)

@@ -115,7 +115,7 @@ class Scores:
     @cached_property
     def blocks(self) -> int:
         """Number of blocks, taken from the deepest one that has a row."""
-        return n_blocks(self.sited)
+        return n_blocks(self.sited["site"].unique())
 
     @cached_property
     def drawn(self) -> Scores:
