@@ -195,7 +195,7 @@ class LazyRows:
 
         On the CPU they are arrays in float64, on an accelerator tensors in float32.
         """
-        places = list(self._places())
+        places = self._places()
         arrays = (self[place].astype(np.float64, copy=False) for place in places)
         yield from zip(places, self.tensors(places) if self.is_elsewhere else arrays, strict=True)
 
@@ -243,14 +243,12 @@ class LazyRows:
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
         """Yield all rows by blocks, with the slice of their numbers."""
-        for place in self._places():
-            yield place, self[place]
+        return ((place, self[place]) for place in self._places())
 
-    def _places(self) -> Iterator[slice]:
-        """Yield the slice of each block."""
+    def _places(self) -> list[slice]:
+        """Return the slice of each block."""
         step = rows_of_block(self.shape[1], self.device)
-        for start in range(0, len(self), step):
-            yield slice(start, min(start + step, len(self)))
+        return [slice(n, min(n + step, len(self))) for n in range(0, len(self), step)]
 
 
 def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:

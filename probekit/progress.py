@@ -13,16 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
+from rich import progress as rich_bars
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
 from rich.text import Text
 
@@ -101,16 +93,17 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
 @contextmanager
 def terminal_bars(console: Console) -> Iterator[Watcher]:
     """Yield a watcher that shows bars on a console."""
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bars:
+    name = rich_bars.TextColumn("{task.description}", markup=False)
+    counts, left = rich_bars.MofNCompleteColumn(), rich_bars.TimeRemainingColumn()
+    columns = (name, rich_bars.BarColumn(), counts, _Rate(), left)
+    with rich_bars.Progress(*columns, console=console) as bars:
         yield _TerminalBars(bars)
 
 
-class _Rate(ProgressColumn):
+class _Rate(rich_bars.ProgressColumn):
     """Items per second, or seconds per item."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: rich_bars.Task) -> Text:
         speed = task.finished_speed or task.speed
         if not speed:
             return Text("")
@@ -120,7 +113,7 @@ class _Rate(ProgressColumn):
 class _TerminalBars:
     """Progress bars of a terminal."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: rich_bars.Progress) -> None:
         self.left = ""  # time left of the run, in words
         self._bars = bars
         self._tasks: dict[str, Any] = {}

@@ -21,7 +21,7 @@ from ruamel.yaml import YAML
 import probekit
 from probekit.cli.main import cli, main
 from probekit.cli.options import OutputFile
-from probekit.experiment.loader import load_any, load_any_experiment, load_experiment, load_recipe
+from probekit.experiment.loader import load_any, load_any_experiment, load_experiment
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
@@ -265,10 +265,6 @@ def test_every_metric_is_explained():
 @pytest.mark.parametrize("columns", [RESULTS, DIFFERENCES, SOURCES, STUDY_COLUMNS, RIVAL_COLUMNS])
 def test_every_column_has_a_meaning(columns):
     assert all(column.meaning and not column.meaning.endswith(".") for column in columns)
-
-
-def test_the_recipe_of_the_guide_exists():
-    assert load_recipe(ROOT / "experiments" / "pretrain_mini.yaml").name
 
 
 def test_sphinx_builds_all_pages():

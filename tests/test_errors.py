@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 import probekit
 from probekit import Experiment, RunResult, SavedProbe, open_run, pretrain
@@ -142,12 +141,6 @@ def _of_loop():
 def _of_study():
     Path("study.yaml").write_text(f"{_STUDY}nonsense: 1\nover: {{probe.C: [[1], [2]]}}\n")
     return probekit.run("study.yaml", out="o", progress=False)
-
-
-def _of_nan():
-    model = LogisticRegression().fit([[0.0], [1.0]], ["a", "b"])
-    model.coef_ = np.array([[np.nan]])
-    return SavedProbe.from_sklearn(model, site="blocks.0.hook_resid_pre", model="mini")
 
 
 def _probed(**options):

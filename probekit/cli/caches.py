@@ -19,8 +19,7 @@ from click.shell_completion import CompletionItem
 import probekit
 from probekit.amounts import counted, percent, size_in_words
 from probekit.cli import options
-from probekit.cli.later import later
-from probekit.cli.options import Texts, together, watching
+from probekit.cli.options import Texts, later, together, watching
 from probekit.errors import MissingError, ProbekitError, StoreError, nearest
 from probekit.terminal import json_text
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from probekit import workers as processes
     from probekit.activations import capture, local, records, store, upkeep
     from probekit.activations.records import Location
-    from probekit.cli.show import terminal
+    from probekit.cli import terminal
     from probekit.experiment import loader, locations
     from probekit.pipeline.capture import captures, jobs
     from probekit.pipeline.experiment import ray_workers, run_job

@@ -35,25 +35,6 @@ NAMES = (HOST, "localhost")
 _HTTP_PORT = 80  # browsers omit it in the Host header
 
 
-def make_server(folder: Path, port: int) -> RunsServer:
-    """Return a listening server for the runs of a folder.
-
-    Args:
-        folder: results folder, the `--out` of the runs.
-        port: 0 for any free port.
-
-    Raises:
-        ConfigError: The port is taken, or not allowed for this user.
-    """
-    try:
-        return RunsServer(folder, port)
-    except OSError as error:
-        raise ConfigError(
-            f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any free "
-            "port."
-        ) from error
-
-
 def find_page(folder: Path, target: str) -> str | None:
     """Return the page for the target of a request; None if a run does not exist.
 
@@ -95,11 +76,18 @@ def find_page(folder: Path, target: str) -> str | None:
 class RunsServer(ThreadingHTTPServer):
     """Server with one thread per connection, a connection limit and a deadline for requests.
 
+    Args:
+        folder: results folder, the `--out` of the runs.
+        port: 0 for any free port.
+
     Attributes:
         most_connections: maximum number of open connections; a further one closes the oldest that
             has not sent its request.
         request_seconds: timeout from the connection to the end of the request's headers.
         answer_seconds: timeout for sending the response.
+
+    Raises:
+        ConfigError: The port is taken, or not allowed for this user.
     """
 
     request_queue_size = 128
@@ -112,7 +100,13 @@ class RunsServer(ThreadingHTTPServer):
         # Deadline of each open connection, oldest first; infinite once its request is complete.
         self._deadlines: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
-        super().__init__((HOST, port), _Handler)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any "
+                "free port."
+            ) from error
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -121,25 +115,23 @@ class RunsServer(ThreadingHTTPServer):
         return (*with_port, *NAMES) if self.server_port == _HTTP_PORT else with_port
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in a new thread, unless the connection limit is reached."""
-        if self._admit(request):
+        """Handle a connection in a new thread.
+
+        At the connection limit, the oldest one whose request is not complete is closed; without
+        any, the new one is.
+        """
+        with self._lock:
+            is_full = len(self._deadlines) >= self.most_connections
+            idle = [other for other, end in self._deadlines.items() if end < math.inf]
+            if is_full and idle:
+                self._close(idle[0])
+            is_admitted = not is_full or bool(idle)
+            if is_admitted:
+                self._deadlines[request] = time.monotonic() + self.request_seconds
+        if is_admitted:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
-
-    def _admit(self, request: socket.socket) -> bool:
-        """Register a connection; at the limit, close the oldest one whose request is not complete.
-
-        The result is False if the limit is reached and there is none to close, else True.
-        """
-        with self._lock:
-            if len(self._deadlines) >= self.most_connections:
-                idle = [other for other, end in self._deadlines.items() if end < math.inf]
-                if not idle:
-                    return False
-                self._close(idle[0])
-            self._deadlines[request] = time.monotonic() + self.request_seconds
-            return True
 
     def mark_complete(self, request: socket.socket) -> bool:
         """Mark a request as complete; return False if its connection was already closed."""

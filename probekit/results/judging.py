@@ -81,7 +81,11 @@ def judge(
     named, others = _differences(scores, differences, score)
     selectivity = None if task is None else _selectivity(table, task)
     places = _Places(scores)
-    curve = [] if best is None else _curve(scores, best)
+    curve: list[float] = []  # test scores of the task on the line of the chosen site
+    if best is not None:
+        line = {column: best[column] for column in SERIES if column != "seed"}
+        rows = only(scores.of_all_folds.sited, target="task", split="test", metric=best["metric"])
+        curve = only(rows, **line)["value"].tolist()
     return Verdict(
         metric=scores.metric,
         main_metrics=scores.main_metrics,
@@ -148,14 +152,6 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
         left_out=dict(zip(others["source"], others["left_out"], strict=True)),
         other_scores=dict(zip(others["source"], others["value"], strict=True)),
     )
-
-
-def _curve(scores: Scores, best: pd.Series) -> list[float]:
-    """Return the test scores of the task by depth, on the line of the chosen site."""
-    line = {column: best[column] for column in SERIES if column != "seed"}
-    rows = scores.of_all_folds.sited
-    rows = only(rows, target="task", split="test", metric=best["metric"], **line)
-    return rows["value"].tolist()
 
 
 def compared_rows(row: pd.Series, scores: Scores) -> dict[str, pd.Series]:

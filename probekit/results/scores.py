@@ -115,7 +115,7 @@ class Scores:
     @cached_property
     def blocks(self) -> int:
         """Number of blocks, taken from the deepest one that has a row."""
-        return n_blocks(self.sited)
+        return n_blocks(self.sited["site"].unique())
 
     @cached_property
     def drawn(self) -> Scores:
@@ -288,16 +288,11 @@ def named_rivals(scores: Scores, chosen: pd.Series) -> dict[str, tuple[str, str]
         if row["depth"] == EMBED_DEPTH and steps:
             named[answers_name(row)] = ("embedding", "the embedding")
         elif abs(steps) == 1:
-            named[answers_name(row)] = ("", _neighbour(row, scores.blocks))
+            is_given = not pd.isna(row.get("order"))  # it has the name of its site
+            place = row["site"] if is_given else tick(row["depth"], scores.blocks)
+            block = "block " * (not is_given and place.isdigit())
+            named[answers_name(row)] = ("", f"neighbour: {block}{place}")
     for _, row in at_site.iterrows():
         if row["probe"] != chosen["probe"] and row["probe"] not in scores.hidden_kinds:
             named[answers_name(row)] = ("", f"{row['probe']}, same site")
     return named
-
-
-def _neighbour(row: pd.Series, blocks: int) -> str:
-    """Return the display name of a neighbouring site: its block; of given activations, its name."""
-    if not pd.isna(row.get("order")):
-        return f"neighbour: {row['site']}"
-    label = tick(row["depth"], blocks)
-    return f"neighbour: block {label}" if label.isdigit() else f"neighbour: {label}"

@@ -17,7 +17,6 @@ capture: {sites: [blocks.0.hook_resid_post]}
 probe: {folds: 2, control_draws: 0, description: false, permutations: 0}
 """
 GROUP = "group: group}"
-WITH_SPANS = {GROUP: "group: group, start: start, end: end}", "at: last": "at: word"}
 WITH_SPLIT = {GROUP: "group: group, split: split}"}
 NUMBERS = {"probe: {": "probe: {kinds: [{kind: ridge_regression}], "}
 WITHOUT_COLUMNS = {"  columns: {text: text, label: label, group: group}\n": ""}
@@ -46,21 +45,14 @@ TYPOS = table(([0, 16, 28, 40], "label", "pats"))
 JSON_LINES = '{"text": "One, two.", "label": "past", "group": "a"}\n' * 2
 # A command, changes of the experiment, and the rows.
 CASES = {
-    "numbers whose squares overflow": ("run", NUMBERS, OVERFLOWING),
     "validate stops as run does": ("validate", NUMBERS, OVERFLOWING),
-    "text labels for a regression": ("run", NUMBERS, table()),
     "one group": ("run", {}, table((ALL, "group", "a"))),
-    "one group in given splits": ("run", WITH_SPLIT, table((ALL, "group", "a"))),
     "one group in train": ("run", WITH_SPLIT, table((TRAIN, "group", "a"))),
     "one group in test": ("run", WITH_SPLIT, table((TEST, "group", "a"))),
     "JSON lines read as CSV": ("run", {}, JSON_LINES),
     "wrong case in a column name": ("run", {"label: label": "label: LABEL"}, table()),
     "no columns": ("run", WITHOUT_COLUMNS, table(header="sentence,tense,group,start,end,split")),
     "bad splits": ("run", WITH_SPLIT, table(([5], "split", "Train"), ([9], "split", "dev"))),
-    "a text that is too long": ("run", {}, table(([5], "text", "word " * 2000))),
-    "an empty span cell": ("run", WITH_SPANS, table(([5], "end", ""))),
-    "a span cell that is no number": ("run", WITH_SPANS, table(([5], "start", "four"))),
-    "a short row": ("run", {}, table() + "The one\n"),
     "a label that is a typo of another": ("validate", {}, TYPOS),
 }
 

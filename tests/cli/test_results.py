@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.models import params
-from probekit.cli.show.looks import show_sites
-from probekit.cli.show.results import show_results, show_warnings
+from probekit.cli.models import params, sites
+from probekit.cli.runs import show_results, show_warnings
 from tests.cli.conftest import readable
 from tests.report.conftest import make_record, make_table, row, write_shown
 from tests.report.sentences.cases import with_values
@@ -81,7 +80,7 @@ def test_no_name_number_or_word_is_cut(width, capsys, monkeypatch):
     for is_terminal in (False, True):
         monkeypatch.setattr("sys.stdout.isatty", lambda shown=is_terminal: shown)
         monkeypatch.setenv("COLUMNS", str(width))
-        show_sites("mini")
+        sites.callback("mini")
         params.callback("mini", untied=False, no_qkv_bias=False, as_json=False)
         out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
         words.append(set(out.replace(";", "").split()))

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from probekit.cli.main import main
-from probekit.cli.view_server import make_server
+from probekit.cli.view_server import RunsServer
 from probekit.errors import ConfigError
 from probekit.training.run_files import write_log
 from tests.report.conftest import HOSTILE, make_record, write_shown
@@ -34,7 +34,7 @@ def root(tmp_path):
 @contextlib.contextmanager
 def serving(folder, **limits):
     """A server of a folder that runs in a thread."""
-    with make_server(folder, 0) as server:
+    with RunsServer(folder, 0) as server:
         vars(server).update(limits)
         assert server.server_address[0] == "127.0.0.1"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -273,5 +273,5 @@ def test_ticked_runs_are_overlaid_or_compared(get, root, monkeypatch):
 
 
 def test_a_taken_port_is_reported(tmp_path):
-    with make_server(tmp_path, 0) as server, pytest.raises(ConfigError, match="--port"):
-        make_server(tmp_path, server.server_port)
+    with RunsServer(tmp_path, 0) as server, pytest.raises(ConfigError, match="--port"):
+        RunsServer(tmp_path, server.server_port)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from probekit.cli.view_server import make_server
+from probekit.cli.view_server import RunsServer
 from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.pages.compare_page import comparison_page
 from probekit.report.pages.runs_page import load_runs, runs_page
@@ -113,7 +113,7 @@ def test_view(check, tmp_path):
     table = make_table()
     table.loc[3, "target"] = MARKUP
     seal_run(damaged, table)
-    with make_server(tmp_path / "runs", 0) as server:
+    with RunsServer(tmp_path / "runs", 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

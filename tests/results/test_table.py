@@ -25,18 +25,6 @@ def at(*sites: str, head: float | None = None) -> pd.DataFrame:
 TABLE = make_table()
 
 
-def test_what_was_written_is_read_back(make_run):
-    """A text that pandas takes for a missing value stays text."""
-    read = load_table(make_run(TABLE.assign(dataset="NA")) / "results.csv")
-    assert set(read["dataset"]) == {"NA"}
-    assert list(read.columns) == list(TABLE.columns)
-    assert read["fold"].isna().all()
-    assert set(read["positive"]) == {""}
-    assert read["value"].tolist() == TABLE["value"].tolist()
-    assert read["site"].tolist() == TABLE["site"].tolist()
-    assert read["converged"].isna().tolist() == TABLE["converged"].isna().tolist()
-
-
 def changed(column, cell):
     """The table of results with another cell in line 6."""
     table = TABLE.astype(object)
@@ -151,11 +139,6 @@ def test_a_neuron_shares_features_only_with_itself():
     for site in sites:
         row = rows[rows["site"] == site].iloc[0]
         assert set(same_features(rows, row)["site"]) == {site}
-
-
-def test_ticks_are_only_at_depths_with_rows():
-    assert list(ticks(at("blocks.1.hook_mlp_out", "blocks.3.hook_mlp_out")).values()) == list("123")
-    assert ticks(at("hook_embed")) == {-1: "embed"}
 
 
 def test_the_layer_is_selected_by_validation_not_by_test_rows(table):

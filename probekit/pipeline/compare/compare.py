@@ -34,9 +34,16 @@ from probekit.probes.score.scored import (
 from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
-from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
-from probekit.results.record import check_finished, open_record, reading_run_file
+from probekit.results.comparison import (
+    COLUMNS,
+    Pairing,
+    RunComparison,
+    differing,
+    run_facts,
+    run_titles,
+    settings_of,
+)
+from probekit.results.record import check_finished, load_config, open_record, reading_run_file
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import only

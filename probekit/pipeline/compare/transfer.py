@@ -40,8 +40,7 @@ from probekit.probes.solve.layers import cosine, direction, pooled_spread
 from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.comparison import COSINES, SCORES, Transfer
-from probekit.results.finished_run import differing, flat
+from probekit.results.comparison import COSINES, SCORES, Transfer, differing, flat
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10  # label permutations for the null distribution of cosines

@@ -337,7 +337,7 @@ def token_maps(
     The maps have one colour scale. Of attention heads only the `MOST_HEADS` with the largest
     absolute values have a row.
     """
-    rows, blocks = edits.rows, n_blocks(edits.rows)
+    rows, blocks = edits.rows, n_blocks(edits.rows["site"].unique())
     scale = maps.diverging(rows["value"], maps.LEAST_RANGE)
     for line, cells in rows[rows["head"].isna()].groupby("line", sort=False):
         names = [tick(int(depth), blocks) for depth in cells["depth"]]

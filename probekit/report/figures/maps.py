@@ -150,7 +150,7 @@ def layer_map(
     whole = cells if whole is None else whole
     title, label = _AXES[across]
     columns, depths = sorted(cells[across].unique()), sorted(whole["depth"].unique())
-    blocks = n_blocks(whole)
+    blocks = n_blocks(whole["site"].unique())
     named = metric_name(cells["metric"].iloc[0])
     texts = []
     shown = ["site", "head", "position", "value", "ci_low", "ci_high", "shown_with"]

@@ -24,8 +24,13 @@ from probekit.report.pages.run_page import run_figures
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.results.causes import CauseTables, open_causes
-from probekit.results.finished_run import load_config
-from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
+from probekit.results.record import (
+    RunRecord,
+    check_finished,
+    has_causes_alone,
+    load_config,
+    open_record,
+)
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from probekit.amounts import format_number
+from probekit.amounts import date_text, format_number
 from probekit.errors import ProbekitError
 from probekit.files import is_held
 from probekit.probes.score.metric_table import METRICS
@@ -23,7 +23,6 @@ from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import Page, View
 from probekit.report.sentences.studies import study_answer
 from probekit.results.causes import open_causes
-from probekit.results.finished_run import date_text
 from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress

@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from probekit.amounts import percent
+from probekit.amounts import date_text, percent
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention.page import (
@@ -31,7 +31,6 @@ from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
 from probekit.results.causes import open_causes
-from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
@@ -39,6 +38,7 @@ from probekit.results.record import (
     RunRecord,
     check_finished,
     has_causes_alone,
+    load_config,
     open_record,
     reading_run_file,
 )

@@ -26,8 +26,8 @@ from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import colour_words, description
 from probekit.report.sentences.method import nested_line
 from probekit.results.causes import open_causes
-from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
-from probekit.results.record import RunRecord, check_finished, open_record
+from probekit.results.comparison import differing, run_facts, run_titles, settings_of
+from probekit.results.record import RunRecord, check_finished, load_config, open_record
 from probekit.results.scores import Scores
 from probekit.results.table import differs, metric_name, only, ticks
 from probekit.results.verdict import Verdict

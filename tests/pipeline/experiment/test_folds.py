@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.cli.show.results import show_results
+from probekit.cli.runs import show_results
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.engines.table import prepare

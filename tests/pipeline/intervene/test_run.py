@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probekit import GPT2, Tokenizer, open_run, run
-from probekit.cli.show.results import show_causes
+from probekit.cli.around_runs import show_causes
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import probekit
-from probekit.cli.show.results import show_warnings
+from probekit.cli.runs import show_warnings
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from probekit.report.sentences.caveats import DOUBTS, KINDS

@@ -6,7 +6,7 @@ The texts of both are in test_every_page.py.
 import pandas as pd
 import pytest
 
-from probekit.cli.show.results import show_results
+from probekit.cli.runs import show_results
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.report.pages.index_page import entry

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from probekit.results.finished_run import run_titles
+from probekit.results.comparison import run_titles
 
 
 def made(name="plural", **settings):

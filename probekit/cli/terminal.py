@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 import rich.table
@@ -12,6 +13,11 @@ from rich.text import Text
 
 from probekit.progress import Console
 from probekit.report.elements.table import Cell, Column, ResultTable
+
+
+def show_rows(columns: Sequence[Column | str], rows: Sequence[Sequence[Cell | str]]) -> None:
+    """Print a table with these headings and rows."""
+    show_table(ResultTable("", columns, rows))
 
 
 def show_table(table: ResultTable) -> None:
