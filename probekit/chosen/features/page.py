@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import format_number
+from probekit.chosen.page import Columns, written_table
 from probekit.report.elements.page import (
     FigurePart,
     Fold,
@@ -20,7 +21,6 @@ from probekit.report.elements.style import GREY, SERIES_COLOURS, TEMPLATE, axis_
 from probekit.report.elements.table import Column
 from probekit.report.pages.parts import Shown
 from probekit.report.sentences.method import pooled_ranking
-from probekit.report.sentences.tables import Columns, written_table
 from probekit.results.scores import Scores
 from probekit.results.table import only
 

@@ -25,14 +25,8 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import Console
 from probekit.provenance import versions
 from probekit.report.elements.table import Column, ResultTable
-from probekit.report.elements.texts import (
-    NUMBER,
-    Paint,
-    Palette,
-    line_label,
-    model_title,
-    token_label,
-)
+from probekit.report.elements.texts import line_label, model_title, token_label
+from probekit.report.elements.tokens import NUMBER, Paint, Palette
 from probekit.report.pages.attribution_page import (
     attribution_answer,
     attribution_detail,

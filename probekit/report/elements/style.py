@@ -285,27 +285,11 @@ def short_tick(label: str) -> str:
     >>> short_tick("model.layers.11.post_attention_layernorm")
     'model.layer…layernorm'
     """
-    return plotly_text(_without_middle(label))
+    return plotly_text(without_middle(label))
 
 
-def two_line_tick(label: str) -> str:
-    """Return the same as `short_tick`, a long name in two lines.
-
-    >>> two_line_tick("attractor_other"), two_line_tick("capitals")
-    ('attractor_<br>other', 'capitals')
-    """
-    label = _without_middle(label)
-    if len(label) <= LONGEST_TICK // 2:
-        return plotly_text(label)
-    middle = len(label) / 2
-    # The first line ends after the character that is no letter or digit and is closest to the
-    # middle, such as a dot; without one, in the middle.
-    ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
-    end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
-    return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"
-
-
-def _without_middle(label: str) -> str:
+def without_middle(label: str) -> str:
+    """Return a name with its beginning and its end, if it is longer than `LONGEST_TICK`."""
     half = LONGEST_TICK // 2
     is_long = len(label) > LONGEST_TICK
     return f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label

@@ -36,7 +36,7 @@ from probekit.report.elements.style import (
     plotly_text,
 )
 from probekit.report.figures import line_labels
-from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
+from probekit.report.figures.line_labels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.views import position_words
 from probekit.results.scores import Scores, answers_name
 from probekit.results.table import SERIES, differs, only, same_features, ticks

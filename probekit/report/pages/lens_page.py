@@ -15,14 +15,8 @@ from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    short_label,
-    token_label,
-)
+from probekit.report.elements.texts import capitalised, line_label, quote, token_label
+from probekit.report.elements.tokens import short_heading, short_label
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.maps import Colours, text_map, thin_ticks
 from probekit.report.pages.network_page import NetworkPage

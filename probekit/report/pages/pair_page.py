@@ -16,14 +16,8 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    HIGH,
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    token_label,
-)
+from probekit.report.elements.texts import capitalised, line_label, quote, token_label
+from probekit.report.elements.tokens import HIGH, short_heading
 from probekit.report.figures import maps
 from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair

@@ -17,8 +17,12 @@ from probekit.amounts import counted, first_names, format_number, format_p, perc
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.comparisons import difference_words
-from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
+from probekit.report.sentences.comparisons import (
+    difference_words,
+    settings_answer,
+    study_answer,
+    study_warnings,
+)
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results.study import (
     ABOVE_CHANCE,

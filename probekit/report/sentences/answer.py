@@ -12,18 +12,16 @@ import pandas as pd
 from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
 from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
-from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements.style import LEVELS
-from probekit.report.figures.levels import chance_name
+from probekit.report.figures.line_labels import chance_name
 from probekit.report.figures.views import position_words
 from probekit.results.verdict import (
     NOT_BETTER,
     SIGNIFICANTLY_WORSE,
     Choice,
     HeadlineScore,
-    SourceScores,
     UnselectedScores,
     Verdict,
 )
@@ -275,19 +273,6 @@ def folds_of(counts: Counter[str]) -> str:
     return joined_names(named[:MOST_SITES] + more)
 
 
-def chosen_words(v: Verdict) -> str:
-    """Return the chosen site, or how the outer folds chose; "–" without a choice."""
-    if v.best is None:
-        return "–"
-    if not v.is_nested:
-        return v.best.name
-    counts = Counter(choice.name for choice in v.choices)
-    n_folds = counted(counts.total(), "fold")
-    if len(counts) == 1:
-        return f"{next(iter(counts))} in all {n_folds}"
-    return f"different sites in {n_folds}: {folds_of(counts)}"
-
-
 def _ranges(v: Verdict) -> str:
     """Return the range of the test scores over all sites, for runs that chose no site."""
     if not v.unselected:
@@ -326,48 +311,6 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     words = template.format(score=measured, unit=unit_of([score.probe])) + direction
     name = "mean label" if metric.beats_the_mean else _level(score.metric, score.probe)
     return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
-
-
-def sources_sentence(sources: SourceScores) -> str:
-    r"""Return the mean score of sources that were left out whole, and inside the sources.
-
-    >>> sentence = sources_sentence(SourceScores(
-    ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
-    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
-    ... ))
-    >>> print(*sentence.split("; "), sep="\n")
-    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources
-    0.92 [0.90, 0.94] inside the sources, which is better in 2 of 3
-    worst for Ann, 0.03. Not averaged: Bob (only yes).
-    """
-    metric = METRICS[sources.metric]
-    scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
-
-    def words(value: float, low: float = math.nan, high: float = math.nan) -> str:
-        """Return a score with its interval, if there is one."""
-        texts = [fixed(scale * number, places) for number in (value, low, high)]
-        return f"{texts[0]}{unit}" + ("" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]")
-
-    absent = []
-    for name, why in sources.left_out.items():
-        score = sources.other_scores.get(name, math.nan)
-        absent.append(f"{name} ({why}{'' if math.isnan(score) else f', {words(score)}'})")
-    others = f" Not averaged: {', '.join(absent)}." if absent else ""
-    if not sources.n:
-        return f"Each {sources.column} left out whole: no score can be averaged.{others}"
-    n = counted(sources.n, "source")
-    few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = (
-        f"{words(*sources.within)} inside the sources, which is better in {sources.n_worse} of "
-        f"{sources.n}"
-    )
-    if math.isnan(sources.within[0]):
-        inside = "no score inside the sources, because some are a single group"
-    return (
-        f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}; {inside}; worst for {sources.worst}, "
-        f"{words(sources.worst_value)}.{others}"
-    )
 
 
 def range_words(scores: UnselectedScores) -> tuple[str, str]:

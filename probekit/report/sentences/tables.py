@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.table import Cell, Column, ResultTable
-from probekit.report.elements.texts import class_label
 from probekit.report.figures.layer_curve import series_of
 from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.method import grid_name
@@ -320,34 +318,3 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
         return format_number(row["value"]), ""
     value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
     return value, interval
-
-
-# Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
-_FORMATS: Mapping[str, Callable[..., str]] = {
-    **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
-    **dict.fromkeys(("rank", "k"), "{:,}".format),
-    "label": class_label,
-    "metric": metric_name,
-    "p": format_p,
-    "n_equal": "{:,.0f}".format,
-    "fpr": lambda rate: f"{100 * rate:g} %",
-    "fpr_bound": partial(percent, places=2),
-    "cost": percent,
-}
-# Heading of a column -> its column of a file; an interval in the file follows its number.
-Columns: TypeAlias = Mapping[Column | str, str]
-TESTED: Columns = {"difference": "difference", "p": "p"}
-TEST_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
-
-
-def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: Any) -> ResultTable:
-    """Return rows of a file as a table with these columns, and other options of `ResultTable`."""
-    parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
-    cells = [
-        tuple(
-            _FORMATS.get(names[0], format_number)(*(row[name] for name in names if name in row))
-            for names in parts
-        )
-        for row in rows.to_dict("records")
-    ]
-    return ResultTable(title, list(columns), cells, css="narrow", **options)

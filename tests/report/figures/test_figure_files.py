@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, MissingError, UnknownNameError
-from probekit.report.attention.figure import LEAST_CELL, draw_heads
 from probekit.report.figures import figure_files
 from probekit.report.figures.figure_files import (
     CENTIMETRE,
+    LEAST_TOKEN,
     check_engine,
+    draw_heads,
     on_paper,
     read_formats,
     write_figures,
@@ -118,7 +119,7 @@ def test_maps_of_heads_are_square_and_their_labels_fit(make_patterns, n_heads, r
     for x, y in zip(axes, figure.select_yaxes(), strict=True):
         side = width * (x.domain[1] - x.domain[0])
         assert side == pytest.approx(height * (y.domain[1] - y.domain[0]))
-        assert side / len(x.ticktext) >= LEAST_CELL * 0.99  # labels do not overlap
+        assert side / len(x.ticktext) >= LEAST_TOKEN * 0.99  # labels do not overlap
     named = [axis for axis in axes if axis.showticklabels]
     assert len(named) == math.ceil(n_heads / rows)  # below the lowest maps only
 

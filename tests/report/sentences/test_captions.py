@@ -6,14 +6,14 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures.layer_curve import chosen_points, layer_curve
-from probekit.report.figures.levels import levels
-from probekit.report.figures.maps import map_cells
+from probekit.report.figures.line_labels import levels
+from probekit.report.figures.maps import map_cells, map_description
 from probekit.report.figures.views import at_shown_position, curve_rows
 from probekit.report.pages.reliability import reliability_caption
 from probekit.report.pages.size_curves import learning_part
 from probekit.report.sentences import captions
-from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import description
+from probekit.report.sentences.comparisons import chosen_words
 from probekit.report.sentences.method import nested_sentence
 from probekit.results.record import Control
 from probekit.results.scores import Scores
@@ -49,8 +49,8 @@ def caption(table, *others, **options):
     return captions.caption(Scores.of(table), judged(table), *others, **options)
 
 
-def map_description(table):
-    return captions.map_description(map_cells(Scores.of(table), "accuracy"))
+def described(table):
+    return map_description(map_cells(Scores.of(table), "accuracy"))
 
 
 def map_caption(table, metric="accuracy", *control):
@@ -92,10 +92,10 @@ TEXTS = {
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),
     "a description has every number": lambda: description(Scores.of(TABLE)),
-    "the description of a map names its highest cells": lambda: map_description(
+    "the description of a map names its highest cells": lambda: described(
         map_cells(Scores.of(HEADS), "accuracy")
     ),
-    "the description of a map of positions": lambda: map_description(SWEEP),
+    "the description of a map of positions": lambda: described(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
     "no choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
     "a map of outer folds has no frame": lambda: map_caption(FOLDS_OF_HEADS),
