@@ -146,9 +146,8 @@ def above_left(x_axis: str) -> dict[str, Any]:
     >>> above_left("x2")["yref"]
     'y2 domain'
     """
-    left = {"x": 0, "xref": f"{x_axis} domain", "xanchor": "left"}
-    top = {"y": 1, "yref": f"{x_axis.replace('x', 'y')} domain", "yanchor": "bottom"}
-    return {**left, **top, "showarrow": False}
+    left = {"x": 0, "xref": f"{x_axis} domain", "xanchor": "left", "showarrow": False}
+    return {**left, "y": 1, "yref": f"{x_axis.replace('x', 'y')} domain", "yanchor": "bottom"}
 
 
 def plain_line(
@@ -256,27 +255,23 @@ def layer_axis(
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
     # Including empty labels, of depths between given activations.
-    n_not_numbers = len([label for label in labels.values() if not label.isdigit()])
+    n_not_numbers = sum(not label.isdigit() for label in labels.values())
     below = "<br>" if n_not_numbers <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)
     texts = []
     for depth, label in labels.items():
         text = label if label.isdigit() else below + short_tick(label)
         is_left_out = label.isdigit() and depth % step > 0
-        is_labelled = depths is None or depth in depths
-        texts.append(text if is_labelled and not is_left_out else "")
-    settings = {
-        "title_text": "layer" if len(names) < len(labels) else "site",
-        "tickmode": "array",
-        "tickvals": list(labels),
-        "ticktext": texts,
-        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
-        "range": layer_ends(labels),
-    }
-    if axis is None:
-        figure.update_xaxes(**settings)
-    else:
-        axis.update(**settings)
+        texts.append("" if is_left_out or (depths is not None and depth not in depths) else text)
+    update = figure.update_xaxes if axis is None else axis.update
+    update(
+        title_text="layer" if len(names) < len(labels) else "site",
+        tickmode="array",
+        tickvals=list(labels),
+        ticktext=texts,
+        tickangle=0 if len(names) <= MOST_NAMES else -30,
+        range=layer_ends(labels),
+    )
 
 
 def short_tick(label: str) -> str:
@@ -291,5 +286,4 @@ def short_tick(label: str) -> str:
 def without_middle(label: str) -> str:
     """Return a name with its beginning and its end, if it is longer than `LONGEST_TICK`."""
     half = LONGEST_TICK // 2
-    is_long = len(label) > LONGEST_TICK
-    return f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label
+    return label if len(label) <= LONGEST_TICK else f"{label[: half + 1]}…{label[1 - half :]}"

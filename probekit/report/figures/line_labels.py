@@ -8,8 +8,9 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
 
@@ -21,14 +22,7 @@ from probekit.amounts import fixed, format_number
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE
-from probekit.report.elements.style import (
-    LEVELS,
-    SMALL,
-    finite_ends,
-    label_colour,
-    plotly_text,
-    with_margin,
-)
+from probekit.report.elements import style
 from probekit.results.scores import Scores, best_first
 from probekit.results.table import differs, only
 
@@ -37,9 +31,9 @@ LABEL = "line label"  # name of the annotations
 # in higher plots.
 PLOT_HEIGHT = 280
 LEAST_HEIGHT = 200  # of the plot in a figure for one column of a paper
-LINE_HEIGHT = 1.3 * SMALL  # as Plotly sets text
+LINE_HEIGHT = 1.3 * style.SMALL  # as Plotly sets text
 LEADER, LEADER_WIDTH = 14, 1.2  # horizontal extent of a leader, and width of its line
-CHARACTER = 0.56 * SMALL  # mean width of a character in a wide font
+CHARACTER = 0.56 * style.SMALL  # mean width of a character in a wide font
 LONGEST_LINE = 18  # characters
 MOST_LINES = 5  # lines of text in a label
 NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
@@ -97,7 +91,7 @@ def name_traces(figure: go.Figure) -> None:
             for sign, bar in ((1, line.error_y.array), (-1, line.error_y.arrayminus)):
                 length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
                 ends += (y + sign * length).tolist()
-        figure.layout.yaxis.range = with_margin(*finite_ends(ends))
+        figure.layout.yaxis.range = style.with_margin(*style.finite_ends(ends))
     named = [trace for trace in lines if trace.name]
     labels = [label for trace in named for label in label_at_end(trace)]
     name_lines(figure, labels if len(labels) > 1 else [])
@@ -139,16 +133,9 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
     for label in labels:
         if label.end is not None:  # the leader reaches the right edge of the plot
             edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
-            figure.add_scatter(
-                x=[label.end, edge],
-                y=[label.value] * 2,
-                mode="lines",
-                line={"color": label.colour, "width": LEADER_WIDTH},
-                xaxis=f"x{axis}",
-                yaxis=f"y{axis}",
-                showlegend=False,
-                hoverinfo="skip",
-            )
+            x, y, line = [label.end, edge], [label.value] * 2, {"color": label.colour}
+            line |= {"width": LEADER_WIDTH}
+            figure.add_trace(style.plain_line(x, y, line, xaxis=f"x{axis}", yaxis=f"y{axis}"))
         figure.add_annotation(
             name=LABEL,
             text=_wrapped(label.text),
@@ -164,7 +151,7 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
             arrowhead=0,
             arrowwidth=LEADER_WIDTH,
             arrowcolor=label.colour,
-            font={"size": SMALL, "color": label_colour(label.colour)},
+            font={"size": style.SMALL, "color": style.label_colour(label.colour)},
         )
     drawn = [note.text for note in figure.layout.annotations if note.name == LABEL]
     widest = max((len(line) for text in drawn for line in text.split("<br>")), default=0)
@@ -192,7 +179,7 @@ def _wrapped(text: str) -> str:
         placeholder="…",
         break_on_hyphens=False,
     )
-    return "<br>".join(plotly_text(line) for line in lines)
+    return "<br>".join(style.plotly_text(line) for line in lines)
 
 
 def place_labels(figure: go.Figure, plot_height: float) -> None:
@@ -264,18 +251,15 @@ def levels(scores: Scores, *, is_brief: bool = False) -> list[LevelLine]:
     each run.
     """
     measured = scores.rows
-    is_brief = is_brief or differs(measured["run"])
-    defined = measured.dropna(subset="value")
+    shown = measured.dropna(subset="value")
     is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"].unique())
-    shown = defined
-    if is_brief:
-        others = defined[defined["target"].isin(BASELINES) & defined["target"].ne("majority")]
+    if is_brief or differs(measured["run"]):
+        others = shown[shown["target"].isin(BASELINES) & shown["target"].ne("majority")]
         best = [
             best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
             for _, of_run in others.groupby("run", sort=False)
         ]
-        not_best = others.index.difference(best)
-        shown = defined.drop(index=not_best)
+        shown = shown.drop(index=others.index.difference(best))
     rows = [
         ("mean" if is_mean and target == "majority" else target, row)
         for target in (*BASELINES, HEADLINE)
@@ -287,23 +271,23 @@ def levels(scores: Scores, *, is_brief: bool = False) -> list[LevelLine]:
         chance = measured["chance"].mask(measured["metric"].isin(differences), 0.0)
         at_chance = measured.assign(value=chance, site="", ci_low=math.nan, ci_high=math.nan)
         at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
-        rows += [(chance_name(at_chance), row) for _, row in at_chance.iterrows()]
+        name = chance_name(at_chance["metric"].unique(), at_chance["probe"].unique())
+        rows += [(name, row) for _, row in at_chance.iterrows()]
     joined = only(scores.concatenated, target="task").dropna(subset="value")
     return rows + [("concatenated", row) for _, row in joined.iterrows()]
 
 
-def chance_name(measured: pd.DataFrame) -> str:
-    """Return the name of the chance level for the metric of the rows, a key of `LEVELS`.
+def chance_name(metrics: Iterable[str], probes: Iterable[str]) -> str:
+    """Return the name of the chance level of these metrics and probes, a key of `LEVELS`.
 
-    >>> chance_name(pd.DataFrame({"metric": ["compression"], "probe": ["logistic"]}))
+    >>> chance_name(["compression"], ["logistic"])
     'label_counts'
-    >>> chance_name(pd.DataFrame({"metric": ["spearman"], "probe": ["structural_depth:64"]}))
+    >>> chance_name(["spearman"], ["structural_depth:64"])
     'chain'
     """
     # Baselines have no kind of probe.
-    kinds = filter(None, map(kind_of, measured["probe"].unique()))
-    names: set[str] = {kind.reference for kind in kinds}
-    names |= {METRICS[metric].reference for metric in measured["metric"].unique()}
+    kinds = filter(None, map(kind_of, probes))
+    names = {kind.reference for kind in kinds} | {METRICS[metric].reference for metric in metrics}
     return next((name for name in ("label_counts", "chain") if name in names), "chance")
 
 
@@ -315,12 +299,12 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     a chance level or a highest value, it is the range of the lines and bands. Undefined scores are
     ignored.
     """
-    low, high = finite_ends(value for trace in figure.data for value in trace.y)
+    low, high = style.finite_ends(value for trace in figure.data for value in trace.y)
     fact = METRICS[metric]
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
     if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
         low, high = min(low, chance), fact.range[1]
-    return with_margin(low, high)
+    return style.with_margin(low, high)
 
 
 def draw_levels(
@@ -344,26 +328,24 @@ def draw_levels(
     """
     if not colours:
         lines = sorted(lines, key=lambda line: float(line[1]["value"]))
-    runs_of: dict[str, set[str]] = {}
-    for name, row in lines:
-        runs_of.setdefault(name, set()).add(row["run"])
+    n_runs = Counter(name for name, _ in {(name, row["run"]) for name, row in lines})
     # By the name, rounded value and colour of a level.
     rows_of: dict[tuple[str, str, str], list[pd.Series]] = {}
     for name, row in lines:
         colour = colours.get(row["run"], "") if name == HEADLINE else ""
         text = fixed(row["value"], 2)
-        rows_of.setdefault((name, text, colour or LEVELS[name].colour), []).append(row)
-    names_of: dict[tuple[str, str], list[str]] = {}  # by the text and colour of a label
-    value_of: dict[tuple[str, str], float] = {}
+        rows_of.setdefault((name, text, colour or style.LEVELS[name].colour), []).append(row)
+    # Names and value of a label, by its text and colour.
+    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
     for (name, text, colour), rows in rows_of.items():
         runs = list(dict.fromkeys(row["run"] for row in rows))
         # What follows the name of the level in its label: " of RUN" for each run, or nothing.
-        of_runs = [f" of {run}" for run in runs] if len(runs_of[name]) > 1 else [""]
+        of_runs = [f" of {run}" for run in runs] if n_runs[name] > 1 else [""]
         if colours:
             is_common = name == HEADLINE or len(runs) > 1
             of_runs = [""] if is_common else [f" of {short_title(runs[0], list(colours))}"]
-        titles = [f"{LEVELS[name].label}{of_run}" for of_run in of_runs]
-        style = replace(LEVELS[name], colour=colour)
+        level = style.LEVELS[name]
+        titles = [f"{level.label}{of_run}" for of_run in of_runs]
         # Rows of equal value share a line.
         by_value = {row["value"]: row for row in rows}
         for row in by_value.values():
@@ -372,18 +354,17 @@ def draw_levels(
             figure.add_scatter(
                 x=list(ends),
                 y=[row["value"]] * 2,
-                name=plotly_text(f"{titles[0] if colours else style.label} {text}"),
+                name=style.plotly_text(f"{titles[0] if colours else level.label} {text}"),
                 mode="lines",
-                line={"color": style.colour, "dash": style.dash, "width": style.width},
+                line={"color": colour, "dash": level.dash, "width": level.width},
                 showlegend=False,
-                hovertext=f"<b>{plotly_text(row['site'] or style.label)}</b>: {interval}",
+                hovertext=f"<b>{style.plotly_text(row['site'] or level.label)}</b>: {interval}",
                 hoverinfo="text",
             )
-        names_of.setdefault((text, colour), []).extend(titles)
-        value_of.setdefault((text, colour), rows[0]["value"])
+        labels.setdefault((text, colour), ([], rows[0]["value"]))[0].extend(titles)
     return [
-        LineLabel(f"{', '.join(names)} {text}", value_of[text, colour], colour)
-        for (text, colour), names in names_of.items()
+        LineLabel(f"{', '.join(names)} {text}", value, colour)
+        for (text, colour), (names, value) in labels.items()
     ]
 
 

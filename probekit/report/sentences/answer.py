@@ -7,8 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import pandas as pd
-
 from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
 from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
@@ -309,7 +307,9 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
     measured = f"{value}{unit}{interval}"
     words = template.format(score=measured, unit=unit_of([score.probe])) + direction
-    name = "mean label" if metric.beats_the_mean else _level(score.metric, score.probe)
+    name = "mean label"
+    if not metric.beats_the_mean:
+        name = LEVELS[chance_name([score.metric], [score.probe])].label
     return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
 
 
@@ -319,13 +319,8 @@ def range_words(scores: UnselectedScores) -> tuple[str, str]:
     numbers = (scores.low, scores.high, scores.chance)
     (low, high, level), unit = _texts(numbers, metric.in_percent)
     ends = f"{low}{unit}" + ("" if low == high else f" to {high}{unit}")
-    name = _level(scores.metric, scores.probe)
+    name = LEVELS[chance_name([scores.metric], [scores.probe])].label
     return f"{metric.title} {ends}", "" if math.isnan(scores.chance) else f"{name} {level}{unit}"
-
-
-def _level(metric: str, probe: str) -> str:
-    """Return the name of the chance level."""
-    return LEVELS[chance_name(pd.DataFrame({"metric": [metric], "probe": [probe]}))].label
 
 
 def unit_of(probes: Iterable[str]) -> str:

@@ -12,71 +12,12 @@ from probekit.results.record import RunRecord
 from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
-INTERVALS = (
-    "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply to "
-    "these fitted probes on new groups of rows, not to retraining."
-)
-UNSEEN = (
-    "A sort of group whose share is below {share:.0f} % is absent from {n} groups in at least 5 % "
-    "of samples, which no interval or test can show."
-)
-VANISHING = (
-    " If a probe failed there entirely, a lead of less than {:.0f} % of a rival's score could "
-    "vanish."
-)
 ENOUGH_GROUPS = 100  # from which an absent sort of group is rarer than 3 %
-P_VALUE = (
-    "The p-value of a probe is that of a one-sided test of association between predictions and "
-    "labels, by a t statistic over groups{null}. The p-values of single sites are "
-    "adjusted for the maximum over all sites and kinds of probe; that of a nested choice is not, "
-    "because it did not use the test rows."
-)
-DIFFERENCES = (
-    "Differences are paired, on the same test rows. Their two-sided p-values come from exchanging "
-    "the signs of whole groups or, for a metric that depends on a label of few groups, from "
-    "Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars are adjusted for "
-    "the comparisons of the first table, which were fixed before the test rows were used."
-    "{majority} The difference from the control task is the selectivity."
-)
-OF_MAJORITY = (
-    " The p-value of the majority class is one-sided: that of the association between the probe's "
-    "predictions and the labels; whether the probe is better is decided by the interval of the "
-    "difference (t over groups), and whether it is worse than chance by the interval of its score."
-)
-ONE_SITE = (
-    "{name} was selected in each outer fold by cross-validation on its own training rows. To pick "
-    "the highest row of the table of sites would be a selection on test rows."
-)
-NOT_USE = (
-    "A probe shows what can be decoded at a site, not that the model uses it; to test that, erase, "
-    "ablate or steer there and measure the effect on the model."
-)
-COMPRESSION = (
-    "Compression is the length of a code of the label frequencies divided by the description "
-    "length of the training labels given the activations."
-)
-LEFT_OUT = (
-    "Each source was tested by probes of the others. The score, its interval and its p-value are "
-    "for new rows and groups of these sources. Whether a new source is like them is a question of "
-    "the scores by source."
-)
 NESTED_LINE = (
     "Chosen: each outer fold predicts its test rows at the site{kind} that it chose by "
     "the validation scores of its own training rows. It is not the score of one site; to pick the "
     "highest point of the curve would be a selection on test rows."
 )
-# Caveat that follows a ranking of sites by validation scores of all outer folds.
-POOLED_RANKING = (
-    "The cross-validated scores of all outer folds were used, and every test row is a validation "
-    "row of other folds: test scores at the best sites are therefore biased upwards."
-)
-SITE_OF_ALL_FOLDS = "The site was selected by validation scores that include these rows. "
-UNVERIFIED = (
-    "The activations of {source} are unverified: no row was computed again. `activations.verify` "
-    "names the model that does it."
-)
-COMPARED = "Some rows of {source} were computed again and compared with every tensor: {labels}."
-REFITTED = "These probes were fitted on all rows, so that no row is left to test them."
 
 
 def size_words(v: Verdict) -> str:
@@ -95,9 +36,16 @@ def size_words(v: Verdict) -> str:
 
 def identity_sentence(record: RunRecord) -> str:
     """Return whether given activations are the tensors of their names."""
-    if all(not one.sentence for one in record.identities.values()):
-        return UNVERIFIED.format(source=record.model.source)
-    return COMPARED.format(source=record.model.source, labels=record.identity)
+    source = record.model.source
+    if any(one.sentence for one in record.identities.values()):
+        return (
+            f"Some rows of {source} were computed again and compared with every tensor: "
+            f"{record.identity}."
+        )
+    return (
+        f"The activations of {source} are unverified: no row was computed again. "
+        "`activations.verify` names the model that does it."
+    )
 
 
 def method(v: Verdict) -> list[str]:
@@ -105,19 +53,43 @@ def method(v: Verdict) -> list[str]:
     n = v.score.n_groups if v.score else ENOUGH_GROUPS
     # The share that is absent from n groups in 5 % of samples, and what it can take from a score.
     ratio = LEVEL ** (1 / n)
-    unseen = UNSEEN.format(n=n, share=100 * (1 - ratio))
-    unseen += VANISHING.format(100 * (1 / ratio - 1)) * (METRICS[v.metric].is_hits and ratio > 0.5)
-    paragraphs = (
-        (_choice(v), True),
-        (INTERVALS, True),
-        (unseen, n < ENOUGH_GROUPS),
-        (LEFT_OUT, v.sources is not None),
-        (P_VALUE.format(null=f" ({v.null})" if v.null else ""), v.has_p),
-        (DIFFERENCES.format(majority=OF_MAJORITY if v.has_p else ""), bool(v.named)),
-        (COMPRESSION, v.has_compression),
-        (NOT_USE, True),
+    vanishing = (
+        " If a probe failed there entirely, a lead of less than "
+        f"{100 * (1 / ratio - 1):.0f} % of a rival's score could vanish."
     )
-    return [text for text, holds in paragraphs if holds]
+    of_majority = (
+        " The p-value of the majority class is one-sided: that of the association between the "
+        "probe's predictions and the labels; whether the probe is better is decided by the "
+        "interval of the difference (t over groups), and whether it is worse than chance by the "
+        "interval of its score."
+    )
+    # Each paragraph, and whether it holds.
+    paragraphs = {
+        _choice(v): True,
+        "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply "
+        "to these fitted probes on new groups of rows, not to retraining.": True,
+        f"A sort of group whose share is below {100 * (1 - ratio):.0f} % is absent from {n} groups "
+        "in at least 5 % of samples, which no interval or test can show."
+        f"{vanishing * (METRICS[v.metric].is_hits and ratio > 0.5)}": n < ENOUGH_GROUPS,
+        "Each source was tested by probes of the others. The score, its interval and its p-value "
+        "are for new rows and groups of these sources. Whether a new source is like them is a "
+        "question of the scores by source.": v.sources is not None,
+        "The p-value of a probe is that of a one-sided test of association between predictions "
+        f"and labels, by a t statistic over groups{f' ({v.null})' if v.null else ''}. The p-values "
+        "of single sites are adjusted for the maximum over all sites and kinds of probe; that of "
+        "a nested choice is not, because it did not use the test rows.": v.has_p,
+        "Differences are paired, on the same test rows. Their two-sided p-values come from "
+        "exchanging the signs of whole groups or, for a metric that depends on a label of few "
+        "groups, from Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars "
+        "are adjusted for the comparisons of the first table, which were fixed before the test "
+        f"rows were used.{of_majority * v.has_p} The difference from the control task is the "
+        "selectivity.": bool(v.named),
+        "Compression is the length of a code of the label frequencies divided by the description "
+        "length of the training labels given the activations.": v.has_compression,
+        "A probe shows what can be decoded at a site, not that the model uses it; to test that, "
+        "erase, ablate or steer there and measure the effect on the model.": True,
+    }
+    return [text for text, holds in paragraphs.items() if holds]
 
 
 def _choice(v: Verdict) -> str:
@@ -127,7 +99,11 @@ def _choice(v: Verdict) -> str:
     name = grid_name(v.best.probe)
     if v.is_nested:
         line = NESTED_LINE.format(kind="")  # the sentence before names what else was chosen
-        return f"{nested_sentence(v)} {line} {ONE_SITE.format(name=name)}"
+        return (
+            f"{nested_sentence(v)} {line} {name} was selected in each outer fold by "
+            "cross-validation on its own training rows. To pick the highest row of the table of "
+            "sites would be a selection on test rows."
+        )
     selected = f"{name} and the site were" if v.n_candidates > 1 else f"{name} was"
     return (
         f"{selected} selected by cross-validation on training rows. {v.best.name} has the best "
@@ -136,8 +112,15 @@ def _choice(v: Verdict) -> str:
 
 
 def pooled_ranking(v: Verdict) -> str:
-    """Return `POOLED_RANKING` after a space if the run is nested, else ""."""
-    return f" {POOLED_RANKING}" if v.is_nested else ""
+    """Return the caveat that follows a ranking of sites by validation scores of all outer folds.
+
+    It starts with a space, and is "" if the run is not nested.
+    """
+    text = (
+        " The cross-validated scores of all outer folds were used, and every test row is a "
+        "validation row of other folds: test scores at the best sites are therefore biased upwards."
+    )
+    return text * v.is_nested
 
 
 def grid_name(probe: str) -> str:
