@@ -153,9 +153,12 @@ def above_left(x_axis: str) -> dict[str, Any]:
 def plain_line(
     x: Iterable[float], y: Iterable[float], line: dict[str, Any], **settings: Any
 ) -> go.Scatter:
-    """Return a line that is no series: without markers, entry in the legend and hover text."""
+    """Return a line that is no series: without markers, entry in the legend and hover text.
+
+    Other properties of the trace may be set.
+    """
     quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    return go.Scatter(x=list(x), y=list(y), line=line, **quiet, **settings)
+    return go.Scatter(x=list(x), y=list(y), line=line, **(quiet | settings))
 
 
 def label_colour(colour: str) -> str:
@@ -235,11 +238,7 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
 
 
 def layer_axis(
-    figure: go.Figure,
-    labels: dict[int, str],
-    depths: Collection[int] | None = None,
-    most: int = 16,
-    axis: go.layout.XAxis | None = None,
+    axes: Any, labels: dict[int, str], depths: Collection[int] | None = None, most: int = 16
 ) -> None:
     """Set title, ticks and range of a layer axis.
 
@@ -247,11 +246,10 @@ def layer_axis(
     the numbers; more are slanted.
 
     Args:
-        figure: Figure of the axis.
+        axes: An axis, or a figure, of which all x axes are set.
         labels: Labels of all layers, by depth.
         depths: Depths that may be labelled; by default all.
         most: Largest number of labelled blocks; names are always labelled.
-        axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
     # Including empty labels, of depths between given activations.
@@ -263,7 +261,7 @@ def layer_axis(
         text = label if label.isdigit() else below + short_tick(label)
         is_left_out = label.isdigit() and depth % step > 0
         texts.append("" if is_left_out or (depths is not None and depth not in depths) else text)
-    update = figure.update_xaxes if axis is None else axis.update
+    update = axes.update_xaxes if isinstance(axes, go.Figure) else axes.update
     update(
         title_text="layer" if len(names) < len(labels) else "site",
         tickmode="array",

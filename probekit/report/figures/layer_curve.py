@@ -75,18 +75,10 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
             gaps = np.array([*same_depth, *heights]) - row["value"]
             above = gaps[gaps > 0].min(initial=math.inf)
             below = -gaps[gaps < 0].max(initial=-math.inf)
-            figure.add_annotation(
-                x=row["depth"],
-                y=row["value"],
-                text=f"chosen: {fixed(row['value'], 2)}",
-                showarrow=True,
-                arrowhead=0,
-                arrowcolor=style.GREY,
-                ax=0,
-                ay=-24 if above >= below else 24,
-                standoff=9,
-                font={"size": style.SMALL},
-            )
+            place = {"x": row["depth"], "y": row["value"], "ay": -24 if above >= below else 24}
+            leader = {"showarrow": True, "arrowhead": 0, "arrowcolor": style.GREY}
+            text = {"text": f"chosen: {fixed(row['value'], 2)}", "font": {"size": style.SMALL}}
+            figure.add_annotation(**text, **place, **leader, ax=0, standoff=9)
     style.layer_axis(figure, layers)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
@@ -224,19 +216,12 @@ def scatter(
         hover: Hover text of each point.
     """
     colour, symbols = look.colour or series_colour(number), style.SERIES_MARKERS
-    return go.Scatter(
-        x=list(x),
-        y=list(y),
-        name=name,
-        legendgroup=name,
-        legendrank=look.legend_rank,
-        mode="lines+markers",
-        line={"color": colour, "dash": look.dash, "width": look.width},
-        marker={"symbol": symbols[number % len(symbols)], "size": look.marker_size},
-        cliponaxis=False,
-        hovertext=hover,
-        hoverinfo="text",
-    )
+    line = {"color": colour, "dash": look.dash, "width": look.width}
+    marker = {"symbol": symbols[number % len(symbols)], "size": look.marker_size}
+    drawn = {"mode": "lines+markers", "line": line, "marker": marker, "cliponaxis": False}
+    texts = {"name": name, "hovertext": hover, "hoverinfo": "text"}
+    legend = {"legendgroup": name, "legendrank": look.legend_rank}
+    return go.Scatter(x=list(x), y=list(y), **drawn, **texts, **legend)
 
 
 def series_colour(number: int) -> str:
@@ -321,15 +306,10 @@ def chosen_points(scores: Scores, rows: pd.DataFrame) -> list[pd.Series]:
 
 def ring(row: pd.Series) -> go.Scatter:
     """Return the ring that marks a selected site."""
-    return go.Scatter(
-        x=[row["depth"]],
-        y=[row["value"]],
-        mode="markers",
-        marker={"symbol": "circle-open", "size": 17, "color": style.GREY, "line": {"width": 2}},
-        cliponaxis=False,
-        showlegend=False,
-        hoverinfo="skip",
-    )
+    marker = {"symbol": "circle-open", "size": 17, "color": style.GREY, "line": {"width": 2}}
+    look = {"mode": "markers", "marker": marker, "cliponaxis": False}
+    quiet = {"showlegend": False, "hoverinfo": "skip"}
+    return go.Scatter(x=[row["depth"]], y=[row["value"]], **look, **quiet)
 
 
 def curve_figure(scores: Scores, metric: str = "accuracy") -> go.Figure:
@@ -477,15 +457,9 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
     across = min(n_columns(n_panels), n_panels)
     down = math.ceil(n_panels / across)
     cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
-    figure = make_subplots(
-        rows=down,
-        cols=across,
-        specs=[cells[start : start + across] for start in range(0, len(cells), across)],
-        shared_yaxes=True,
-        horizontal_spacing=0.1,
-        vertical_spacing=0.12,
-        y_title=y_title,
-    )
+    specs = [cells[start : start + across] for start in range(0, len(cells), across)]
+    spacing = {"horizontal_spacing": 0.1, "vertical_spacing": 0.12}
+    figure = make_subplots(down, across, specs=specs, shared_yaxes=True, y_title=y_title, **spacing)
     margins = {"margin_l": 64, "margin_t": style.TITLE_MARGIN}
     figure.update_layout(template=style.TEMPLATE, **margins, showlegend=False, meta=style.STACKS)
     figure.update_annotations(font_size=style.LARGE)
@@ -548,7 +522,7 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     for number, of_panel in enumerate(depths):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         # The panels of a row have about as many labels as a single one.
-        style.layer_axis(figure, labels, of_panel, most=16 // across, axis=axis)
+        style.layer_axis(axis, labels, of_panel, most=16 // across)
         in_narrow[axis.plotly_name] = list(axis.ticktext)
         if number not in lowest:
             unnamed = of_panel - depths[lowest_of_column[number % across]]

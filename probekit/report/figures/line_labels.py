@@ -133,26 +133,17 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
     for label in labels:
         if label.end is not None:  # the leader reaches the right edge of the plot
             edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
-            x, y, line = [label.end, edge], [label.value] * 2, {"color": label.colour}
-            line |= {"width": LEADER_WIDTH}
-            figure.add_trace(style.plain_line(x, y, line, xaxis=f"x{axis}", yaxis=f"y{axis}"))
-        figure.add_annotation(
-            name=LABEL,
-            text=_wrapped(label.text),
-            x=1,
-            xref=f"x{axis} domain",
-            y=math.log10(label.value) if is_log else label.value,
-            yref=f"y{axis}",
-            ax=LEADER,
-            ay=0,
-            xanchor="left",
-            align="left",
-            showarrow=True,
-            arrowhead=0,
-            arrowwidth=LEADER_WIDTH,
-            arrowcolor=label.colour,
-            font={"size": style.SMALL, "color": style.label_colour(label.colour)},
-        )
+            line = {"color": label.colour, "width": LEADER_WIDTH}
+            axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
+            ends = [label.end, edge], [label.value] * 2
+            figure.add_trace(style.plain_line(*ends, line, **axes))
+        y = math.log10(label.value) if is_log else label.value
+        place = {"x": 1, "xref": f"x{axis} domain", "y": y, "yref": f"y{axis}", "xanchor": "left"}
+        leader = {"showarrow": True, "arrowhead": 0, "ax": LEADER, "ay": 0}
+        leader |= {"arrowwidth": LEADER_WIDTH, "arrowcolor": label.colour}
+        font = {"size": style.SMALL, "color": style.label_colour(label.colour)}
+        text = {"text": _wrapped(label.text), "align": "left", "font": font}
+        figure.add_annotation(name=LABEL, **text, **place, **leader)
     drawn = [note.text for note in figure.layout.annotations if note.name == LABEL]
     widest = max((len(line) for text in drawn for line in text.split("<br>")), default=0)
     room = LEADER + CHARACTER * widest + 4  # pixels, with 4 between label and edge
@@ -350,17 +341,12 @@ def draw_levels(
         by_value = {row["value"]: row for row in rows}
         for row in by_value.values():
             # A horizontal line between the ends, without a legend entry.
+            line = {"color": colour, "dash": level.dash, "width": level.width}
+            heading = style.plotly_text(row["site"] or level.label)
             interval = format_number(row["value"], row["ci_low"], row["ci_high"])
-            figure.add_scatter(
-                x=list(ends),
-                y=[row["value"]] * 2,
-                name=style.plotly_text(f"{titles[0] if colours else level.label} {text}"),
-                mode="lines",
-                line={"color": colour, "dash": level.dash, "width": level.width},
-                showlegend=False,
-                hovertext=f"<b>{style.plotly_text(row['site'] or level.label)}</b>: {interval}",
-                hoverinfo="text",
-            )
+            hover = {"hovertext": f"<b>{heading}</b>: {interval}", "hoverinfo": "text"}
+            called = style.plotly_text(f"{titles[0] if colours else level.label} {text}")
+            figure.add_trace(style.plain_line(ends, [row["value"]] * 2, line, name=called, **hover))
         labels.setdefault((text, colour), ([], rows[0]["value"]))[0].extend(titles)
     return [
         LineLabel(f"{', '.join(names)} {text}", value, colour)

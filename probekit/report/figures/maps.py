@@ -16,6 +16,7 @@ from probekit.amounts import fixed, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.elements import style
+from probekit.report.elements.page import figure_json
 from probekit.report.figures.views import of_heads, position_offset, shown_position
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import SAME_FEATURES, SERIES, differs, metric_name, n_blocks, only, tick
@@ -311,18 +312,10 @@ def text_map(
     if np.isnan(values).any():
         figure.update_layout(plot_bgcolor=MASKED)
     lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
-    figure.add_heatmap(
-        z=values.tolist(),
-        hovertext=lines,
-        hoverinfo="text",
-        hoverongaps=False,
-        zmin=shown.low,
-        zmax=shown.high,
-        colorscale=shown.scale,
-        xgap=1,
-        ygap=1,
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
-    )
+    hovers = {"hovertext": lines, "hoverinfo": "text", "hoverongaps": False}
+    colours = {"zmin": shown.low, "zmax": shown.high, "colorscale": shown.scale}
+    bar = {"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6}
+    figure.add_heatmap(z=values.tolist(), **hovers, **colours, xgap=1, ygap=1, colorbar=bar)
     if values.size <= most_texts:
         # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
@@ -386,6 +379,21 @@ def name_colours(figure: go.Figure, title: str) -> go.Figure:
     """Write the meaning of the colours next to the colour bar of a map, and return the map."""
     colorbar = {"title": {"text": title, "side": "right"}}
     return figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
+
+
+def changes_of(views: Mapping[str, go.Figure]) -> dict[str, dict[str, Any]]:
+    """Return the background of each view, and its trace properties that differ from the first's."""
+    traces_of = {name: figure_json(view)["data"] for name, view in views.items()}
+    first = next(iter(traces_of.values()))
+    changes = {}
+    for name, view in views.items():
+        traces = [
+            {key: value for key, value in trace.items() if value != of_first.get(key)}
+            for trace, of_first in zip(traces_of[name], first, strict=True)
+        ]
+        ground = view.layout.plot_bgcolor or style.TEMPLATE.layout.plot_bgcolor
+        changes[name] = {"traces": traces, "ground": ground}
+    return changes
 
 
 def frame_cell(figure: go.Figure, column: int, row: int) -> None:

@@ -199,7 +199,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             f"Patches of {named}. Strongest: {_in_words(pair, rows)}",
             height=height,
             width=width,
-            views=views,
+            views=maps.changes_of(views),
         )
         layout = "split" if family == HEADS else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])

@@ -22,9 +22,9 @@ from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
+from probekit.report.sentences.answer import nested_line
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
-from probekit.report.sentences.method import nested_line
 from probekit.results.causes import open_causes
 from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, open_record

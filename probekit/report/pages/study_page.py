@@ -173,7 +173,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     layers = go.layout.XAxis()
     if len(placed_rows):
         labels = {at: name.removeprefix("final ") for at, name in ticks(placed_rows).items()}
-        style.layer_axis(figure, labels, most=4, axis=layers)
+        style.layer_axis(layers, labels, most=4)
         layers.range = [min(labels) - 0.6, max(labels) + 0.6]
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]

@@ -15,8 +15,7 @@ from probekit.report.elements.texts import capitalised
 from probekit.report.figures import layer_curve
 from probekit.report.figures.line_labels import levels
 from probekit.report.figures.maps import colour_words
-from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import nested_line
+from probekit.report.sentences.answer import nested_line, unit_of
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores
 from probekit.results.table import differs, metric_name, row_tick

@@ -17,8 +17,7 @@ from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.layer_curve import series_of
-from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.method import grid_name
+from probekit.report.sentences.answer import grid_name, rival_name
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import SAME_FEATURES, metric_name, row_tick

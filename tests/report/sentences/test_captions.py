@@ -12,9 +12,9 @@ from probekit.report.figures.views import at_shown_position, curve_rows
 from probekit.report.pages.reliability import reliability_caption
 from probekit.report.pages.size_curves import learning_part
 from probekit.report.sentences import captions
+from probekit.report.sentences.answer import nested_sentence
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
-from probekit.report.sentences.method import nested_sentence
 from probekit.results.record import Control
 from probekit.results.scores import Scores
 from probekit.results.table import only

@@ -2,9 +2,8 @@
 
 import pytest
 
-from probekit.report.sentences.answer import answer, is_yes_no
+from probekit.report.sentences.answer import answer, is_yes_no, method
 from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.method import method
 from probekit.results.record import RunRecord
 from probekit.results.verdict import Verdict
 from tests.report.conftest import judged, make_record
