@@ -384,16 +384,9 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     # 8 bits per pixel, colours of type 3 (palette), the only compression and filter methods (0),
     # not interlaced (0).
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        chunk(name, content)
-        for name, content in (
-            (b"IHDR", header),
-            (b"PLTE", palette),
-            (b"IDAT", zlib.compress(rows.tobytes(), 9)),
-            (b"IEND", b""),
-        )
-    )
-    return base64.b64encode(png).decode()
+    chunks = chunk(b"IHDR", header) + chunk(b"PLTE", palette)
+    chunks += chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + chunk(b"IEND", b"")
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()
 
 
 def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:

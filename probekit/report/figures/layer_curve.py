@@ -94,9 +94,8 @@ def finish_curve(
         chance: Chance level, from which `value_range` follows; NaN without one.
         labels: Labels of the horizontal lines.
     """
-    figure.update_yaxes(
-        title_text=style.axis_title(metric), range=line_labels.value_range(figure, metric, chance)
-    )
+    ends = line_labels.value_range(figure, metric, chance)
+    figure.update_yaxes(title_text=style.axis_title(metric), range=ends)
     line_labels.name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
@@ -154,8 +153,8 @@ def null_band(scores: Scores, rows: pd.DataFrame) -> list[go.Scatter]:
         return []
     # The run determines the seed of the task.
     columns = [column for column in SERIES if column != "seed"]
-    shown = all_series if has_runs else all_series[:1]
-    nulls = [only(tested, **series.iloc[0][columns].to_dict()) for series in shown]
+    firsts = [series.iloc[0] for series in (all_series if has_runs else all_series[:1])]
+    nulls = [only(tested, **{column: first[column] for column in columns}) for first in firsts]
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
     # Those of outer folds are widened, but no score is outside the range of its metric.
@@ -297,11 +296,9 @@ def chosen_points(scores: Scores, rows: pd.DataFrame) -> list[pd.Series]:
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tasks = only(rows.dropna(subset="value"), target="task")
-    points: list[pd.Series] = []
-    for of_run in scores.of_runs():
-        if of_run.chosen is not None and not of_run.is_nested:
-            points += [row for _, row in same_features(tasks, of_run.chosen).iterrows()]
-    return points
+    chosen = [one.chosen for one in scores.of_runs() if not one.is_nested]
+    of_sites = (same_features(tasks, site) for site in chosen if site is not None)
+    return [row for points in of_sites for _, row in points.iterrows()]
 
 
 def ring(row: pd.Series) -> go.Scatter:
@@ -398,7 +395,7 @@ def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
     ringed = [title + RING * bool(marked) for title, marked in zip(titles, rings, strict=True)]
     figure = panel_grid(ringed, style.axis_title(metric))
     ends, chosen = style.layer_ends(ticks(rows)), scores.chosen
-    at_chosen = [] if chosen is None else same_features(rows, chosen).index
+    at_chosen = pd.Index([]) if chosen is None else same_features(rows, chosen).index
     # The task line of each series, by its values in the columns of `SERIES`.
     tasks = {
         tuple(task[list(SERIES)].iloc[0]): task for _, task in series_of(only(rows, target="task"))
@@ -464,15 +461,18 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
     figure.update_layout(template=style.TEMPLATE, **margins, showlegend=False, meta=style.STACKS)
     figure.update_annotations(font_size=style.LARGE)
     for number, title in enumerate(titles if n_panels > 1 else (), start=1):
-        figure.add_annotation(
-            name=TITLE,
-            text="<br>".join(map(style.plotly_text, _title_lines(title))),
-            align="left",
-            **style.above_left(_axes(number)["xaxis"]),
-            # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
-            arrowcolor=style.SERIES_COLOURS[0],
-            font={"size": style.SMALL, "color": style.label_colour(style.SERIES_COLOURS[0])},
-        )
+        # A long title is broken before its last part, so that it does not reach the labels of the
+        # lines; a ring at its end moves to the end of the first line.
+        first, dot, last = title.rpartition(" · ")
+        lines = [title]
+        if dot and len(title) > LONGEST_TITLE:
+            lines = [first + RING * last.endswith(RING), last.removesuffix(RING)]
+        text = "<br>".join(map(style.plotly_text, lines))
+        place, colour = style.above_left(_axes(number)["xaxis"]), style.SERIES_COLOURS[0]
+        # No arrow is drawn: the page's script mixes its colour and its own ink for the text.
+        look: dict[str, Any] = {"arrowcolor": colour, "align": "left"}
+        look["font"] = {"size": style.SMALL, "color": style.label_colour(colour)}
+        figure.add_annotation(name=TITLE, text=text, **place, **look)
     return figure
 
 
@@ -485,23 +485,6 @@ def _axes(number: int) -> dict[str, str]:
     """Return the axes of a panel, the first one being 1, whose axes have no number in Plotly."""
     suffix = str(number) if number > 1 else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def _title_lines(title: str) -> list[str]:
-    """Return a title, a long one in two lines so that it does not reach the labels of the lines.
-
-    It is broken before its last part, if it has several; a ring at its end moves to the end of the
-    first line.
-
-    >>> _title_lines("sweep · 1 token before the word")
-    ['sweep', '1 token before the word']
-    >>> _title_lines("sweep · 1 token before the word ○")
-    ['sweep ○', '1 token before the word']
-    """
-    first, dot, last = title.rpartition(" · ")
-    if len(title) <= LONGEST_TITLE or not dot:
-        return [title]
-    return [first + (RING if last.endswith(RING) else ""), last.removesuffix(RING)]
 
 
 def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -134,12 +135,11 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
         if label.end is not None:  # the leader reaches the right edge of the plot
             edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
             line = {"color": label.colour, "width": LEADER_WIDTH}
-            axes = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
-            ends = [label.end, edge], [label.value] * 2
-            figure.add_trace(style.plain_line(*ends, line, **axes))
+            axes: dict[str, Any] = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
+            figure.add_trace(style.plain_line([label.end, edge], [label.value] * 2, line, **axes))
         y = math.log10(label.value) if is_log else label.value
         place = {"x": 1, "xref": f"x{axis} domain", "y": y, "yref": f"y{axis}", "xanchor": "left"}
-        leader = {"showarrow": True, "arrowhead": 0, "ax": LEADER, "ay": 0}
+        leader: dict[str, Any] = {"showarrow": True, "arrowhead": 0, "ax": LEADER, "ay": 0}
         leader |= {"arrowwidth": LEADER_WIDTH, "arrowcolor": label.colour}
         font = {"size": style.SMALL, "color": style.label_colour(label.colour)}
         text = {"text": _wrapped(label.text), "align": "left", "font": font}
@@ -338,8 +338,7 @@ def draw_levels(
         level = style.LEVELS[name]
         titles = [f"{level.label}{of_run}" for of_run in of_runs]
         # Rows of equal value share a line.
-        by_value = {row["value"]: row for row in rows}
-        for row in by_value.values():
+        for row in {row["value"]: row for row in rows}.values():
             # A horizontal line between the ends, without a legend entry.
             line = {"color": colour, "dash": level.dash, "width": level.width}
             heading = style.plotly_text(row["site"] or level.label)

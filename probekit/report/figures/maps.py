@@ -32,9 +32,6 @@ MASKED = "#d9dde2"  # colour of a cell without a value
 GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
 _SPLIT = 0.179
-# Columns that identify a map over training, and a cell of it.
-_SAME_MAP = ("line", "position", "probe", "view")
-_CELL = (*_SAME_MAP, "depth", "step")
 
 
 def layer_maps(cells: pd.DataFrame, across: str = "head") -> go.Figure:
@@ -243,8 +240,9 @@ def step_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
     """
     sited = scores.sited
     sited = sited[~of_heads(sited)]
-    sited = sited.drop_duplicates([*_CELL, "split", "metric", "fold"])
-    yield from _named_groups(sited, list(_SAME_MAP))
+    keys = ["line", "position", "probe", "view"]
+    sited = sited.drop_duplicates([*keys, "depth", "step", "split", "metric", "fold"])
+    yield from _named_groups(sited, keys)
 
 
 def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 import pandas as pd
@@ -46,11 +45,8 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
     >>> position_offset(positions).tolist()
     [-1.0, 2.0, 0.0, nan]
     """
-    offsets = {}
-    for position in positions.unique():
-        found = re.fullmatch(OFFSET, position)
-        offsets[position] = float(found["offset"] or 0) if found else math.nan
-    return positions.map(offsets).astype(float)
+    found = positions.str.extract(f"^({OFFSET})$")
+    return found["offset"].fillna("0").astype(float).where(found[0].notna())
 
 
 def position_words(position: str) -> str:

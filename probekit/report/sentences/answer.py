@@ -62,8 +62,6 @@ _DOUBT = re.compile(
     re.IGNORECASE,
 )
 _WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)
-_CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
-_EMBEDDED = re.compile(r"\b(?:whether|if)\b", re.IGNORECASE)
 
 
 def answer(v: Verdict, question: str | None = None) -> str:
@@ -385,7 +383,8 @@ def is_yes_no(question: str | None) -> bool:
     opening = _FORMS.search(text)
     if opening is None or not text.endswith("?") or _DOUBT.search(text):
         return False
-    is_choice = _CHOICE.search(text) and not _EMBEDDED.search(text)
+    words = set(re.findall(r"\w+", text.lower()))
+    is_choice = "or" in words and words.isdisjoint({"whether", "if"})
     return not is_choice and not _WH_WORD.search(text[: opening.start()])
 
 
@@ -514,6 +513,5 @@ def nested_sentence(v: Verdict) -> str:
 
 def nested_line(v: Verdict) -> str:
     """Return the explanation of the horizontal line of the nested choice; "" if it is not drawn."""
-    if not v.is_nested or v.score is None:
-        return ""
-    return NESTED_LINE.format(kind="".join(f", {name}" for name in v.several))
+    line = NESTED_LINE.format(kind="".join(f", {name}" for name in v.several))
+    return line if v.is_nested and v.score is not None else ""

@@ -52,10 +52,8 @@ def caption(
     task = measured.where(target="task")
     parts = layer_curve.panels(measured.sited)
     of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
-    some_unbanded = any(
-        len(layer_curve.banded_series(scores, all_series)) < len(all_series)
-        for all_series in of_panels
-    )
+    banded = layer_curve.banded_series
+    some_unbanded = any(len(banded(scores, series)) < len(series) for series in of_panels)
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     of_line = f", for {line} only; the table has those of the others" if some_unbanded else ""
     is_ranked = not scores.ranked.empty

@@ -13,7 +13,7 @@ from probekit.amounts import LEVEL, fixed, format_number, joined_names, percent
 from probekit.data.positions import MASSIVE
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
-from probekit.report.sentences.answer import rival_name
+from probekit.report.sentences.answer import NOT_BETTER_THAN, rival_name
 from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord
 from probekit.results.table import metric_name
@@ -60,11 +60,8 @@ DOUBTS = {
     "embedding": "the layers may add nothing",
 }
 # Verdict on the difference from a rival -> how the probe compares with it.
-RELATIONS = {
-    SIGNIFICANTLY_WORSE: "significantly worse than",
-    NOT_SIGNIFICANT: "not significantly better than",
-    NOT_BETTER: "not significantly better than",
-}
+RELATIONS = dict.fromkeys((NOT_SIGNIFICANT, NOT_BETTER), NOT_BETTER_THAN)
+RELATIONS[SIGNIFICANTLY_WORSE] = "significantly worse than"
 
 
 class Caveat(NamedTuple):

@@ -51,10 +51,8 @@ INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that 
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
-    a, b = comparison.names
-    if comparison.is_paired:
-        return f"Is {a} better than {b}?"
-    return f"Does {a} score higher than {b}?"
+    question = "Is {} better than {}?" if comparison.is_paired else "Does {} score higher than {}?"
+    return question.format(*comparison.names)
 
 
 def comparison_answer(comparison: RunComparison) -> str:

@@ -34,9 +34,6 @@ RULE = (
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
 
-# Name and score of a rival, the difference with its interval, and p with the verdict.
-ComparedRow = tuple[str, str, Cell, Cell]
-
 
 def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | None:
     """Return the scores that the selected probe is compared with.
@@ -78,7 +75,7 @@ def _name(target: str, v: Verdict) -> str:
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
 
 
-def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow]:
+def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, str, Cell, Cell]]:
     """Return name, score, difference with its interval, and p with the verdict of each rival.
 
     The two-sided p-value of a difference is below 0.05 exactly if its interval excludes 0; that of
@@ -97,9 +94,8 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
         if not math.isnan(rival.ci_low):
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
-        is_tested = rival.is_named or has_p
         has_star = rival.decisive_p < LEVEL and rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
-        has_verdict = is_tested and rival.verdict != SIGNIFICANT
+        has_verdict = (rival.is_named or has_p) and rival.verdict != SIGNIFICANT
         p = _p_cell(
             f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
             rival.verdict.removeprefix("significantly ") if has_verdict else "",
@@ -265,7 +261,7 @@ def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
                 site = site_with_head(task["site"], task["head"])
                 n = times_chosen[site, task["position"], task["probe"], task["view"]]
                 by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-                line = SiteRow(
+                one = SiteRow(
                     layer=NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks),
                     site=site,
                     series=name,
@@ -280,7 +276,7 @@ def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
                     cross_validated=score,
                     badge=f"chosen by {by}" if n else "",
                 )
-                rows.append(line)
+                rows.append(one)
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows

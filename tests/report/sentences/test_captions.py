@@ -5,7 +5,6 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.line_labels import levels
 from probekit.report.figures.maps import map_cells, map_description
 from probekit.report.figures.views import at_shown_position, curve_rows
@@ -92,9 +91,7 @@ TEXTS = {
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),
     "a description has every number": lambda: description(Scores.of(TABLE)),
-    "the description of a map names its highest cells": lambda: described(
-        map_cells(Scores.of(HEADS), "accuracy")
-    ),
+    "the description of a map names its highest cells": lambda: described(HEADS),
     "the description of a map of positions": lambda: described(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
     "no choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
@@ -117,29 +114,6 @@ def test_captions_are_those_that_are_stored(snapshot, name):
     text = TEXTS[name]()
     assert text == text.strip()
     assert text.replace(". ", ".\n") == snapshot
-
-
-def test_the_band_of_the_null_is_drawn():
-    (band,) = [
-        trace
-        for trace in layer_curve(Scores.of(NULL_ALONE)).data
-        if trace.name == "95 % of the null"
-    ]
-    assert set(band.y) == {0.4, 0.6}
-
-
-def test_the_nested_choice_is_a_line_and_no_point_of_the_curve():
-    lines = dict(levels(Scores.of(NESTED).measured("accuracy")))
-    assert lines["chosen"]["value"] == 0.9
-    assert {"chosen_control", "chosen_random_weights"}.isdisjoint(lines)
-    figure = layer_curve(Scores.of(NESTED))
-    assert "chosen 0.90" in [trace.name for trace in figure.data]
-    assert not any("chosen by" in one.text for one in figure.layout.annotations)
-    scores = Scores.of(NESTED)
-    assert chosen_points(scores, scores.sited) == []
-    scores = Scores.of(TABLE)
-    assert len(chosen_points(scores, scores.measured("accuracy").sited)) == 1
-    assert map_cells(Scores.of(FOLDS_OF_HEADS), "accuracy")["rank"].isna().all()
 
 
 def test_the_line_is_in_the_curve_of_a_sweep_too():
