@@ -246,7 +246,7 @@ def layer_axis(
     the numbers; more are slanted.
 
     Args:
-        axes: An axis, or a figure, of which all x axes are set.
+        axes: An axis, or a figure; all x axes of a figure are set.
         labels: Labels of all layers, by depth.
         depths: Depths that may be labelled; by default all.
         most: Largest number of labelled blocks; names are always labelled.
