@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from probekit.model.weights import state_dict
     from probekit.pipeline.look import exports, lenses
     from probekit.pipeline.look import weights as plots
-    from probekit.report.attention import figure
     from probekit.report.elements import texts as labels
     from probekit.report.figures import figure_files
     from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
@@ -353,7 +352,8 @@ def attention(
     parts = (network.model, network.tokenizer)
     shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        figure.save_figure(probekit.attention_figure(*parts, *texts, **shown), out)
+        drawing = out, probekit.attention_figure(*parts, *texts, **shown)
+        figure_files.write_drawings([drawing], figure_files.CSS_PIXELS)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
         explorer = probekit.explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)

@@ -16,8 +16,8 @@ from probekit.report.pages.size_curves import (
     spaced,
     sparse_part,
 )
+from probekit.report.sentences.answer import method
 from probekit.report.sentences.captions import caption
-from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import filled_columns, site_rows
 from probekit.results.scores import Scores
 from tests.report.conftest import judged, make_sweep, make_table, row

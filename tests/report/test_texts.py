@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.report.elements.texts import (
-    DENSEST,
-    HIGH,
-    HUES,
-    LOW,
-    NUMBER,
-    MachinePaths,
-    Paint,
-    Palette,
-    model_title,
-    token_label,
-)
+from probekit.report.elements.texts import MachinePaths, model_title, token_label
+from probekit.report.elements.tokens import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
 from probekit.report.figures.maps import luminance
 from probekit.results.network import RowPrediction, TextReading
 

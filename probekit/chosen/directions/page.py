@@ -14,7 +14,6 @@ from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS
 from probekit.results.table import by_depth, only, ticks
 
 MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHERS`
@@ -53,8 +52,9 @@ def figures(run: Shown) -> Iterator[FigurePart]:
                 figure_json(scatter_plane(scatter, str(method))),
                 f"{len(points):,} of {v.score.n:,} held-out rows at {v.best.name}, projected on "
                 f"{AXES[str(method)]}. Scaling and projection were fitted on other rows. "
-                f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}The "
-                "projection is for illustration only: the probe uses all dimensions.",
+                + "The site was selected by validation scores that include these rows. "
+                * v.is_nested
+                + "The projection is for illustration only: the probe uses all dimensions.",
                 f"{method} of {v.best.name}. Centroids of the labels: "
                 + "; ".join(
                     f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
@@ -63,7 +63,8 @@ def figures(run: Shown) -> Iterator[FigurePart]:
                 is_open=False,
             )
     if cosines is not None and v.best is not None:
-        yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
+        caveat = "These probes were fitted on all rows, so that no row is left to test them."
+        yield _cosine_part(cosines, v.best.probe, caveat * v.is_nested)
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:

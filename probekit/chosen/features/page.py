@@ -8,6 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import format_number
+from probekit.chosen.page import Columns, written_table
 from probekit.report.elements.page import (
     FigurePart,
     Fold,
@@ -19,8 +20,7 @@ from probekit.report.elements.page import (
 from probekit.report.elements.style import GREY, SERIES_COLOURS, TEMPLATE, axis_title, error_bars
 from probekit.report.elements.table import Column
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.method import pooled_ranking
-from probekit.report.sentences.tables import Columns, written_table
+from probekit.report.sentences.answer import pooled_ranking
 from probekit.results.scores import Scores
 from probekit.results.table import only
 

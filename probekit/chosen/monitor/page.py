@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from probekit.chosen.page import TEST_RATES, Columns, written_table
 from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.tables import TEST_RATES, Columns, written_table
 
 NOTE = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "

@@ -15,8 +15,8 @@ from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.texts import TextEncoder
-from probekit.report.attention.figure import draw_heads
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
+from probekit.report.figures.figure_files import draw_heads
 from probekit.results.network import AttentionPrompt
 
 

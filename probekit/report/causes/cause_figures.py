@@ -26,7 +26,7 @@ from probekit.report.elements.style import (
     plotly_text,
     with_margin,
 )
-from probekit.report.elements.texts import short_label
+from probekit.report.elements.tokens import short_label
 from probekit.report.figures import layer_curve, maps
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS

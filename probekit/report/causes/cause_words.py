@@ -14,7 +14,8 @@ from probekit.report.elements.page import Pairs
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import capitalised, token_label
 from probekit.report.figures.views import position_words
-from probekit.report.sentences.answer import answer, p_words, sources_sentence
+from probekit.report.sentences.answer import answer, p_words
+from probekit.report.sentences.comparisons import sources_sentence
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.record import RunRecord

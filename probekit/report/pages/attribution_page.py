@@ -13,7 +13,8 @@ from probekit.amounts import fixed, format_number, percent, signed
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import HIGH, LOW, line_label, quote, short_heading, token_label
+from probekit.report.elements.texts import line_label, quote, token_label
+from probekit.report.elements.tokens import HIGH, LOW, short_heading
 from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import MEAN, AttributedLogit

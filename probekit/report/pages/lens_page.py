@@ -15,16 +15,10 @@ from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    short_label,
-    token_label,
-)
+from probekit.report.elements.texts import capitalised, line_label, quote, token_label
+from probekit.report.elements.tokens import short_heading, short_label
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.maps import Colours, text_map, thin_ticks
+from probekit.report.figures.maps import Colours, changes_of, text_map, thin_ticks
 from probekit.report.pages.network_page import NetworkPage
 
 QUESTION = "From which layer on does the network predict its next token?"
@@ -125,7 +119,7 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[st
         + predictions,
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
-        views=views,
+        views=changes_of(views),
     )
     heading = short_heading(line_label("".join(tokens)))
     table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []

@@ -16,14 +16,8 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    HIGH,
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    token_label,
-)
+from probekit.report.elements.texts import capitalised, line_label, quote, token_label
+from probekit.report.elements.tokens import HIGH, short_heading
 from probekit.report.figures import maps
 from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair
@@ -205,7 +199,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             f"Patches of {named}. Strongest: {_in_words(pair, rows)}",
             height=height,
             width=width,
-            views=views,
+            views=maps.changes_of(views),
         )
         layout = "split" if family == HEADS else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])

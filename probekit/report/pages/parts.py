@@ -17,7 +17,15 @@ from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.texts import capitalised
 from probekit.report.figures import views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.maps import layer_map, layer_maps, map_cells
+from probekit.report.figures.maps import (
+    head_tables,
+    layer_map,
+    layer_maps,
+    map_cells,
+    map_description,
+    position_tables,
+    step_tables,
+)
 from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.results.record import BY_WORD, Control, RunRecord
@@ -45,7 +53,7 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     curve, position = views.curve_rows(scores), views.curve_position(scores)
     # One figure has the heads at the shown position, another one, folded, those at all others.
     heads: dict[bool, list[pd.DataFrame]] = {}
-    for named, is_shown, rows in views.head_tables(scores):
+    for named, is_shown, rows in head_tables(scores):
         heads.setdefault(is_shown, []).append(rows.assign(title=named))
     # Of each map: place, columns, rows, and whether it may be open.
     maps = [
@@ -54,7 +62,7 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     ]
     maps += [
         (named, "offset", Scores(rows.assign(title=named)), True)
-        for named, rows in views.position_tables(scores)
+        for named, rows in position_tables(scores)
     ]
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
@@ -83,7 +91,7 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                     f"{name} by layer and {unit} · {', '.join(named)}",
                     layer_maps(cells, across),
                     captions.map_caption(cells, v, control),
-                    captions.map_description(cells),
+                    map_description(cells),
                     is_open=is_open and is_shown,
                     least=LEAST_MAP,
                 )
@@ -193,7 +201,7 @@ def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
     if training is None:
         return
     metric = v.metric
-    for name, rows in views.step_tables(training):
+    for name, rows in step_tables(training):
         if metric in Scores(rows).metrics:
             cells = map_cells(Scores(rows), metric, "step")
             highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]

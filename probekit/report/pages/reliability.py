@@ -16,8 +16,8 @@ from probekit.report.elements.style import (
     series_marker,
 )
 from probekit.report.figures.line_labels import name_traces
+from probekit.report.sentences.answer import pooled_ranking
 from probekit.report.sentences.captions import lines_in_words
-from probekit.report.sentences.method import pooled_ranking
 from probekit.results.scores import Scores
 from probekit.results.table import metric_name, only
 from probekit.results.verdict import Verdict

@@ -17,14 +17,14 @@ from probekit.report.elements.style import plotly_text
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.levels import NULL_BAND
-from probekit.report.figures.maps import cell_map, map_cells, map_colours
+from probekit.report.figures.line_labels import NULL_BAND
+from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.compare_page import settings_section
 from probekit.report.pages.parts import title
-from probekit.report.sentences.answer import chosen_words
-from probekit.report.sentences.captions import colour_words, description
-from probekit.report.sentences.method import nested_line
+from probekit.report.sentences.answer import nested_line
+from probekit.report.sentences.captions import description
+from probekit.report.sentences.comparisons import chosen_words
 from probekit.results.causes import open_causes
 from probekit.results.comparison import differing, run_facts, run_titles, settings_of
 from probekit.results.record import RunRecord, check_finished, load_config, open_record

@@ -14,10 +14,10 @@ from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.style import LEVELS, LINES, TEMPLATE
 from probekit.report.figures.layer_curve import band, finish_curve, point_hover, scatter
-from probekit.report.figures.levels import draw_levels, levels
+from probekit.report.figures.line_labels import draw_levels, levels
 from probekit.report.figures.views import at_shown_position, position_share, position_words
+from probekit.report.sentences.answer import pooled_ranking
 from probekit.report.sentences.captions import lines_in_words, main_name, spread
-from probekit.report.sentences.method import pooled_ranking
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, by_depth, only, same_features
 from probekit.results.verdict import Verdict

@@ -17,8 +17,12 @@ from probekit.amounts import counted, first_names, format_number, format_p, perc
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.comparisons import difference_words
-from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
+from probekit.report.sentences.comparisons import (
+    difference_words,
+    settings_answer,
+    study_answer,
+    study_warnings,
+)
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results.study import (
     ABOVE_CHANCE,
@@ -169,7 +173,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     layers = go.layout.XAxis()
     if len(placed_rows):
         labels = {at: name.removeprefix("final ") for at, name in ticks(placed_rows).items()}
-        style.layer_axis(figure, labels, most=4, axis=layers)
+        style.layer_axis(layers, labels, most=4)
         layers.range = [min(labels) - 0.6, max(labels) + 0.6]
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]

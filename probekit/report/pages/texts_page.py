@@ -10,7 +10,8 @@ from probekit.amounts import counted, format_number
 from probekit.data.positions import position_text
 from probekit.probes.probe_files import ProbeFacts
 from probekit.report.elements.page import Page, Paragraph, View
-from probekit.report.elements.texts import DENSEST, NUMBER, Palette, model_title, token_label
+from probekit.report.elements.texts import model_title, token_label
+from probekit.report.elements.tokens import DENSEST, NUMBER, Palette
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.table import metric_name
 

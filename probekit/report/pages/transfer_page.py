@@ -12,7 +12,7 @@ from probekit.amounts import fixed, format_number, format_p
 from probekit.chosen.registry import doors
 from probekit.report.elements import page, style
 from probekit.report.elements.texts import capitalised, model_title
-from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map
+from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map, two_line_tick
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
@@ -180,7 +180,7 @@ def _map(
         texts=cells["text"].tolist(),
         across=[style.short_tick(name) for name in names],
         # Two lines leave room for cells on narrow screens.
-        down=[style.two_line_tick(name) for name in (*names, *pooled)],
+        down=[two_line_tick(name) for name in (*names, *pooled)],
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
