@@ -120,12 +120,9 @@ ANALYSES = (
     ),
     Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
     Analysis(
-        "features",
-        {"features.csv": {"text": "site feature label", "count": "rank k", "number": "share"}},
-    ),
-    Analysis(
         "directions",
         {
+            "features.csv": {"text": "site feature label", "count": "rank k", "number": "share"},
             "scatter.csv": {"text": "method axis_x axis_y label", "finite": "x y"},
             "cosines.csv": {
                 "text": "site_a site_b",

@@ -20,7 +20,7 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS

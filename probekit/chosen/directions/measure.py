@@ -1,14 +1,15 @@
-"""Directions of the selected probe: the test rows in a plane, and the same probes at other sites.
+"""Directions and features of the selected probe, and of the same probes at other sites.
 
 Directions of a nested cross-validation are those of the final probe, which was fitted on all rows.
 
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
 cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
+features.csv    features that the k-sparse probes select at their best site
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,11 +22,12 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
+from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.model.sites.catalogue import describe
-from probekit.model.sites.sites import SiteSelection
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.settings import ProbeSpec
@@ -36,6 +38,7 @@ from probekit.probes.solve.layers import (
     null_cosines,
     unit_rows,
 )
+from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.results.table import by_depth, only
 from probekit.workers import parallel_map
@@ -47,17 +50,20 @@ MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes thei
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
+MOST_FEATURES = 64  # listed for k-sparse probes
+_SPARSE = r"k_sparse:(\d+)"
 
 
 def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
-    """Return plane and cosines; nothing if the probe does not predict the classes of rows."""
-    if chosen.predictions is None or chosen.reads_texts:
-        return {}
-    with threads(1):  # last digits depend on their number, which can change under load
-        scatter = scatter_rows(chosen)
-    tested = only(chosen.scores.rows, metric="p_holm", target="task", probe=chosen.spec.text)
-    better = only(tested[tested["value"] < LEVEL], position=chosen.row["position"])["site"]
-    return {"scatter.csv": scatter, "cosines.csv": cosine_rows(chosen, {*better})}
+    """Return features, and plane and cosines if the probe predicts the classes of rows."""
+    found = {"features.csv": feature_rows(chosen)}
+    if chosen.predictions is not None and not chosen.reads_texts:
+        with threads(1):  # last digits depend on their number, which can change under load
+            found["scatter.csv"] = scatter_rows(chosen)
+        tested = only(chosen.scores.rows, metric="p_holm", target="task", probe=chosen.spec.text)
+        better = only(tested[tested["value"] < LEVEL], position=chosen.row["position"])["site"]
+        found["cosines.csv"] = cosine_rows(chosen, {*better})
+    return found
 
 
 def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -226,3 +232,70 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
 def _is_whole_stream(site: SiteSelection) -> bool:
     """Return whether a selection is a whole site whose features are those of d_model."""
     return site.index is None and describe(site.site).axes[-1] == "d_model"
+
+
+def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
+    """Return the features that the k-sparse probes select at their best site, best feature first.
+
+    A probe with k features uses the first k of them. The columns of a feature are:
+
+        k      the smallest k whose probe uses the feature
+        share  the fraction of its variance, over the fitted rows, that the labels explain
+        label  the label with the highest mean of the feature
+
+    For a nested cross-validation, each split selects its own features; these are the features of
+    the saved probes, fitted on all rows. There are at most `MOST_FEATURES` rows, and none without
+    k-sparse probes or if the best site is a concatenation.
+    """
+    source, ranked = chosen.source, chosen.scores.ranked
+    ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
+    if ranked.empty:
+        return pd.DataFrame()
+    position, site = chosen.place_of(ranked.iloc[0])
+    if isinstance(site, SiteConcatenation):
+        return pd.DataFrame()
+    prober, sizes_of_axes = chosen.probers[position], source.axis_sizes
+    sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
+    X = source.activations.block(site, position)
+    fitted = prober.saved_rows
+    shares, y = fitted.explained(X), prober.data.y[fitted.rows]
+    best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
+    labels = np.unique(y)
+    # The mean of each feature over the rows of each label, shape (n_labels, n_best).
+    means = class_means(X.select(fitted.rows), np.searchsorted(labels, y))[:, best]
+    return pd.DataFrame(
+        {
+            "site": site.text,
+            "position": source.design.positions[position].text,
+            "rank": np.arange(len(best)) + 1,
+            "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
+            # The smallest size that is at least the rank, which counts from 1.
+            "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
+            "share": shares[best].round(6),
+            "label": labels[means.argmax(axis=0)],
+        }
+    )
+
+
+def feature_name(
+    site: SiteSelection | GivenSite, feature: int, axis_sizes: Mapping[str, int]
+) -> str:
+    """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
+
+    >>> sizes = {"n_heads": 3, "d_head": 4}
+    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, sizes)
+    'blocks.5.mlp.hook_post[neuron=17]'
+    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, sizes)
+    'head 1, dimension 2'
+    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, sizes)
+    'dimension 6'
+    """
+    if isinstance(site, GivenSite):
+        return f"dimension {feature}"
+    axes = describe(site.site).axes
+    if axes[-1] == "d_mlp":
+        return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
+    if "n_heads" in axes and site.index is None and axes[-1] in axis_sizes:
+        head, dimension = divmod(feature, axis_sizes[axes[-1]])
+        return f"head {head}, dimension {dimension}"
+    return f"dimension {feature}"

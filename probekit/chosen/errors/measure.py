@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.results.network import TextReading

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, counted
 from probekit.chosen.leakage.section import SPANS, LeakageSection
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example, Finding
 from probekit.data.positions import IntArray
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
 from probekit.pipeline.engines.network import NetworkEngine
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, counted
-from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.intervals import Interval

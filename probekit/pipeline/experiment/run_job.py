@@ -44,8 +44,7 @@ from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
-from probekit.pipeline.measure.probers import make_probers
-from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
+from probekit.pipeline.measure.probing import SiteJob, make_probers, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
 from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions

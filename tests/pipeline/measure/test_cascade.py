@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from probekit.chosen.stack.cascade import SHARES, last_stages, log_odds, word_scores
+from probekit.chosen.selected_probe import SelectedProbe
+from probekit.chosen.stack.measure import SHARES, last_stages, log_odds, word_scores
 from probekit.chosen.stack.measure import tables as stack_tables
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.chosen.monitor.measure import MONITOR
-from probekit.chosen.monitor.thresholds import fixed_threshold
+from probekit.chosen.monitor.measure import MONITOR, fixed_threshold
 from probekit.errors import ConfigError
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.finished import inputs_digest

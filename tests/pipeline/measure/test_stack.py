@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.chosen.stack.measure import site_scores
 from probekit.chosen.stack.measure import tables as stack_tables
 from probekit.errors import ConfigError
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
