@@ -124,9 +124,10 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
 
 def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
     """Return the characters of the one token that a test row reads; None if it reads several."""
-    if chosen.reads_texts:
-        return None
-    return chosen.source.design.token_read(int(chosen.prober.test_rows[number]), position)
+    token = chosen.source.design.positions[position].token
+    row = chosen.prober.test_rows[number]
+    is_several = token is None or chosen.reads_texts or token[row, 0] < 0
+    return None if is_several else tuple(token[row].tolist())
 
 
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:

@@ -41,12 +41,10 @@ from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.arrays import Floats, Mask
 from probekit.probes.data import GroupedTokens
-from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, Resamples, class_scores
 from probekit.probes.score.scored import SiteResult, rates_at
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:
     from probekit.pipeline.compare.transfer import TransferSet
@@ -99,7 +97,7 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
 
 def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of monitor.csv, and save the selected probe with its thresholds."""
-    negatives, of_negatives = chosen.further("negatives")
+    negatives, X_negatives = chosen.further("negatives")
     prober, probe, tested = chosen.prober, chosen.saved, chosen.prober.test_rows
     positive = prober.positive
     assert probe is not None
@@ -110,19 +108,12 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
     else:
         texts_of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
         groups, (_, texts_of_test) = groups[texts_of_negatives.first], prober.text_sides[0]
-    rows = list(
-        monitor_rows(
-            settings.fpr,
-            detections(probe, positive, of_negatives, texts_of_negatives),
-            groups,
-            detections(probe, positive, X, texts_of_test),
-            prober.data.y[tested] == positive,
-            prober.resamples_of(chosen.spec.text),
-        )
-    )
-    thresholds = tuple(
-        AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
-    )
+    of_negatives = detections(probe, positive, X_negatives, texts_of_negatives)
+    of_test, is_positive = detections(probe, positive, X, texts_of_test), prober.data.y[tested]
+    how = groups, of_test, is_positive == positive, prober.resamples_of(chosen.spec.text)
+    rows = list(monitor_rows(settings.fpr, of_negatives, *how))
+    fields = AlarmThreshold.model_fields
+    thresholds = tuple(AlarmThreshold(**{name: row[name] for name in fields}) for row in rows)
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     chosen.save(replace(probe, facts=facts), MONITOR)
     return {"monitor.csv": rows}
@@ -164,27 +155,20 @@ def transferred(
         negatives, X_negatives = train.source.further["negatives"], train.further["negatives"]
         positive = sets[0].prober.positive
         assert positive is not None  # of two labels it is the rarer one
-        code = list(prober.data.classes).index(positive)
-
-        def detected(
-            X: LazyRows, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
-        ) -> Floats:
-            """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.outputs(X, len(prober.data.classes))
+        classes = list(prober.data.classes)
+        tested = [x.select(test.prober.test_rows) for x, test in zip(X, sets, strict=True)]
+        # The scores of the negatives, then of the test rows of each set, for the positive class.
+        detected = []
+        for block in (X_negatives.block(site), *tested):
+            scores = fit.outputs(block, len(classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
-            return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
-
-        of_negatives = detected(X_negatives.block(site))
-        for test, x in zip(sets, X, strict=True):
-            tested = test.prober
-            rows = monitor_rows(
-                settings.fpr,
-                of_negatives,
-                negatives.groups,
-                detected(x.select(tested.test_rows)),
-                tested.data.y[tested.test_rows] == positive,
-                tested.resamples_of(spec.text),
-            )
+            predictions = ClassPredictions.of_scores(unknown, scores, spec.logits)
+            detected.append(class_scores(predictions, classes.index(positive)))
+        for test, of_test in zip(sets, detected[1:], strict=True):
+            is_positive = test.prober.data.y[test.prober.test_rows] == positive
+            resamples = test.prober.resamples_of(spec.text)
+            how = negatives.groups, of_test, is_positive, resamples
+            rows = monitor_rows(settings.fpr, detected[0], *how)
             yield from ({"train": train.name, "test": test.name} | row for row in rows)
 
 
@@ -272,13 +256,9 @@ def monitor_rows(
     """
     for fpr in rates:
         threshold, bound = fixed_threshold(negatives, groups, fpr)
-        yield {
-            "fpr": fpr,
-            "threshold": threshold,
-            "false_positives": int((negatives > threshold).sum()),
-            "n_negatives": len(negatives),
-            "n_groups": len(np.unique(groups)),
-            "fpr_bound": bound,
-            "n_positive": int(is_positive.sum()),
-            "n_test_negative": int((~is_positive).sum()),
-        } | rates_at(threshold, tested, is_positive, resamples)
+        row = {"fpr": fpr, "threshold": threshold}
+        row["false_positives"] = int((negatives > threshold).sum())
+        row |= {"n_negatives": len(negatives), "n_groups": len(np.unique(groups))}
+        row |= {"fpr_bound": bound, "n_positive": int(is_positive.sum())}
+        row["n_test_negative"] = int((~is_positive).sum())
+        yield row | rates_at(threshold, tested, is_positive, resamples)

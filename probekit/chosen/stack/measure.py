@@ -70,36 +70,18 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
     )
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
     of_stack = stack.site(stacked)
-    own = of_stack.predictions[Predictor(second.text, "task")]
-    name = Predictor(kind, "task")
-    (single,) = (
-        one.predictions[name]
-        for one in chosen.results
-        if name in one.predictions
-        and one.place["position"] == chosen.row["position"]
-        and site_with_head(one.place["site"], one.place["head"]) == of_site
-    )
+    own, single = of_stack.predictions[Predictor(second.text, "task")], chosen.scored
     resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
     for score in of_stack.of_kind(second.text):
         if score.split != "test" or score.metric not in metrics_of(single):
             continue
         (found,) = differences_of(score.metric, [([own], [single])], resamples)
-        rows.append(
-            {
-                "metric": score.metric,
-                "value": score.value,
-                "ci_low": score.ci_low,
-                "ci_high": score.ci_high,
-                "single": found.b,
-                "difference": found.value,
-                "difference_low": found.ci_low,
-                "difference_high": found.ci_high,
-                "p": found.p if score.metric == prober.main_metric else None,
-                "n_sites": len(columns),
-                "n_test": len(resamples.group_of_row),
-                "C": score.C,
-            }
-        )
+        row = {"metric": score.metric, "value": score.value, "ci_low": score.ci_low}
+        row |= {"ci_high": score.ci_high, "single": found.b, "difference": found.value}
+        row |= {"difference_low": found.ci_low, "difference_high": found.ci_high}
+        row["p"] = found.p if score.metric == prober.main_metric else None
+        row |= {"n_sites": len(columns), "n_test": len(resamples.group_of_row), "C": score.C}
+        rows.append(row)
     tables, words = {"stack.csv": rows}, word_scores(prober)
     if words is not None:
         n_layers = source.axis_sizes["n_layers"]
@@ -231,24 +213,19 @@ def cascade_rows(
             tpr[shares] = float((scores[positives] > threshold).mean())
         listed, last = {*PURE}, WORDS
         while better := [one for one in settings if tpr[one] > tpr[last]]:
-            gains = [
-                (tpr[one] - tpr[last]) / max(cost[one] - cost[last], SMALLEST_COST)
-                for one in better
-            ]
-            last = better[int(np.argmax(gains))]
+            last = max(
+                better,
+                key=lambda one: (tpr[one] - tpr[last]) / max(cost[one] - cost[last], SMALLEST_COST),
+            )
             listed.add(last)
         for shares in sorted(listed, key=cost.__getitem__):
             reached, scores, threshold = settings[shares]
             stage, of_test, is_hit = reached[tested], scores[tested], is_positive[tested]
-            yield {
-                "fpr": rate,
-                "setting": setting_name(shares, site),
-                "passed_1": float(np.mean(stage > 0)),
-                "passed_2": float(np.mean(stage > 1)),
-                "cost": float(np.take(costs, stage).mean()),
-                "n_positive": int(is_hit.sum()),
-                "n_negative": int((~is_hit).sum()),
-            } | rates_at(threshold, of_test, is_hit, prober.resamples_of(probe))
+            passed = {f"passed_{n + 1}": float(np.mean(stage > n)) for n in (0, 1)}
+            row = {"fpr": rate, "setting": setting_name(shares, site)} | passed
+            row["cost"] = float(np.take(costs, stage).mean())
+            row |= {"n_positive": int(is_hit.sum()), "n_negative": int((~is_hit).sum())}
+            yield row | rates_at(threshold, of_test, is_hit, prober.resamples_of(probe))
 
 
 def last_stages(distances: Floats, train: Any, shares: Sequence[float]) -> Any:

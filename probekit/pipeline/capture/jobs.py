@@ -229,13 +229,9 @@ def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher
     Raises:
         StoreError: shards are missing.
     """
-    summary = ""
-    if failures:
-        summary = (
-            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]} "
-        )
-    missing = len(work.missing_sites())
-    if missing:
+    summary = f"{len(failures)} of {n_workers} workers failed, the last one with: "
+    summary = f"{summary}{failures[-1]} " if failures else ""
+    if missing := len(work.missing_sites()):
         raise StoreError(
             f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary}"
             "Committed shards are saved; run the same command to continue."
@@ -325,13 +321,12 @@ def _start_workers(
     The lines end when all workers have ended. Workers that still run on exit are stopped.
     """
     # With -P, workers import no modules from the current folder.
-    command = [sys.executable, "-P", "-m", "probekit", "worker"]
-    command += [str(work.store.folder), "--json"]
+    command = [sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json"]
     command += ["--job", job.name, "--device", device, "--threads", str(n_threads)]
     command += ["--parent", str(os.getpid())]
-    path = os.environ.get("PYTHONPATH")
-    paths = f"{_CODE}{os.pathsep}{path}" if path else _CODE
-    environment = os.environ | {"OMP_NUM_THREADS": str(n_threads), "PYTHONPATH": paths}
+    paths = filter(None, (_CODE, os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"OMP_NUM_THREADS": str(n_threads)}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment[SHARE] = str(available_memory(device) / n_processes)
     with ExitStack() as stack:
         reading, writing = os.pipe()

@@ -22,6 +22,7 @@ from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import MASSIVE, IntArray
+from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
@@ -46,7 +47,6 @@ from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
     check_examples,
-    doubts,
     n_features,
     network_config,
     read_rows,
@@ -63,11 +63,6 @@ N_SEEDS = 2**32  # number of seeds of a random generator
 SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
 MOST_TOKENS = 4  # of the massive ones at a site, in the record
 NORM_TOKENS = 1024  # of one pass for norms
-
-
-def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the targets that need activations: `task`, and one for each untrained network."""
-    return (TASK, *NETWORKS[: experiment.model.random_weights])
 
 
 def target_network(
@@ -188,14 +183,14 @@ class CapturedRows(Activations):
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
         experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
-        of_position = experiment.tokens.positions[position]
-        of_reply: dict[str, float | str] = {}
-        if of_position.share is not None:
-            of_reply["share"] = of_position.share[0]
-        if of_position.between is not None:
-            of_reply |= {"after": of_position.between[0], "before": of_position.between[1]}
+        rule = experiment.tokens.positions[position]
+        of_position = rule.model_dump(exclude={"share", "between"})
+        if rule.share is not None:
+            of_position["share"] = rule.share[0]
+        if rule.between is not None:
+            of_position |= {"after": rule.between[0], "before": rule.between[1]}
         return {
-            "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
+            "position": of_position,
             "bos": experiment.tokens.bos,
             "chat": experiment.tokens.chat,
             "special_tokens": experiment.data.special_tokens,
@@ -253,16 +248,27 @@ class NetworkEngine(Engine):
             dataset: the rows.
             findings: findings about the rows.
             **own: other fields of the engine.
+
+        Raises:
+            ConfigError: a text of the section `attention` has no token or too many.
         """
         experiment = reader.experiment
         check_examples(experiment, dataset)
         texts, data, model = reader.read(dataset), experiment.data, experiment.model
-        findings = [*findings, *texts.findings, *doubts(experiment, texts.tokenizer)]
-        reader.check_attention_texts()
+        findings = [*findings, *texts.findings]
+        tokens, n_ctx = experiment.tokens, texts.config.n_ctx
+        if not tokens.chat and (doubt := texts.tokenizer.doubt_of_bos(tokens.bos)):
+            findings.append(Finding("warning", "other-bos", doubt))
+        for number, text in enumerate(experiment.attention.texts):
+            n_tokens = len(reader.encoder.encode(text).ids)
+            if not 0 < n_tokens <= n_ctx:
+                with experiment.at("attention", "texts", number):
+                    message = f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {n_ctx}."
+                    raise ConfigError(message)
         how = texts.dataset, texts.tokens, texts.tokenizer
         positions = tuple(
             position_rows(position, plan, *how)
-            for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
+            for position, plan in zip(tokens.positions, texts.plans, strict=True)
         )
         design = ExperimentDesign.of(
             experiment, texts.dataset, texts.example, positions, n_read=len(dataset)
@@ -274,7 +280,7 @@ class NetworkEngine(Engine):
             selections=texts.selections,
             widths=[width_of(one, texts.config) for one in texts.selections],
             axis_sizes=texts.config.axis_sizes,
-            networks=targets(experiment),
+            networks=(TASK, *NETWORKS[: model.random_weights]),
             texts=texts,
             models=models,
             reader=reader,
@@ -473,10 +479,10 @@ def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -
         # Whether each row reads such a token; NaN if its text is not sampled.
         reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
         reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
-        parts = {
-            one.text: reads[k :: len(design.positions)] for k, one in enumerate(design.positions)
+        shares = {
+            one.text: float(np.nanmean(reads[k :: len(design.positions)]))
+            for k, one in enumerate(design.positions)
         }
-        shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
         return Norms(
             site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
             n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],

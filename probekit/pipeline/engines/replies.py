@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Self, cast
 
 from probekit.activations.local import default_root
 from probekit.activations.replies import Replies, generate_replies
@@ -64,11 +64,8 @@ class RepliesEngine(NetworkEngine):
         experiment = experiment.on_device(how.device)
         reader, prompts = TextReader.of(experiment), read_rows(experiment)
         models = Networks(experiment, how.device, to_compute=how.to_compute)
-        n_ctx, settings, rule = (
-            reader.config.n_ctx,
-            _section(experiment),
-            experiment.data.label_of_reply,
-        )
+        settings = cast(GenerateSection, experiment.capture.generate)
+        n_ctx, rule = reader.config.n_ctx, experiment.data.label_of_reply
         with experiment.at("capture", "generate"):
             if how.replies in _REFUSED:
                 raise ConfigError(_REFUSED[how.replies])
@@ -77,18 +74,16 @@ class RepliesEngine(NetworkEngine):
                     f"max_new_tokens is {settings.max_new_tokens:,}, and the context has "
                     f"{n_ctx:,} tokens, prompt included. Set fewer."
                 )
-        column = None if rule is None else rule.equals
+        column = rule and rule.equals
         lacking = [one for one in prompts.examples if column and column not in dict(one.values)]
         if lacking:  # before a generation that may take hours
             with experiment.at("data", "label_of_reply", "equals"):
                 raise DataError(f"no column {column!r} ({rows_of(lacking)}). Name one of the data.")
         prompts, tokens = reader.tokenize(prompts, n_ctx - settings.max_new_tokens)
         ids = [of_prompt.ids for of_prompt in tokens]
-        empty = [
-            one for one, of_prompt in zip(prompts.examples, ids, strict=True) if not len(of_prompt)
-        ]
-        if empty:
-            raise DataError(f"{empty[0].where}: the prompt has no token. Set tokens.bos to true.")
+        for prompt, of_prompt in zip(prompts.examples, ids, strict=True):
+            if not len(of_prompt):
+                raise DataError(f"{prompt.where}: the prompt has no token. Set tokens.bos to true.")
         check_device(how.device, several=True)
         sampling = settings.model_dump(exclude={"samples", "stop"})
         found = generate_replies(
@@ -119,13 +114,6 @@ class RepliesEngine(NetworkEngine):
         return super().readings(probe, site, texts)
 
 
-def _section(experiment: Experiment) -> GenerateSection:
-    """Return the section `capture.generate`, which experiments of this engine have."""
-    section = experiment.capture.generate
-    assert section is not None
-    return section
-
-
 def replied(
     experiment: Experiment, prompts: Dataset, replies: Sequence[Sequence[Continuation]]
 ) -> tuple[Dataset, str, tuple[Finding, ...]]:
@@ -137,7 +125,8 @@ def replied(
     Raises:
         DataError: no reply has a text and a label, or all of them have the same one, by the rule.
     """
-    rule, settings = experiment.data.label_of_reply, _section(experiment)
+    settings = cast(GenerateSection, experiment.capture.generate)
+    rule = experiment.data.label_of_reply
     examples, lines = list[Example](), list[str]()
     left_out, cut = Counter[str](), Counter[str | None]()  # `cut`: by label
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
@@ -167,22 +156,17 @@ def replied(
                 )
                 examples.append(example)
             cut[label] += reply.stopped_by is None
-            line = {
-                "id": id,
-                "prompt": prompt.text,
-                "reply": reply.text,
-                "label": label,
-                "stopped_by": reply.stopped_by,
-                "ids": reply.ids,
-            }
+            line = {"id": id, "prompt": prompt.text, "reply": reply.text, "label": label}
+            line |= {"stopped_by": reply.stopped_by, "ids": reply.ids}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     counts = Counter(example.label for example in examples)
-    sampling = f"up to {counted(settings.max_new_tokens, 'token')}, temperature "
-    sampling += f"{settings.temperature:g}, seed {settings.seed}"
-    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
-        sampling += "" if value is None else f", {name} {value}"
     named = "reply" if len(lines) == 1 else "replies"
-    message = f"{len(lines):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
+    message = f"{len(lines):,} {named} to {counted(len(prompts), 'prompt')} (up to "
+    message += f"{counted(settings.max_new_tokens, 'token')}, temperature "
+    message += f"{settings.temperature:g}, seed {settings.seed}"
+    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
+        message += "" if value is None else f", {name} {value}"
+    message += ")"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
     message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())

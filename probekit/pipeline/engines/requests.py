@@ -127,17 +127,15 @@ class RequestsEngine(NetworkEngine):
                 near = nearest(layer, of_layer)
                 raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
             if site not in model.sites:
-                near = nearest(site, model.sites)
                 raise DataError(
-                    f"layer {layer} has the name {site}, which is no site. {near} `layers` gives "
-                    "the site of each name."
+                    f"layer {layer} has the name {site}, which is no site. "
+                    f"{nearest(site, model.sites)} `layers` gives the site of each name."
                 )
         if len(set(names.values())) < len(names):
             raise DataError(f"several layers have the same site: {names}. Give each its own.")
         named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
         arrays = {name: of_layer[layer] for name, layer in named.items()}
         found = identify(arrays, ids, model, positions=positions)
-        lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
         layers = dict[str, str]()
         for name, layer in named.items():
             if found[name].label.startswith(VERIFIED):
@@ -146,10 +144,11 @@ class RequestsEngine(NetworkEngine):
                 raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
         absent = [site for site in texts.sites if site not in layers]
         if absent:
-            listed = "\n  ".join(lines)
+            lines = (f"\n  layer {layer}: {found[name].sentence}" for name, layer in named.items())
             raise DataError(
-                f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
-                "layers that the files have (`capture.sites`), or let the engine write the others."
+                f"no layer in {requests.folder} is {joined_names(absent)}:{''.join(lines)}\nProbe "
+                "the layers that the files have (`capture.sites`), or let the engine write the "
+                "others."
             )
         return replace(requests, layers=layers)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, StringArray, rows_of
+from probekit.data.examples import Dataset, Finding, StringArray, rows_of
 from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import (
@@ -167,9 +167,8 @@ class ExperimentDesign:
         texts, reply = self.texts, self.positions[position].reply
         if reply is None:
             return texts, None
-        parts = [
-            (text[:end], text[start:end]) for text, (start, end) in zip(texts, reply, strict=True)
-        ]
+        pairs = zip(texts, reply, strict=True)
+        parts = [(text[:end], text[start:end]) for text, (start, end) in pairs]
         read, replies = np.array(parts, dtype=object).T
         return read, replies
 
@@ -179,22 +178,15 @@ class ExperimentDesign:
         if not self.has_texts:
             return None
 
-        def name_of(example: Example) -> str:
-            """Return a name that all words of a sentence share; for a whole text, its id."""
-            if example.span is None:
-                return example.id
-            # Each word of a sentence is an example of its own; their ids share the part before the
-            # colon. Ids of other files may have no colon: the text then identifies the sentence.
-            return f"{example.id.rpartition(':')[0]}\0{example.text}"
-
-        names = np.array([name_of(example) for example in self.dataset.examples], dtype=str)
-        _, index_of_example = np.unique(names, return_inverse=True)
+        # A whole text has its id as its name. Each word of a sentence is an example of its own, and
+        # their ids share the part before the colon. Ids of other files may have no colon: the text
+        # then identifies the sentence.
+        names = [
+            one.id if one.span is None else f"{one.id.rpartition(':')[0]}\0{one.text}"
+            for one in self.dataset.examples
+        ]
+        _, index_of_example = np.unique(np.array(names, dtype=str), return_inverse=True)
         return index_of_example[self.example]
-
-    def token_read(self, row: int, position: int) -> tuple[int, int] | None:
-        """Return the characters of the only token that a row reads; None without one."""
-        token = self.positions[position].token
-        return None if token is None or token[row, 0] < 0 else tuple(token[row].tolist())
 
     def data(self, position: int, positive: str | None, splits: Sequence[Split]) -> list[ProbeData]:
         """Return the data of the probes at a position, one for each split.
@@ -264,12 +256,10 @@ def _held_out(
         else:
             split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
     if settings.drop_repeated:
-        n_test = len(split.test)
-        split = without_repeated(split, dataset)
-        n_dropped = n_test - len(split.test)
+        n_read, split = len(split.test), without_repeated(split, dataset)
+        n_dropped = n_read - len(split.test)
         dataset = _noting_removed(dataset, n_dropped, "removed from test: {} also in train")
-    is_train, is_test = np.isin(example, split.train), np.isin(example, split.test)
-    rows = Split(np.flatnonzero(is_train), np.flatnonzero(is_test))
+    rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
         with experiment.at("split", "word_disjoint"):
@@ -340,11 +330,10 @@ def _nested(
 
 def _splits_by(fold: IntArray) -> tuple[Split, ...]:
     """Return the split that tests each fold, given the fold of each example or row; -1 for none."""
-    splits = []
-    for number in range(fold.max() + 1):
-        train = np.flatnonzero((fold != number) & (fold >= 0))
-        splits.append(Split(train, np.flatnonzero(fold == number)))
-    return tuple(splits)
+    return tuple(
+        Split(np.flatnonzero((fold != number) & (fold >= 0)), np.flatnonzero(fold == number))
+        for number in range(fold.max() + 1)
+    )
 
 
 def _sources(dataset: Dataset, column: str, *, has_classes: bool) -> IntArray:
@@ -457,13 +446,9 @@ def plan_positions(
     for plan in plans:
         # For each row, whether its example is kept, and how many tokens it reads.
         is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
-        kept_plan = replace(
-            plan,
-            example=new_index[plan.example][is_kept],
-            positions=plan.positions[np.repeat(is_kept, lengths)],
-            offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
-        )
-        kept_plans.append(kept_plan)
+        example, positions = new_index[plan.example], plan.positions[np.repeat(is_kept, lengths)]
+        offsets = np.concatenate([[0], np.cumsum(lengths[is_kept])])
+        kept_plans.append(RowPlan(example[is_kept], positions, offsets, plan.skip_massive))
     selected = replace(dataset.select(kept), notes=(*dataset.notes, note))
     return selected, tuple(tokens[index] for index in kept), tuple(kept_plans)
 
@@ -540,21 +525,17 @@ def position_rows(
     # For each row, the index of its example and the index of that token in the example.
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
-    @cache
-    def string_of(token: int) -> str:
-        return tokenizer.strings([token])[0]
+    string_of = cache(lambda token: tokenizer.strings([token])[0])
 
     def token(example: int, index: int) -> str:
         """Return a token of an example; "" beyond an end of the text."""
         ids = tokens[example].ids
         return string_of(int(ids[index])) if 0 <= index < len(ids) else ""
 
-    @cache
     def word_or_token(example: int, index: int) -> str:
-        if reads_text:
-            text_to_here = examples[example].text[: int(tokens[example].offsets[index, 1])]
-            return last_word(text_to_here) or token(example, index)
-        return token(example, index)
+        """Return a token, or the last word up to it if rows read texts that have one."""
+        end = int(tokens[example].offsets[index, 1]) if reads_text else 0
+        return last_word(examples[example].text[:end]) or token(example, index)
 
     # A row that reads its span has the labelled word as its type; other types are words or tokens.
     types, neighbours = words, None
