@@ -151,18 +151,14 @@ TABLES = {file: types for one in ANALYSES for file, types in one.tables.items()}
 
 def asked(experiment: Any) -> Iterator[tuple[Analysis, Any]]:
     """Yield each analysis that an experiment requests, with the value of its key."""
-    for analysis in ANALYSES:
-        settings = analysis.settings(experiment)
-        if settings is not None:
-            yield analysis, settings
+    pairs = ((analysis, analysis.settings(experiment)) for analysis in ANALYSES)
+    return ((analysis, settings) for analysis, settings in pairs if settings is not None)
 
 
 def doors(file: str, name: str) -> Iterator[tuple[Analysis, Callable[..., Any]]]:
     """Yield the analyses that have a function of this name in such a file, with the function."""
-    for analysis in ANALYSES:
-        door = analysis.door(file, name)
-        if door is not None:
-            yield analysis, door
+    pairs = ((analysis, analysis.door(file, name)) for analysis in ANALYSES)
+    return ((analysis, door) for analysis, door in pairs if door is not None)
 
 
 def without_analyses(experiment: Model) -> Model:

@@ -9,23 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number
-from probekit.report.elements.page import (
-    FigurePart,
-    Fold,
-    Item,
-    PageSection,
-    Paragraph,
-    figure_json,
-)
-from probekit.report.elements.style import (
-    GREY,
-    SERIES_COLOURS,
-    TEMPLATE,
-    axis_title,
-    error_bars,
-    plotly_text,
-    series_marker,
-)
+from probekit.report.elements import style
+from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
+from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
@@ -87,9 +73,9 @@ def details(run: Shown) -> Iterator[PageSection]:
         written_table(f"Table of the {title} features", COLUMNS, shown, is_sortable=True, head=1)
         for title, shown in (("best", features[:MOST_FEATURES]), ("next", features[MOST_FEATURES:]))
     )
-    items: list[Item] = [best, Paragraph(note, "note")]
-    if n := len(others.rows):
-        items.append(Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [others]))
+    n = len(others.rows)
+    fold = Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [others])
+    items = [best, Paragraph(note, "note"), *[fold][:n]]
     yield PageSection("Features used by the k-sparse probes", items)
 
 
@@ -254,16 +240,18 @@ def neuron_ranking(rows: pd.DataFrame) -> go.Figure:
         x=rows["value"].tolist(),
         y=list(range(len(rows))),
         mode="markers",
-        error_x={**error_bars(rows, "value", 1.5), "symmetric": False},
-        marker={"color": SERIES_COLOURS[0], "size": 8},
+        error_x={**style.error_bars(rows, "value", 1.5), "symmetric": False},
+        marker={"color": style.SERIES_COLOURS[0], "size": 8},
         hovertext=[
             f"<b>{row['site']}</b><br>{format_number(row['value'], row['ci_low'], row['ci_high'])}"
             for _, row in rows.iterrows()
         ],
         hoverinfo="text",
     )
-    figure.add_vline(x=rows["chance"].min(), line={"color": GREY, "dash": "longdash", "width": 1.5})
-    figure.update_xaxes(title_text=axis_title(str(rows["metric"].iloc[0])))
+    figure.add_vline(
+        x=rows["chance"].min(), line={"color": style.GREY, "dash": "longdash", "width": 1.5}
+    )
+    figure.update_xaxes(title_text=style.axis_title(str(rows["metric"].iloc[0])))
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(rows))), ticktext=names, autorange="reversed"
     )

@@ -291,13 +291,16 @@ def _work_on_run(
         near, copied = _copy_in(cache_root, source)
         sites = []
         for position, prober in enumerate(make_probers(job.experiment, source.design, device)):
-            far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
+            far, close = (
+                SiteJob(one, position, prober, folder, job.created, SILENT)
+                for one in (source, replace(source, activations=near))
+            )
             for task in tasks_of(source, position, folder.name):
                 selection, _, origin = task
                 is_far = selection is None or not copied.issuperset(
                     one.site for one in selection.parts
                 )
-                site = far if is_far else replace(far, activations=near)
+                site = far if is_far else close
                 name = f"{origin['site']} at {origin['position']}"
                 of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
                 sites.append((is_far, random.random(), of_site))

@@ -26,7 +26,7 @@ from probekit.lazy_rows import LOADED_BYTES, LazyRows, rows_of_block
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import ExperimentDesign, Probed
 from probekit.probes.arrays import Codes, Features
@@ -88,11 +88,9 @@ def make_probers(
                     _ = [split.positive_code for split in data]
             try:
                 probers.append(Prober(data, settings, within))
-            except TooFewGroupsError:
-                with experiment.at("probe", "folds"):
-                    raise
-            except ConfigError:  # a DataError names its rows itself
-                with experiment.at("probe", "control_draws"):
+            except (TooFewGroupsError, ConfigError) as error:  # other DataErrors name their rows
+                is_of_folds = isinstance(error, TooFewGroupsError)
+                with experiment.at("probe", "folds" if is_of_folds else "control_draws"):
                     raise
         except ProbekitError as error:
             is_sweep = len(design.positions) > 1
@@ -243,7 +241,7 @@ def probe_sites(
     """
     selections, of_rows = source.selections, source.design.positions[position]
     n_threads = threads_of_site(source)
-    job = SiteJob.of(source, position, prober, folder.path, folder.created, watcher)
+    job = SiteJob(source, position, prober, folder.path, folder.created, watcher)
     tasks = tasks_of(source, position, folder.path.name)
     read = {stem: job.read((selection, stem, origin)) for selection, stem, origin in tasks}
     saved = {stem: site for stem, site in read.items() if site is not None}
@@ -273,14 +271,10 @@ def probe_sites(
         job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.activations.probe_facts(position)
-    of_position = {
-        "run": source.experiment.name,
-        "model": facts["model"],
-        "dataset": source.experiment.data.name,
-        "position": of_rows.text,
-        "main_metric": " ".join(source.experiment.probe.main_metrics),
-        "positive": prober.positive,
-    }
+    settings = source.experiment
+    of_position = {"run": settings.name, "model": facts["model"], "dataset": settings.data.name}
+    of_position |= {"position": of_rows.text, "positive": prober.positive}
+    of_position["main_metric"] = " ".join(settings.probe.main_metrics)
     return [
         replace(saved[stem], place=of_position | _site_columns(selection, facts["view"]))
         for selection, stem, _ in tasks
@@ -332,48 +326,32 @@ class _Progress:
         self.report((number + done / total) / n_parts)
 
 
-@dataclass(frozen=True)
 class SiteJob:
     """Callable that measures one site and saves the results; picklable for worker processes.
 
-    Attributes:
-        activations: the activation rows.
-        untrained: names of the untrained networks.
+    Args:
+        source: the activation rows.
         position: index of the position.
         prober: measures each site.
-        saved: reads and writes the results.
         run_dir: folder of the run.
         created: start time of the run; saved with the probes, so that all processes write the same.
-        progress: receives the progress of the fits.
-        needed: predicted memory of a process, in bytes.
+        watcher: receives the progress of the fits.
     """
 
-    activations: Activations
-    untrained: Sequence[str]
-    position: int
-    prober: Prober
-    saved: SavedSiteResults
-    run_dir: Path
-    created: str
-    progress: _Progress
-    needed: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         source: Engine,
         position: int,
         prober: Prober,
         run_dir: Path,
         created: str,
         watcher: Watcher,
-    ) -> SiteJob:
-        """Return the job of the sites at a position."""
-        saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
-        progress = _Progress(watcher, 0, len(source.selections))
-        needed, untrained = probing_bytes([prober], source.widths), source.networks[1:]
-        how = position, prober, saved, run_dir, created, progress, needed
-        return cls(source.activations, untrained, *how)
+    ) -> None:
+        self.activations, self.untrained = source.activations, source.networks[1:]
+        self.position, self.prober, self.run_dir, self.created = position, prober, run_dir, created
+        self.saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
+        self.progress = _Progress(watcher, 0, len(source.selections))
+        self.needed = probing_bytes([prober], source.widths)  # memory of a process
 
     def __call__(self, task: SiteTask) -> SiteResult | None:
         """Return the results of a site, measured now or before; None if another process does it."""
@@ -409,17 +387,14 @@ class SiteJob:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise self._not_enough(origin["site"], error) from error
-
-    def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
-        """Return the error for a site whose rows or fits could not be allocated."""
-        return OutOfMemoryError(
-            f"There is not enough memory to probe {name} ({str(error) or 'an allocation failed'}): "
-            f"each process needs about {size_in_words(self.needed)}, and "
-            f"{size_in_words(available_memory())} are available. Probe one site at a time with "
-            "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
-            "finished sites are kept."
-        )
+            reason = str(error) or "an allocation failed"
+            raise OutOfMemoryError(
+                f"There is not enough memory to probe {origin['site']} ({reason}): each process "
+                f"needs about {size_in_words(self.needed)}, and "
+                f"{size_in_words(available_memory())} are available. Probe one site at a time with "
+                "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
+                "finished sites are kept."
+            ) from error
 
     def _of_site(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model.

@@ -112,10 +112,11 @@ def p_value_rows(
     by_rows: dict[bytes, list[tuple[Mapping[str, Any], RowScores]]] = {}
     for one in all_scored:
         if one.row["target"] == target:
-            found = row_scores(one)
-            if found is not None:
+            first = one.predictions[0]
+            of_rows = association(one.row["metric"], first.family)
+            if of_rows is not None:  # otherwise the metric has no p-value
                 key = prober.rows_of(one.row["probe"]).tobytes()
-                by_rows.setdefault(key, []).append((one.row, found))
+                by_rows.setdefault(key, []).append((one.row, of_rows(first)))
     rows = []
     for entries in by_rows.values():
         n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
@@ -141,13 +142,6 @@ def p_value_rows(
             for row, value in zip(null_rows, values, strict=True):
                 rows.append(row | {"metric": metric, "value": float(value)})
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
-
-
-def row_scores(one: ScoredPredictions) -> RowScores | None:
-    """Return the score of each test row under each label; None if the metric has no p-value."""
-    first = one.predictions[0]
-    function = association(one.row["metric"], first.family)
-    return None if function is None else function(first)
 
 
 def difference_rows(
@@ -257,14 +251,13 @@ def reliability_rows(
     """
     bins = []
     for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
-        probe, place = row["probe"], {name: row[name] for name in _PLACE}
+        place = {name: row[name] for name in ("probe", *_PLACE)}
         for site in results:
-            found = site.predictions.get(Predictor(probe, "task"))
-            if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
-                continue
-            own = {name: site.place[name] for name in _PLACE}
-            # A site without heads has None or NaN as its head, which are unequal.
-            if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
-                of_probe = reliability_bins(found, prober.resamples_of(probe))
-                bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
+            found = site.predictions.get(Predictor(row["probe"], "task"))
+            is_probable = isinstance(found, ClassPredictions) and found.scores_are_log_probabilities
+            if is_probable and answers_name(site.place | {"probe": row["probe"]}) == answers_name(
+                row
+            ):
+                of_probe = reliability_bins(found, prober.resamples_of(row["probe"]))
+                bins += [place | asdict(one) for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.measure import significance
-from probekit.pipeline.measure.record import _few_arrangements, _imprecise
+from probekit.pipeline.measure.record import _imprecise
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
@@ -138,10 +138,10 @@ def test_too_few_groups_give_no_p_values(snapshot):
         prober = prober_of(truth, groups)
         found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 500)
         assert len(found) == n_rows
-        findings = _few_arrangements(prober)
+        findings = _imprecise(prober)
         assert [finding.code for finding in findings] == ([] if n_rows else ["few-exchanges"])
     # Two groups of each label, and one of both.
-    assert _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4)) == snapshot
+    assert [*_imprecise(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))] == snapshot
 
 
 def test_folds_name_and_widen_their_null():
