@@ -243,12 +243,6 @@ def refusal(planted, tmp_path, folder, *overrides):
     return str(caught.value)
 
 
-def test_another_tensor_than_stated_is_refused(planted, requests, tmp_path):
-    stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
-    assert f"layer 1 is not {SITE}: blocks.0.hook_resid_post" in message
-
-
 def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
