@@ -18,14 +18,13 @@ checked at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
-Model = TypeVar("Model")
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
 DIFFERENCE = "difference difference_low difference_high p"
 
@@ -161,16 +160,11 @@ def doors(file: str, name: str) -> Iterator[tuple[Analysis, Callable[..., Any]]]
     return ((analysis, door) for analysis, door in pairs if door is not None)
 
 
-def without_analyses(experiment: Model) -> Model:
+def without_analyses(experiment: Any) -> Any:
     """Return an experiment without the analyses that it requests."""
-
-    def without(section: Any, key: Sequence[str]) -> Any:
-        """Return a section in which a key is null."""
-        name, *others = key
-        value = without(getattr(section, name), others) if others else None
-        return section.model_copy(update={name: value})
-
     for analysis, _ in asked(experiment):
-        if analysis.key:
-            experiment = without(experiment, analysis.key.split("."))
+        section, _, option = analysis.key.partition(".")
+        value = getattr(experiment, section).model_copy(update={option: None}) if option else None
+        if section:
+            experiment = experiment.model_copy(update={section: value})
     return experiment

@@ -31,13 +31,8 @@ from probekit.pipeline.engines.engine import Activations
 from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import (
-    FittedLayers,
-    bound_of_null,
-    certainty,
-    null_cosines,
-    unit_rows,
-)
+from probekit.probes.solve import layers
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.results.table import by_depth, only
@@ -97,28 +92,21 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     # embedding of a word that is itself the label, all rows of a class are equal.
     if min(between, within) >= _ROUNDING * np.abs(train).max():
         projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
-    components = [
+    axes = [
         f"component {number} ({percent(share)} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
     discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
-    planes = {"PCA": (test, components)}
+    planes = [("PCA", test, axes)]
     if discriminants:
-        axes = [*discriminants, "component 1 of PCA"]
-        planes["LDA"] = np.column_stack([projected, test[:, 0]]), axes
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "method": method,
-                "x": plane[:, 0].round(4),
-                "y": plane[:, 1].round(4),
-                "axis_x": axes[0],
-                "axis_y": axes[1],
-                "label": data.y[shown],
-            }
-        )
-        for method, (plane, axes) in planes.items()
-    )
+        of_lda = np.column_stack([projected, test[:, 0]])
+        planes.append(("LDA", of_lda, [*discriminants, "component 1 of PCA"]))
+    parts = []
+    for method, plane, axes in planes:
+        x, y = plane[:, :2].round(4).T
+        columns = {"method": method, "x": x, "y": y, "axis_x": axes[0], "axis_y": axes[1]}
+        parts.append(pd.DataFrame(columns | {"label": data.y[shown]}))
+    return pd.concat(parts)
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -163,19 +151,15 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    spec, penalties = chosen.spec, {}
-    for stream in streams:
-        if stream.text in probes:
-            penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
-            assert penalty is None or isinstance(penalty, float)
-            penalties[stream] = penalty
-    job = partial(
-        _refitted_directions,
-        chosen.source.activations,
-        chosen.position,
-        chosen.prober.saved_rows,
-        spec,
-    )
+    spec = chosen.spec
+    penalties: dict[SiteSelection, Any] = {
+        stream: probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+        for stream in streams
+        if stream.text in probes
+    }
+    fitted = chosen.prober.saved_rows
+    how = chosen.source.activations, chosen.position, fitted, spec
+    job = partial(_refitted_directions, *how)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}
     found = parallel_map(job, list(penalties.items()), chosen.workers, n_threads, chosen.seconds)
@@ -190,11 +174,11 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         # The directions at one site, and those of permuted labels at the other.
         pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
         if all(len(draws) for _, draws in pairs):
-            cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
-            row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+            cosines = np.concatenate([layers.null_cosines(own, draws) for own, draws in pairs])
+            row |= {"null_high": round(layers.bound_of_null(cosines), 6), "n_null": len(cosines)}
         row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
         if a == b and len(halves[a]):
-            of_halves, of_all = certainty(halves[a])
+            of_halves, of_all = layers.certainty(halves[a])
             row |= {"half_cosine": round(of_halves, 6), "n_halvings": HALVINGS}
             row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
@@ -224,7 +208,7 @@ def _refitted_directions(
 
 def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
-    drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+    drawn = [layers.unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     known = [directions for directions in drawn if directions is not None]
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 

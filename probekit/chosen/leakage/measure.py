@@ -106,9 +106,8 @@ def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
 
 def _ids_read(texts: ReadTexts, row: int) -> list[int]:
     """Return the ids of the tokens that a row reads."""
-    ids = np.asarray(texts.tokens[texts.example[row]].ids)
-    found: list[int] = ids[_tokens_read(texts, row)].tolist()
-    return found
+    ids = texts.tokens[texts.example[row]].ids
+    return [int(ids[place]) for place in _tokens_read(texts, row)]
 
 
 def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:

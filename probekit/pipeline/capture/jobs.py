@@ -29,35 +29,11 @@ import torch
 from joblib import cpu_count
 from pydantic import ValidationError
 
-from probekit.activations.capture import (
-    MissingSites,
-    OnRows,
-    ShardDone,
-    Work,
-    compute_shards,
-    shards_of,
-)
+from probekit.activations import capture, records, upkeep
+from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work
 from probekit.activations.local import Files, default_root
-from probekit.activations.records import (
-    CODES,
-    NO_DIGEST,
-    SPEC,
-    Location,
-    Manifest,
-    ShardRecord,
-    Sizes,
-    Spec,
-    identity_of,
-    pack_errors,
-)
+from probekit.activations.records import CODES, NO_DIGEST, Location, Spec, identity_of
 from probekit.activations.store import ActivationStore, files_at
-from probekit.activations.upkeep import (
-    HOW_TO_CREATE,
-    JOB,
-    caches_at,
-    remove_dead_locks,
-    shard_locks,
-)
 from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.experiment.model import dtype_on
@@ -102,7 +78,7 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the job file; unique, because several experiments may fill one cache."""
-        return f"{digest_json(self.content)[:16]}{JOB}"
+        return f"{digest_json(self.content)[:16]}{upkeep.JOB}"
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Job:
@@ -134,7 +110,7 @@ class Job:
             StoreMismatchError: data or model differ from those of the cache; the message lists how.
         """
         files = files_at(place)
-        spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
+        spec = Spec.unpack(files.read(records.SPEC), f"{files.place}/{records.SPEC}")
         device = device or spec.identity.device
         check_device(device, several=True)
         return prepare(self.experiment, How(device)).work(self.target, files)
@@ -149,7 +125,7 @@ def jobs_in(files: Files) -> dict[str, Job]:
     Raises:
         DamagedError: a job file is damaged.
     """
-    contents = files.read_all(name for name in files.sizes() if name.endswith(JOB))
+    contents = files.read_all(name for name in files.sizes() if name.endswith(upkeep.JOB))
     return {name: Job.unpack(data, f"{files.place}/{name}") for name, data in contents.items()}
 
 
@@ -180,21 +156,21 @@ def work_at(
         StoreMismatchError: data or model differ from those of the cache; the message lists how.
         StoreError: a cache cannot be written, or a value is not finite.
     """
-    caches = caches_at(place)
+    caches = upkeep.caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
     # Without jobs, every cache must be complete.
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         # A cache is complete if each site with a folder is one of its finished sites.
         if any(set(store.files.folders()) != set(store.sites) for store in stores):
-            raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
+            raise MissingError(f"{place} is incomplete and has no job. {upkeep.HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
             if only is not None and name != only:
                 continue
             with threads(n_threads or cpu_count()):
                 work = job.open(cache, device)
-                yield from compute_shards(work, seed, watcher)
+                yield from capture.compute_shards(work, seed, watcher)
             finish(work.store, job)
 
 
@@ -248,7 +224,7 @@ def finish(store: ActivationStore, job: Job) -> None:
         StoreError: the store cannot be written.
     """
     store.seal()
-    for name in (job.name, *shard_locks(store.files)):
+    for name in (job.name, *upkeep.shard_locks(store.files)):
         store.files.remove(name)
 
 
@@ -289,7 +265,7 @@ def by_processes(
                 on_rows(json.loads(line)["rows"])
             reasons = [worker.wait() for worker in workers]
     finally:  # a worker that was killed by a signal has not removed its lock
-        remove_dead_locks(work.store.files)
+        upkeep.remove_dead_locks(work.store.files)
     close_job(job, work, [reason for reason in reasons if reason], n_processes, watcher)
 
 
@@ -410,10 +386,12 @@ def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     tokenizer, tokens, plan = texts.tokenizer.digest, texts.ids, texts.plan
     device_type, dtype = device.partition(":")[0], experiment.capture.dtype
     identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, source.origin)
-    shards = shards_of(identity, tokens, plan)
+    shards = capture.shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
     return _planned(
-        Spec(identity, Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)),
+        Spec(
+            identity, records.Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)
+        ),
         {site: row_shape(site, texts.config) for site in texts.sites},
         Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
         n_tokens=sum(batch.n_tokens for shard in shards for batch in shard),
@@ -452,7 +430,7 @@ def plan_tokens(
     n_full, n_rest = divmod(n_tokens, tokens_of_shard)
     # Every index is counted with the digits of the last one.
     shards = Counter({(len(str(n_full)), tokens_of_shard): n_full, (1, n_rest): n_rest > 0})
-    sizes = Sizes(n_tokens, n_tokens, shards.total(), NO_DIGEST)
+    sizes = records.Sizes(n_tokens, n_tokens, shards.total(), NO_DIGEST)
     shapes = {site: row_shape(site, config) for site in names}
     return _planned(Spec(identity, sizes), shapes, shards, n_tokens=n_tokens, n_caches=1)
 
@@ -476,10 +454,11 @@ def _planned(
     """
     # The manifest has one line for each shard of each site.
     one, two = (
-        len(Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack()) for n in (1, 2)
+        len(records.Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack())
+        for n in (1, 2)
     )
     # Of rows whose errors are measured.
-    errors = len(pack_errors(dict.fromkeys(shapes, (0.0, 0.0)))) * spec.identity.is_compared
+    errors = len(records.pack_errors(dict.fromkeys(shapes, (0.0, 0.0)))) * spec.identity.is_compared
     n_bytes = (
         errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
     )
@@ -487,19 +466,14 @@ def _planned(
     for site, shape in shapes.items():
         for (n_digits, n_rows), n_shards in shards.items():
             index = 10 ** (n_digits - 1)
-            record = ShardRecord(key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST)
+            record = records.ShardRecord(
+                key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST
+            )
             n_bytes += n_shards * (record.size + len(record.pack()))
     # Rows and record of each shard and site; layout, specification, manifest and lock.
     n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_compared
-    return {
-        "caches": n_caches,
-        "tokens": n_tokens,
-        "device": spec.identity.device,
-        "tokens_of_a_batch": spec.identity.batch_tokens,
-        "sites": list(shapes),
-        "dtype": dtype,
-        "rows_of_a_site": spec.sizes.rows,
-        "shards_of_a_site": spec.sizes.shards,
-        "bytes": n_caches * n_bytes,
-        "files": n_caches * n_files,
-    }
+    planned = {"caches": n_caches, "tokens": n_tokens, "device": spec.identity.device}
+    planned |= {"tokens_of_a_batch": spec.identity.batch_tokens, "sites": list(shapes)}
+    planned |= {"dtype": dtype, "rows_of_a_site": spec.sizes.rows}
+    planned["shards_of_a_site"] = spec.sizes.shards
+    return planned | {"bytes": n_caches * n_bytes, "files": n_caches * n_files}

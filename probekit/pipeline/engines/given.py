@@ -120,17 +120,9 @@ class GivenRows(Activations):
         Of the model only the name is known: it has no digests, and precision and view are those of
         the rows as they are read.
         """
-        return {
-            "position": {"at": GIVEN_POSITION},
-            "bos": False,
-            "model": self.source,
-            "compute": "float32",
-            "dtype": "float32",
-            "view": "raw",
-            "weights": "",
-            "tokenizer": "",
-            "cache": self.given.digest,
-        }
+        facts = {"position": {"at": GIVEN_POSITION}, "bos": False, "model": self.source}
+        facts |= {"compute": "float32", "dtype": "float32", "view": "raw"}
+        return facts | {"weights": "", "tokenizer": "", "cache": self.given.digest}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

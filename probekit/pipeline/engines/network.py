@@ -34,7 +34,7 @@ from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.sources import find_model
-from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
+from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine, Readings
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import (
     ExperimentDesign,
@@ -56,7 +56,7 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
 from probekit.products import check_device
 from probekit.provenance import digest_json
-from probekit.results.network import AttentionPrompt, TextReading
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 
 N_SEEDS = 2**32  # number of seeds of a random generator
@@ -107,6 +107,13 @@ class Networks:
             self._last = None  # its memory is free before the next network needs it
             self._last = target, self._make(target)
         return self._last[1]
+
+
+def read_texts(experiment: Experiment, how: How) -> tuple[TextReader, Networks, Dataset]:
+    """Return the reader of an experiment on a device, its networks, and its examples."""
+    experiment = experiment.on_device(how.device)
+    models = Networks(experiment, how.device, to_compute=how.to_compute)
+    return TextReader.of(experiment), models, read_rows(experiment)
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
@@ -189,22 +196,14 @@ class CapturedRows(Activations):
             of_position["share"] = rule.share[0]
         if rule.between is not None:
             of_position |= {"after": rule.between[0], "before": rule.between[1]}
-        return {
-            "position": of_position,
-            "bos": experiment.tokens.bos,
-            "chat": experiment.tokens.chat,
-            "special_tokens": experiment.data.special_tokens,
-            "model": experiment.model.name,
-            "tokenizer_source": experiment.model.source if experiment.model.memory else None,
-            "compute": experiment.model.dtype,
-            "dtype": experiment.capture.dtype,
-            "view": experiment.capture.view,
-            "weights": identity.weights,
-            "n_heads": config.n_heads,
-            "layer_norm_epsilon": config.norm_epsilon,
-            "tokenizer": identity.tokenizer,
-            "cache": identity.key,
-        }
+        model, capture = experiment.model, experiment.capture
+        facts = {"position": of_position} | experiment.tokens.model_dump(include={"bos", "chat"})
+        facts |= {"special_tokens": experiment.data.special_tokens, "model": model.name}
+        facts["tokenizer_source"] = model.source if model.memory else None
+        facts |= {"compute": model.dtype, "dtype": capture.dtype, "view": capture.view}
+        facts |= {"n_heads": config.n_heads, "layer_norm_epsilon": config.norm_epsilon}
+        facts |= {"weights": identity.weights, "tokenizer": identity.tokenizer}
+        return facts | {"cache": identity.key}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -227,9 +226,7 @@ class NetworkEngine(Engine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment; the network is loaded on first use."""
-        experiment = experiment.on_device(how.device)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
-        return cls.of_rows(TextReader.of(experiment), models, read_rows(experiment))
+        return cls.of_rows(*read_texts(experiment, how))
 
     @classmethod
     def of_rows(
@@ -416,9 +413,7 @@ class NetworkEngine(Engine):
         how["special_tokens"] = self.experiment.data.special_tokens
         return [attention_prompt(model, tokenizer, text, **how) for text in texts]
 
-    def readings(
-        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts, up to the context."""
         from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
 

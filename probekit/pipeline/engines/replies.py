@@ -21,14 +21,12 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import ReplyLabelSection
 from probekit.experiment.schema import Experiment, GenerateSection
 from probekit.model.generation import Continuation, Decoding
-from probekit.pipeline.engines.engine import TASK
-from probekit.pipeline.engines.network import NetworkEngine, Networks
+from probekit.pipeline.engines.engine import TASK, Readings
+from probekit.pipeline.engines.network import NetworkEngine, read_texts
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import Probed
-from probekit.pipeline.setup.texts import TextReader, read_rows
 from probekit.probes.saved_probe import SavedProbe
 from probekit.products import check_device
-from probekit.results.network import TextReading
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
 SECONDS_TO_MATCH = 10.0  # of a reply; ordinary expressions need less than a millisecond
@@ -61,9 +59,8 @@ class RepliesEngine(NetworkEngine):
             NotGeneratedError: replies are missing, and only stored ones are read.
             StoreError: the cache is damaged, or cannot be written.
         """
-        experiment = experiment.on_device(how.device)
-        reader, prompts = TextReader.of(experiment), read_rows(experiment)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
+        reader, models, prompts = read_texts(experiment, how)
+        experiment = reader.experiment
         settings = cast(GenerateSection, experiment.capture.generate)
         n_ctx, rule = reader.config.n_ctx, experiment.data.label_of_reply
         with experiment.at("capture", "generate"):
@@ -105,9 +102,7 @@ class RepliesEngine(NetworkEngine):
         own = {"stored": found, "files": {REPLIES: lines}, "is_shared": False}
         return cls.of_rows(reader, models, dataset, findings, **own)
 
-    def readings(
-        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None in a chat."""
         if self.experiment.tokens.chat:
             return [None] * len(texts)  # a reply is not the user's turn
@@ -183,9 +178,8 @@ def replied(
     if not examples:
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
     found = [Finding("info", "replies", message)]
-    is_read = any(
-        one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions
-    )
+    positions = experiment.tokens.positions
+    is_read = any(one.at != "user_last" and one.share != (0,) for one in positions)
     if rule is not None and rule.equals is None and is_read:
         warning = (
             "`label_of_reply` computes the label from the reply: at later tokens, probes and "

@@ -26,11 +26,11 @@ from probekit.errors import DataError, nearest
 from probekit.experiment.schema import Experiment, RequestsSection
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
-from probekit.model.text.tokenizer import TokenizedText
 from probekit.pipeline.engines.engine import TASK
-from probekit.pipeline.engines.network import NetworkEngine, Networks
+from probekit.pipeline.engines.network import NetworkEngine, read_texts
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.texts import ReadTexts, TextReader, read_rows
+from probekit.pipeline.setup.design import Tokens
+from probekit.pipeline.setup.texts import ReadTexts, TextReader
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
@@ -42,9 +42,7 @@ class ServedReader(TextReader):
 
     requests: Requests
 
-    def served(
-        self, dataset: Dataset, tokens: tuple[TokenizedText, ...], plan: RowPlan
-    ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def served(self, dataset: Dataset, tokens: Tokens, plan: RowPlan) -> tuple[Dataset, Tokens]:
         """Return the examples that requests serve, with a note on the others, and their tokens.
 
         Raises:
@@ -81,14 +79,12 @@ class RequestsEngine(NetworkEngine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment whose section `capture` has requests."""
-        experiment = experiment.on_device(how.device)
-        reader, dataset = TextReader.of(experiment), read_rows(experiment)
+        reader, *others = read_texts(experiment, how)
         section = cast(RequestsSection, experiment.capture.requests)
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(section.folder), reader.config.d_model)
         reader = ServedReader(**vars(reader), requests=requests)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
-        return cls.of_rows(reader, models, dataset, stored=requests)
+        return cls.of_rows(reader, *others, stored=requests)
 
     def with_stored(self) -> Self:
         """Return the engine with the requests that serve its texts, and a finding on these."""
@@ -155,12 +151,9 @@ class RequestsEngine(NetworkEngine):
     def described(self) -> dict[str, Any]:
         """Return facts of the network, as of other texts, and the tensor that each site is."""
         errors = self.activations.stores[TASK].errors(self.texts.sites)
+        identities = {}
         # A store has rows of another engine only of sites that they were verified as.
-        identities = {
-            site: TensorIdentity(
-                label=f"{VERIFIED} {site}",
-                sentence=f"{site}; {described_errors(errors[site])}" if site in errors else site,
-            )
-            for site in self.texts.sites
-        }
+        for site in self.texts.sites:
+            sentence = f"{site}; {described_errors(errors[site])}" if site in errors else site
+            identities[site] = TensorIdentity(label=f"{VERIFIED} {site}", sentence=sentence)
         return super().described() | {"identities": identities}

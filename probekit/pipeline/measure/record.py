@@ -79,6 +79,7 @@ def described_run(
     """
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
+    digests = {"dataset": source.design.dataset.digest} | described["digests"]
     return {
         "run": experiment.name,
         "question": experiment.question,
@@ -86,11 +87,7 @@ def described_run(
         "data": data_facts(source.design, probers, card, _features_left_out(source)),
         "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
         "versions": versions() | {"products on CPU": library()},
-        "digests": {
-            "dataset": source.design.dataset.digest,
-            **described["digests"],
-            **source.further_digests,
-        },
+        "digests": digests | source.further_digests,
         "C_grid": list(experiment.probe.C),
         "control_by": experiment.probe.control_by,
         "positive": probers[0].positive,

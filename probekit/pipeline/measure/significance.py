@@ -17,6 +17,7 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
+from probekit.probes.score import scored as scoring
 from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
@@ -24,14 +25,7 @@ from probekit.probes.score.exchange import ROUNDING, holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
-from probekit.probes.score.scored import (
-    Predictions,
-    Predictor,
-    SiteResult,
-    metrics_of,
-    parts_of,
-    with_interval,
-)
+from probekit.probes.score.scored import Predictions, Predictor, SiteResult
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
 from probekit.results.scores import Scores, answers_name, named_rivals
 from probekit.results.table import P_VALUES, only
@@ -76,10 +70,10 @@ def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions
             if row["split"] == "test" and row["metric"] == metric and not is_within:
                 target = TARGETS[row["target"]]
                 names = NETWORKS if target.is_mean_of_networks else (target.name,)
-                predictors = [Predictor(row["probe"], name) for name in names]
-                saved = [one for one in predictors if one in site.predictions]
-                if saved:
-                    predictions = tuple(site.predictions[one] for one in saved)
+                predictors = (Predictor(row["probe"], name) for name in names)
+                known = [one for one in predictors if one in site.predictions]
+                if known:
+                    predictions = tuple(site.predictions[one] for one in known)
                     found.append(ScoredPredictions(row, predictions))
     return found
 
@@ -183,10 +177,10 @@ def difference_rows(
     resamples = prober.resamples_of(chosen["probe"])
     # The first value of each is that of all rows, the others are those of the resamples.
     values = {
-        other: np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+        other: np.mean([scoring.metrics_of(one)[metric](one, resamples) for one in several], axis=0)
         for other, several in predictions.items()
     }
-    parts = {other: parts_of(metric, several) for other, several in predictions.items()}
+    parts = {other: scoring.parts_of(metric, several) for other, several in predictions.items()}
 
     def compared(others: Iterable[str]) -> dict[str, Difference]:
         """Return the differences of the selected probe from others, adjusted for these alone."""
@@ -212,7 +206,7 @@ def difference_rows(
         # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
-        interval = with_interval(metric, predictions[name], resamples)
+        interval = scoring.with_interval(metric, predictions[name], resamples)
         # If the majority class scores the same on any rows, its score is subtracted from the limits
         # of the score. If the score has no interval, the limits stay NaN.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):

@@ -20,21 +20,11 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
+from probekit.data import splits as splitting
 from probekit.data.examples import Dataset, Finding, StringArray, rows_of
 from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
-from probekit.data.splits import (
-    LabelCounts,
-    Split,
-    given_split,
-    grouped_split,
-    in_one_group,
-    joined_groups,
-    labels_of_groups,
-    unlabelled_split,
-    without_repeated,
-    without_shared_words,
-)
+from probekit.data.splits import LabelCounts, Split
 from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
@@ -49,6 +39,7 @@ LONGEST_WORD = 100  # the previous word is searched in this many characters befo
 Probed: TypeAlias = SiteSelection | SiteConcatenation | GivenSite
 Strings: TypeAlias = npt.NDArray[np.str_]
 Objects: TypeAlias = npt.NDArray[np.object_]
+Tokens: TypeAlias = tuple[TokenizedText, ...]  # of each example
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,21 +191,20 @@ class ExperimentDesign:
             DataError: labels, groups or split cannot be probed.
         """
         at_position, (texts, replies) = self.positions[position], self.texts_at(position)
+        names = ("types", "typical", "words", "neighbours")
+        of_position = {name: getattr(at_position, name) for name in names}
         return [
             ProbeData(
                 y=self.labels,
                 groups=self.groups,
                 group_names=self.dataset.group_names,
-                types=at_position.types,
                 train=split.train,
                 test=split.test,
-                typical=at_position.typical,
-                words=at_position.words,
                 texts=texts,
                 replies=replies,
-                neighbours=at_position.neighbours,
                 examples=self.text_indices,
                 positive=positive,
+                **of_position,
             )
             for split in splits
         ]
@@ -241,31 +231,29 @@ def _held_out(
     if settings.folds is not None:
         with experiment.at("split", "folds" if settings.leave_out is None else "leave_out"):
             return _nested(experiment, dataset, example, settings.folds)
+    how: Any = {"test": settings.test, "seed": settings.seed}
     has_classes = experiment.probe.reads == "classes"
     if any(side is not None for side in dataset.column("split")):
-        split = given_split(dataset, has_classes=has_classes)
+        split = splitting.given_split(dataset, has_classes=has_classes)
     else:
         groups: StringArray | IntArray = dataset.group_codes
         if settings.word_disjoint:
             # All rows of an example have one group before, and therefore also after the merge.
-            groups = dataset.groups.copy()
-            groups[example] = joined_groups(dataset.labels[example], groups[example], words)
+            labels, groups = dataset.labels[example], dataset.groups.copy()
+            groups[example] = splitting.joined_groups(labels, groups[example], words)
         if has_classes:
-            labels, test, seed = dataset.labels, settings.test, settings.seed
-            split = grouped_split(labels, groups, test=test, seed=seed, dataset=dataset)
+            split = splitting.grouped_split(dataset.labels, groups, dataset=dataset, **how)
         else:
-            split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
+            split = splitting.unlabelled_split(groups, **how)
     if settings.drop_repeated:
-        n_read, split = len(split.test), without_repeated(split, dataset)
+        n_read, split = len(split.test), splitting.without_repeated(split, dataset)
         n_dropped = n_read - len(split.test)
         dataset = _noting_removed(dataset, n_dropped, "removed from test: {} also in train")
     rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
         with experiment.at("split", "word_disjoint"):
-            rows = without_shared_words(
-                before, labels, words, test=settings.test, seed=settings.seed
-            )
+            rows = splitting.without_shared_words(before, labels, words, **how)
         note = (
             f"{len(before.train) - len(rows.train)} of {len(before.train)} training rows and "
             f"{len(before.test) - len(rows.test)} of {len(before.test)} test rows were removed, so "
@@ -288,14 +276,14 @@ def _nested(
     """
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
-        tested = in_one_group(dataset)
+        tested = splitting.in_one_group(dataset)
         n_dropped = len(dataset) - len(tested)
         template = "removed: {} whose text and span also occur in an earlier group"
         dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.group_codes[tested]
     if has_classes:
         # Raises if a label is in a single group or the only one.
-        labels_of_groups(labels, groups, dataset.select(tested))
+        splitting.labels_of_groups(labels, groups, dataset.select(tested))
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata: npt.NDArray[np.generic] = labels if has_classes else np.zeros(len(tested))
     column, source = experiment.split.leave_out, np.zeros(len(tested), dtype=np.int64)
@@ -389,8 +377,8 @@ def _noting_removed(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
 
 
 def plan_positions(
-    experiment: Experiment, dataset: Dataset, tokens: tuple[TokenizedText, ...]
-) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
+    experiment: Experiment, dataset: Dataset, tokens: Tokens
+) -> tuple[Dataset, Tokens, tuple[RowPlan, ...]]:
     """Return the examples that have all probed positions, their tokens, and a plan per position.
 
     All offsets of a sweep use the same examples, so that their scores can be compared.
@@ -488,20 +476,13 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     # Positions of each row, by plan; then of all rows, one plan after the other for each row.
     by_plan = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
     by_row = [positions for row in zip(*by_plan, strict=True) for positions in row]
-    return replace(
-        plans[0],
-        example=np.repeat(plans[0].example, len(plans)),
-        positions=np.concatenate(by_row),
-        offsets=np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])]),
-    )
+    example = np.repeat(plans[0].example, len(plans))
+    offsets = np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])])
+    return RowPlan(example, np.concatenate(by_row), offsets, plans[0].skip_massive)
 
 
 def position_rows(
-    position: PositionRule,
-    plan: RowPlan,
-    dataset: Dataset,
-    tokens: tuple[TokenizedText, ...],
-    tokenizer: Tokenizer,
+    position: PositionRule, plan: RowPlan, dataset: Dataset, tokens: Tokens, tokenizer: Tokenizer
 ) -> PositionRows:
     """Return the words of the rows at a position, from which a lookup could predict the label.
 

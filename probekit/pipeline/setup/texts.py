@@ -26,7 +26,7 @@ from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
-from probekit.pipeline.setup.design import Probed, interleave, plan_positions
+from probekit.pipeline.setup.design import Probed, Tokens, interleave, plan_positions
 from probekit.probes.data import check_numbers
 
 
@@ -61,12 +61,9 @@ class TextEncoder:
         prompt = self.encode(example.text[: turns[-1].end], tuple(turns))
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.
-        offsets = np.minimum(start + reply.offsets, end)
-        return replace(
-            prompt,
-            ids=np.concatenate([prompt.ids, reply.ids]),
-            offsets=np.concatenate([prompt.offsets, offsets]),
-        )
+        of_reply = np.minimum(start + reply.offsets, end)
+        ids, offsets = [prompt.ids, reply.ids], [prompt.offsets, of_reply]
+        return replace(prompt, ids=np.concatenate(ids), offsets=np.concatenate(offsets))
 
     def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
         """Return the tokens of a text.
@@ -112,7 +109,7 @@ class ReadTexts:
 
     dataset: Dataset
     tokenizer: Tokenizer
-    tokens: tuple[TokenizedText, ...]
+    tokens: Tokens
     plans: tuple[RowPlan, ...]
     selections: tuple[Probed, ...]
     config: ModelConfig
@@ -204,9 +201,7 @@ class TextReader:
         encoder = text_encoder(experiment, tokenizer)
         return cls(experiment, config, encoder, find_features(experiment, config))
 
-    def served(
-        self, dataset: Dataset, tokens: tuple[TokenizedText, ...], _plan: RowPlan
-    ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def served(self, dataset: Dataset, tokens: Tokens, _plan: RowPlan) -> tuple[Dataset, Tokens]:
         """Return the examples whose activations can be had, and their tokens."""
         return dataset, tokens
 
@@ -247,7 +242,7 @@ class TextReader:
         how = self.encoder.tokenizer, tokens, plans, self.selections, self.config
         return ReadTexts(dataset, *how, tuple(findings))
 
-    def tokenize(self, dataset: Dataset, context: int) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def tokenize(self, dataset: Dataset, context: int) -> tuple[Dataset, Tokens]:
         """Return the examples that the rule for long texts keeps, and their first `context` tokens.
 
         Raises:
@@ -271,9 +266,8 @@ class TextReader:
         of_each = [encoded[key] for key in keys]
         long = [index for index, tokens in enumerate(of_each) if len(tokens.ids) > context]
         policy, settings = experiment.tokens.too_long, experiment.capture.generate
-        reserved = ""
-        if settings is not None:
-            reserved = f" without the {settings.max_new_tokens:,} of a reply"
+        n_new = None if settings is None else settings.max_new_tokens
+        reserved = "" if n_new is None else f" without the {n_new:,} of a reply"
         if long and policy == "error":
             is_cut = not experiment.tokens.chat and settings is None
             other = "`truncate` or `skip`" if is_cut else "`skip`"
