@@ -157,8 +157,7 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         for stream in streams
         if stream.text in probes
     }
-    fitted = chosen.prober.saved_rows
-    how = chosen.source.activations, chosen.position, fitted, spec
+    how = chosen.source.activations, chosen.position, chosen.prober.saved_rows, spec
     job = partial(_refitted_directions, *how)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}

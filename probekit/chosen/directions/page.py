@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number
-from probekit.report.elements import style
-from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
+from probekit.report.elements import page, style
+from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
@@ -74,9 +74,9 @@ def details(run: Shown) -> Iterator[PageSection]:
         for title, shown in (("best", features[:MOST_FEATURES]), ("next", features[MOST_FEATURES:]))
     )
     n = len(others.rows)
-    fold = Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [others])
-    items = [best, Paragraph(note, "note"), *[fold][:n]]
-    yield PageSection("Features used by the k-sparse probes", items)
+    fold = page.Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [others])
+    items: Sequence[page.Item] = [best, Paragraph(note, "note"), fold]
+    yield PageSection("Features used by the k-sparse probes", items if n else items[:2])
 
 
 def figures(run: Shown) -> Iterator[FigurePart]:

@@ -71,6 +71,7 @@ def tables(_settings: str, chosen: SelectedProbe) -> dict[str, list[dict[str, An
     stack, stacked = Prober(prober.data, settings), np.concatenate(columns, axis=1)
     of_stack = stack.site(stacked)
     own, single = of_stack.predictions[Predictor(second.text, "task")], chosen.scored
+    assert single is not None, "probes of rows have predictions"
     resamples, rows = prober.resamples_of(kind), list[dict[str, Any]]()
     for score in of_stack.of_kind(second.text):
         if score.split != "test" or score.metric not in metrics_of(single):

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -70,7 +69,7 @@ class Job:
     experiment: Experiment
     target: str
 
-    @cached_property
+    @property
     def content(self) -> dict[str, Any]:
         """The contents of the job file."""
         return {"experiment": self.experiment.model_dump(mode="json"), "target": self.target}

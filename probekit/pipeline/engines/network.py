@@ -330,11 +330,9 @@ class NetworkEngine(Engine):
 
         Networks with random weights follow from it and from the settings, so they are not built.
         """
-        texts, dtype = self.texts, self.experiment.capture.dtype
-        model, tokenizer = self.models(TASK), texts.tokenizer.digest
-        return identity_of(
-            model, tokenizer, texts.ids, texts.plan, dtype, origin=self.origin
-        ).to_json()
+        texts, model = self.texts, self.models(TASK)
+        how = texts.tokenizer.digest, texts.ids, texts.plan, self.experiment.capture.dtype
+        return identity_of(model, *how, origin=self.origin).to_json()
 
     def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
         """Return the capture of the texts from one network, with its store.

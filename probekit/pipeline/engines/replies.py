@@ -151,8 +151,8 @@ def replied(
                 )
                 examples.append(example)
             cut[label] += reply.stopped_by is None
-            line = {"id": id, "prompt": prompt.text, "reply": reply.text, "label": label}
-            line |= {"stopped_by": reply.stopped_by, "ids": reply.ids}
+            line: dict[str, object] = {"id": id, "prompt": prompt.text, "reply": reply.text}
+            line |= {"label": label, "stopped_by": reply.stopped_by, "ids": reply.ids}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     counts = Counter(example.label for example in examples)
     named = "reply" if len(lines) == 1 else "replies"

@@ -79,12 +79,12 @@ class RequestsEngine(NetworkEngine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment whose section `capture` has requests."""
-        reader, *others = read_texts(experiment, how)
+        reader, models, dataset = read_texts(experiment, how)
         section = cast(RequestsSection, experiment.capture.requests)
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(section.folder), reader.config.d_model)
         reader = ServedReader(**vars(reader), requests=requests)
-        return cls.of_rows(reader, *others, stored=requests)
+        return cls.of_rows(reader, models, dataset, stored=requests)
 
     def with_stored(self) -> Self:
         """Return the engine with the requests that serve its texts, and a finding on these."""

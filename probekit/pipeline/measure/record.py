@@ -102,7 +102,6 @@ def data_facts(
 ) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = design.dataset
-    repeated = repeated_share(dataset, design.examples) if design.has_texts else None
     is_nested, sides = len(design.splits) > 1, _sides(design.splits)
     return DataFacts(
         name=dataset.name,
@@ -110,7 +109,7 @@ def data_facts(
         n_rows=len(design.labels),
         labels=_label_counts(design, probers[0]),
         groups={side: len(np.unique(design.groups[indices])) for side, indices in sides.items()},
-        repeated=repeated,
+        repeated=repeated_share(dataset, design.examples) if design.has_texts else None,
         examples=[
             ExampleRecord(
                 text=e.text,

@@ -245,13 +245,12 @@ def reliability_rows(
     """
     bins = []
     for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
-        place = {name: row[name] for name in ("probe", *_PLACE)}
+        probe, place = row["probe"], {name: row[name] for name in ("probe", *_PLACE)}
         for site in results:
-            found = site.predictions.get(Predictor(row["probe"], "task"))
-            is_probable = isinstance(found, ClassPredictions) and found.scores_are_log_probabilities
-            if is_probable and answers_name(site.place | {"probe": row["probe"]}) == answers_name(
-                row
-            ):
-                of_probe = reliability_bins(found, prober.resamples_of(row["probe"]))
+            found = site.predictions.get(Predictor(probe, "task"))
+            if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
+                continue
+            if answers_name({**site.place, "probe": probe}) == answers_name(row):
+                of_probe = reliability_bins(found, prober.resamples_of(probe))
                 bins += [place | asdict(one) for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))

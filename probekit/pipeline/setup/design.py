@@ -434,9 +434,9 @@ def plan_positions(
     for plan in plans:
         # For each row, whether its example is kept, and how many tokens it reads.
         is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
-        example, positions = new_index[plan.example], plan.positions[np.repeat(is_kept, lengths)]
+        of_kept, read = new_index[plan.example], plan.positions[np.repeat(is_kept, lengths)]
         offsets = np.concatenate([[0], np.cumsum(lengths[is_kept])])
-        kept_plans.append(RowPlan(example[is_kept], positions, offsets, plan.skip_massive))
+        kept_plans.append(RowPlan(of_kept[is_kept], read, offsets, plan.skip_massive))
     selected = replace(dataset.select(kept), notes=(*dataset.notes, note))
     return selected, tuple(tokens[index] for index in kept), tuple(kept_plans)
 

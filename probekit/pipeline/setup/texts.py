@@ -368,8 +368,7 @@ def find_features(
             joined[SiteConcatenation(parts)] = None
     selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
-        sites = dict.fromkeys(part.site for selection in selections for part in selection.parts)
-        for site in sites:
+        for site in dict.fromkeys(part.site for one in selections for part in one.parts):
             axes = config.sites.describe(site).axes
             if axes[-1] != "d_model":
                 allowed = [row.name for row in config.sites.rows if row.axes[-1] == "d_model"]
