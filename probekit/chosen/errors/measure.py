@@ -71,7 +71,7 @@ def wrong_of_probes(chosen: SelectedProbe) -> tuple[list[dict[str, Any]], list[d
         wrong = predictions.guess != predictions.truth
         position, errors = names.index(row["position"]), list[dict[str, Any]]()
         for number, ahead in worst.items():
-            error = {"row": number_of.setdefault(number, len(number_of))}
+            error: dict[str, Any] = {"row": number_of.setdefault(number, len(number_of))}
             error |= {"guess": str(chosen.classes[predictions.guess[number]]), "ahead": ahead}
             errors.append(error | {"probed": _moved(chosen, number, position)})
         place = {name: row[name] for name in ("site", "head", "position", "probe")}
@@ -122,8 +122,9 @@ def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int,
     """Return the characters of the one token that a test row reads; None if it reads several."""
     token = chosen.source.design.positions[position].token
     row = chosen.prober.test_rows[number]
-    is_several = token is None or chosen.reads_texts or token[row, 0] < 0
-    return None if is_several else tuple(token[row].tolist())
+    if token is None or chosen.reads_texts or token[row, 0] < 0:
+        return None
+    return tuple(token[row].tolist())
 
 
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
@@ -178,8 +179,8 @@ def wrong_examples(chosen: SelectedProbe, predictions: ClassPredictions) -> list
         readings = chosen.source.readings(probe, chosen.site, texts)
     errors = []
     for number, example, reading in zip(worst, examples, readings, strict=True):
-        error = {"text": example.text, "span": example.span, "group": example.group}
-        error["label"] = example.label
+        error: dict[str, Any] = {"text": example.text, "span": example.span}
+        error |= {"group": example.group, "label": example.label}
         error["guess"] = str(chosen.classes[predictions.guess[number]])
         error["ahead"] = worst[number]
         error["probed"] = _token_read(chosen, number, chosen.position)

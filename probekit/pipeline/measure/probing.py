@@ -419,8 +419,9 @@ class SiteJob:
                 if not prober.is_nested and one.target == "task" and one.split == "test":
                     limits = {name: getattr(one, name) for name in ("ci_low", "ci_high", "chance")}
                     known = {name: None if math.isnan(x) else x for name, x in limits.items()}
-                    how_many = {"n": one.n_test, "n_groups": one.n_groups}
-                    metrics[one.metric] = HeldOutScore(value=one.value, **how_many, **known)
+                    metrics[one.metric] = HeldOutScore(
+                        value=one.value, n=one.n_test, n_groups=one.n_groups, **known
+                    )
             facts = ProbeFacts(
                 kind=kind,
                 # With class weights, the softmax gives probabilities of equally frequent classes.
