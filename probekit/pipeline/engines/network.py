@@ -109,7 +109,7 @@ class Networks:
         return self._last[1]
 
 
-def read_texts(experiment: Experiment, how: How) -> tuple[TextReader, Networks, Dataset]:
+def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks, Dataset]:
     """Return the reader of an experiment on a device, its networks, and its examples."""
     experiment = experiment.on_device(how.device)
     models = Networks(experiment, how.device, to_compute=how.to_compute)
@@ -226,7 +226,7 @@ class NetworkEngine(Engine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment; the network is loaded on first use."""
-        return cls.of_rows(*read_texts(experiment, how))
+        return cls.of_rows(*read_inputs(experiment, how))
 
     @classmethod
     def of_rows(

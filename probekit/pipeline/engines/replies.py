@@ -22,7 +22,7 @@ from probekit.experiment.data import ReplyLabelSection
 from probekit.experiment.schema import Experiment, GenerateSection
 from probekit.model.generation import Continuation, Decoding
 from probekit.pipeline.engines.engine import TASK, Readings
-from probekit.pipeline.engines.network import NetworkEngine, read_texts
+from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import Probed
 from probekit.probes.saved_probe import SavedProbe
@@ -59,7 +59,7 @@ class RepliesEngine(NetworkEngine):
             NotGeneratedError: replies are missing, and only stored ones are read.
             StoreError: the cache is damaged, or cannot be written.
         """
-        reader, models, prompts = read_texts(experiment, how)
+        reader, models, prompts = read_inputs(experiment, how)
         experiment = reader.experiment
         settings = cast(GenerateSection, experiment.capture.generate)
         n_ctx, rule = reader.config.n_ctx, experiment.data.label_of_reply

@@ -27,7 +27,7 @@ from probekit.experiment.schema import Experiment, RequestsSection
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
 from probekit.pipeline.engines.engine import TASK
-from probekit.pipeline.engines.network import NetworkEngine, read_texts
+from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import Tokens
 from probekit.pipeline.setup.texts import ReadTexts, TextReader
@@ -79,7 +79,7 @@ class RequestsEngine(NetworkEngine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment whose section `capture` has requests."""
-        reader, models, dataset = read_texts(experiment, how)
+        reader, models, dataset = read_inputs(experiment, how)
         section = cast(RequestsSection, experiment.capture.requests)
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(section.folder), reader.config.d_model)
