@@ -184,12 +184,10 @@ def wrong_examples(chosen: SelectedProbe, predictions: ClassPredictions) -> list
         error["guess"] = str(chosen.classes[predictions.guess[number]])
         error["ahead"] = worst[number]
         error["probed"] = _token_read(chosen, number, chosen.position)
-        columns = (
-            ((), (), ()) if reading is None else (reading.tokens, reading.spans, reading.answers)
-        )
+        read = reading or TextReading("", (), (), ())
         error["tokens"] = [
             {"token": token, "span": span, "label": one.label, "score": round(one.score, 4)}
-            for token, span, one in zip(*columns, strict=True)
+            for token, span, one in zip(read.tokens, read.spans, read.answers, strict=True)
         ]
         errors.append(error)
     return errors
