@@ -102,7 +102,7 @@ def capture_command(
         raise click.UsageError("--threads requires --workers.")
     experiment = loader.load_experiment(file, overrides)
     if workers == 0:
-        laid_out = captures.lay_out(experiment, cache_root=cache_root, device=device)
+        laid_out = jobs.lay_out(experiment, cache_root=cache_root, device=device)
         for target, empty in laid_out.items():
             click.echo(
                 f"{target}: {counted(empty.n_rows, 'row')} in "

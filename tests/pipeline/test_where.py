@@ -10,7 +10,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.scores import Scores, site_with_head
@@ -157,7 +157,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
             raise ConfigError("one word")
         return Prober(data, settings, within)
 
-    monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
+    monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
     refused(lambda: make_probers(swept, prepare(swept).design))
 
 

@@ -7,9 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.chosen.directions.page import direction_map, scatter_plane
+from probekit.chosen.directions.page import (
+    direction_map,
+    neuron_ranking,
+    ranked_neurons,
+    scatter_plane,
+)
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
-from probekit.chosen.features.page import neuron_ranking, ranked_neurons
 from probekit.errors import DataError
 from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.run_page import write_report

@@ -20,8 +20,8 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.lazy_rows import Codes, Floats, Mask
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
@@ -50,10 +50,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         if tested is not None:
             order = np.argsort(tested.example_of_row, kind="stable")
             outputs = probe.fit_.scores(X.select(tested.rows[order]))
-            ends = np.cumsum(np.bincount(tested.example_of_row))[:-1]
-            running += [
-                probe.fit_.aggregation.running(one)[:, 0] for one in np.split(outputs, ends)
-            ]
+            of_texts = np.split(outputs, np.cumsum(np.bincount(tested.example_of_row))[:-1])
+            running += [probe.fit_.aggregation.running(one)[:, 0] for one in of_texts]
             rows.append(tested.first)
     data, positive, first = prober.data, prober.data.positive_code, fitted.first
     codes = np.searchsorted(data.classes, data.y)
@@ -65,9 +63,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         row |= {"n_texts": len(first), "C": scored.C, "value": METRICS[main].sign * scored.rating}
         row |= dict.fromkeys(["n_equal", *OF_EACH], np.nan)
         if is_binary:
-            held_out = ClassPredictions.of_scores(
-                labels, scored.held_out, True, probe.fold_of_text_, positive=positive
-            )
+            how = labels, scored.held_out, True, probe.fold_of_text_
+            held_out = ClassPredictions.of_scores(*how, positive=positive)
             equal = equal_lengths(lengths, labels == positive)
             score = scored.held_out[:, 1] * (1 if positive else -1)
             found = (

@@ -73,12 +73,8 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
         name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
         line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
-        shared: dict[str, Any] = {
-            "x": points["tokens"].tolist(),
-            "name": f"{name} (n = {n:,})",
-            "line": line,
-        }
-        shared |= {"mode": "lines", "legendgroup": name, "col": 1}
+        shared: dict[str, Any] = {"x": points["tokens"].tolist(), "name": f"{name} (n = {n:,})"}
+        shared |= {"line": line, "mode": "lines", "legendgroup": name, "col": 1}
         for row, column in enumerate(("score", "share"), 1):
             figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
     style = LEVELS["chance"]

@@ -108,9 +108,8 @@ class WrongExamples(RecordPart):
         has_kinds = len({probe.probe for probe in self.probes}) > 1
         titled = []
         for probe in self.probes:
+            details = [probe.position] * has_positions + [probe.probe] * has_kinds
             site = site_with_head(probe.site, probe.head)
-            details = [probe.position] if has_positions else []
-            details += [probe.probe] if has_kinds else []
             titled.append((" · ".join([site, *details]), probe))
         return titled
 
@@ -192,16 +191,9 @@ def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
     """Return the section with the worst errors."""
     probed = [example.probed for example in wrong.examples]
     probed += [error.probed for probe in wrong.probes for error in probe.errors]
-    values = {
-        "wrong": wrong,
-        "has_probed": any(probed),
-        "is_nested": is_nested,
-        "densest": DENSEST,
-        "label_text": class_label,
-        "hues": list(zip(wrong.classes, (LOW, HIGH), strict=False)),
-        "pieces": pieces,
-        "signed": signed,
-    }
+    values = {"wrong": wrong, "has_probed": any(probed), "is_nested": is_nested}
+    values |= {"densest": DENSEST, "label_text": class_label, "pieces": pieces, "signed": signed}
+    values["hues"] = list(zip(wrong.classes, (LOW, HIGH), strict=False))
     view = View("errors.html", values, scripts=("errors.js",) if wrong.probes else ())
     return PageSection("Worst errors", [view], "errors")
 

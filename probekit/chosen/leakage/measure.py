@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, counted
 from probekit.chosen.leakage.section import SPANS, LeakageSection
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example, Finding
 from probekit.data.positions import IntArray
 from probekit.data.words import cue_pattern, dropped_ranges, without
 from probekit.errors import DataError
 from probekit.pipeline.engines.network import NetworkEngine
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.differences import Difference
@@ -31,6 +31,14 @@ from probekit.probes.solve.layers import FittedLayers
 EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 
 
+def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tuple[int, int]]]:
+    """Return a function that returns the characters of each cue of an example."""
+    if settings.drop == SPANS:
+        return lambda example: [] if example.span is None else [example.span]
+    pattern = cue_pattern(Path(root) / settings.drop)
+    return lambda example: [match.span() for match in pattern.finditer(example.text)]
+
+
 def texts(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
     """Return the test texts without their cues, then without other words, draw by draw.
 
@@ -40,64 +48,52 @@ def texts(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
         MissingError: the file of cues does not exist.
         DataError: it has no words, or none of them is in a test text that can be compared.
     """
-    with source.experiment.at("leakage", "drop"):
-        return _dropped(settings, source)
-
-
-def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tuple[int, int]]]:
-    """Return a function that returns the characters of each cue of an example."""
-    if settings.drop == SPANS:
-        return lambda example: [] if example.span is None else [example.span]
-    pattern = cue_pattern(Path(root) / settings.drop)
-    return lambda example: [match.span() for match in pattern.finditer(example.text)]
-
-
-def _dropped(settings: LeakageSection, source: NetworkEngine) -> ReadTexts:
     experiment, own = source.experiment, source.texts
-    cues_in = _cues_in(settings, experiment.data.root)
-    at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
-    test = source.design.splits[0].test
-    n_with_cues, variants_of = 0, dict[int, list[Example]]()  # all variants of each text
-    for index, row in enumerate(test):
-        number = own.example[row]
-        example = own.dataset.examples[number]
-        span = example.span if at in ("span", "word") else None
-        cues = cues_in(example)
-        if not cues:
-            continue
-        n_with_cues += 1
-        characters = own.tokens[number].offsets[_tokens_read(own, row)]
-        ends = [*characters.flatten().tolist(), *(span or ())]
-        probed = None if at == "mean" else (min(ends), max(ends))
-        variants = list[Example]()
-        for ranges in dropped_ranges(example.text, cues, probed, settings.draws, random):
-            text, moved = without(example.text, ranges, span)
-            variants.append(replace(example, text=text, span=moved))
-        if variants:
-            variants_of[index] = variants
+    with experiment.at("leakage", "drop"):
+        cues_in = _cues_in(settings, experiment.data.root)
+        at, random = experiment.tokens.position.at, np.random.default_rng(experiment.probe.seed)
+        test = source.design.splits[0].test
+        n_with_cues, variants_of = 0, dict[int, list[Example]]()  # all variants of each text
+        for index, row in enumerate(test):
+            number = own.example[row]
+            example = own.dataset.examples[number]
+            span = example.span if at in ("span", "word") else None
+            cues = cues_in(example)
+            if not cues:
+                continue
+            n_with_cues += 1
+            characters = own.tokens[number].offsets[_tokens_read(own, row)]
+            ends = [*characters.flatten().tolist(), *(span or ())]
+            probed = None if at == "mean" else (min(ends), max(ends))
+            variants = list[Example]()
+            for ranges in dropped_ranges(example.text, cues, probed, settings.draws, random):
+                text, moved = without(example.text, ranges, span)
+                variants.append(replace(example, text=text, span=moved))
+            if variants:
+                variants_of[index] = variants
 
-    def planned() -> ReadTexts:
-        """Return all texts without cues, then all texts in each draw."""
-        examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
-        further = source.reader.read(replace(own.dataset, examples=examples))
-        assert len(further.example) == len(examples), "a shorter text has a row, too"
-        return further
+        def planned() -> ReadTexts:
+            """Return all texts without cues, then all texts in each draw."""
+            examples = tuple(chain.from_iterable(zip(*variants_of.values(), strict=True)))
+            further = source.reader.read(replace(own.dataset, examples=examples))
+            assert len(further.example) == len(examples), "a shorter text has a row, too"
+            return further
 
-    further, n_texts = planned() if variants_of else own, len(variants_of)
-    for place, index in enumerate([*variants_of] if at != "mean" else []):
-        of_variants = range(place, n_texts * (1 + settings.draws), n_texts)
-        read_ids = [_ids_read(further, one) for one in of_variants]
-        if any(ids != _ids_read(own, test[index]) for ids in read_ids):
-            del variants_of[index]
-    message = (
-        f"{len(variants_of):,} of {counted(len(test), 'test text')} have cues that can be dropped; "
-        f"{n_with_cues - len(variants_of):,} more are not compared, because a cue is at the probed "
-        "token, the token would change, or there are too few other words."
-    )
-    if not variants_of:
-        raise DataError(f"{message} Give other cues, or probe another position.")
-    further = further if len(variants_of) == n_texts else planned()
-    return replace(further, findings=(Finding("info", "leakage", message),))
+        further, n_texts = planned() if variants_of else own, len(variants_of)
+        for place, index in enumerate([*variants_of] if at != "mean" else []):
+            of_variants = range(place, n_texts * (1 + settings.draws), n_texts)
+            read_ids = [_ids_read(further, one) for one in of_variants]
+            if any(ids != _ids_read(own, test[index]) for ids in read_ids):
+                del variants_of[index]
+        message = (
+            f"{len(variants_of):,} of {counted(len(test), 'test text')} have cues that can be "
+            f"dropped; {n_with_cues - len(variants_of):,} more are not compared, because a cue is "
+            "at the probed token, the token would change, or there are too few other words."
+        )
+        if not variants_of:
+            raise DataError(f"{message} Give other cues, or probe another position.")
+        further = further if len(variants_of) == n_texts else planned()
+        return replace(further, findings=(Finding("info", "leakage", message),))
 
 
 def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
@@ -110,9 +106,8 @@ def _tokens_read(texts: ReadTexts, row: int) -> IntArray:
 
 def _ids_read(texts: ReadTexts, row: int) -> list[int]:
     """Return the ids of the tokens that a row reads."""
-    ids = np.asarray(texts.tokens[texts.example[row]].ids)
-    found: list[int] = ids[_tokens_read(texts, row)].tolist()
-    return found
+    ids = texts.tokens[texts.example[row]].ids
+    return [int(ids[place]) for place in _tokens_read(texts, row)]
 
 
 def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
@@ -141,12 +136,8 @@ def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[di
     whole, without_cues, *random = (
         take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
     )
-    counts = {
-        "n_draws": len(random),
-        "n_changed": len(changed),
-        "n_test": len(compared),
-        "n_left_out": len(left_out),
-    }
+    counts = {"n_draws": len(random), "n_changed": len(changed)}
+    counts |= {"n_test": len(compared), "n_left_out": len(left_out)}
     groups = prober.data.groups[tested[compared]]
     found = leakage_rows(whole, without_cues, random, groups, prober.main_metric)
     return {"leakage.csv": [row | counts for row in found]}
@@ -176,16 +167,10 @@ def leakage_rows(
         if function is None or np.isnan(value := function(whole, Resamples.whole(len(groups)))[0]):
             continue
         found = _exchanged(function, [without_cues, *random], groups).within(METRICS[metric].range)
-        yield {
-            "metric": metric,
-            "value": value,
-            "without_cues": found.a,
-            "without_others": found.b,
-            "difference": found.value,
-            "difference_low": found.ci_low,
-            "difference_high": found.ci_high,
-            "p": found.p if metric == main_metric else None,
-        }
+        row = {"metric": metric, "value": value, "without_cues": found.a, "without_others": found.b}
+        row |= {"difference": found.value, "difference_low": found.ci_low}
+        row |= {"difference_high": found.ci_high, "p": found.p if metric == main_metric else None}
+        yield row
 
 
 def _exchanged(

@@ -29,7 +29,7 @@ from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels

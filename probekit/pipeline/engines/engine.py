@@ -24,6 +24,7 @@ from probekit.results.record import Norms
 
 # Captures the activations of a network engine, by target.
 Capture = Callable[[Any], Mapping[str, Captured]]
+Readings = Sequence[TextReading | None]  # of each text
 TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 
 
@@ -138,8 +139,6 @@ class Engine(ABC):
         """Return the attention patterns that the report shows."""
         return []
 
-    def readings(
-        self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None without a model."""
         return [None] * len(texts)

@@ -32,11 +32,11 @@ from probekit.model.families.table import zero_network
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.capture.captures import plan_capture, plan_tokens
+from probekit.pipeline.capture.jobs import plan_capture, plan_tokens
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
+from probekit.pipeline.measure.probing import make_probers, probing_bytes, usable_cores
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.products import START_UP, check_device, check_device_name, threads

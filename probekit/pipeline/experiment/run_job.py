@@ -44,8 +44,7 @@ from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
-from probekit.pipeline.measure.probers import make_probers
-from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
+from probekit.pipeline.measure.probing import SiteJob, make_probers, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
 from probekit.products import check_device, naming_lost_device, threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
@@ -292,13 +291,16 @@ def _work_on_run(
         near, copied = _copy_in(cache_root, source)
         sites = []
         for position, prober in enumerate(make_probers(job.experiment, source.design, device)):
-            far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
+            far, close = (
+                SiteJob(one, position, prober, folder, job.created, SILENT)
+                for one in (source, replace(source, activations=near))
+            )
             for task in tasks_of(source, position, folder.name):
                 selection, _, origin = task
                 is_far = selection is None or not copied.issuperset(
                     one.site for one in selection.parts
                 )
-                site = far if is_far else replace(far, activations=near)
+                site = far if is_far else close
                 name = f"{origin['site']} at {origin['position']}"
                 of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
                 sites.append((is_far, random.random(), of_site))

@@ -17,6 +17,7 @@ from joblib import cpu_count
 
 from probekit.activations.records import Location
 from probekit.chosen.registry import without_analyses
+from probekit.chosen.selected_probe import SelectedProbe, write_selected_probe
 from probekit.errors import ConfigError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
@@ -30,16 +31,15 @@ from probekit.pipeline.experiment.finished import finished_result, is_finished, 
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.intervene.run import write_causes
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probers import (
+from probekit.pipeline.measure.probing import (
     make_probers,
+    probe_sites,
     probing_bytes,
     probing_seconds,
     seconds_of_processes,
 )
-from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
 from probekit.pipeline.measure.significance import (
     difference_rows,
     p_value_rows,

@@ -27,7 +27,7 @@ from probekit.model.network import Network
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
-from probekit.pipeline.measure.probers import make_probers, usable_cores
+from probekit.pipeline.measure.probing import make_probers, usable_cores
 from probekit.pipeline.measure.record import findings
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import read_card

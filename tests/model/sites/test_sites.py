@@ -14,7 +14,8 @@ import probekit
 from probekit.errors import UnknownNameError
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.generation import Recording, generate
-from tests.model.gpt2_sites import SITES, describe, expand, layer_of, select, site_names
+from probekit.model.sites.catalogue import layer_of
+from tests.model.gpt2_sites import SITES, describe, expand, select, site_names
 from tests.model.reference import TINY
 from tests.stored import each_line
 

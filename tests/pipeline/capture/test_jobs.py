@@ -14,8 +14,15 @@ from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
-from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
-from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.jobs import (
+    by_processes,
+    jobs_in,
+    lay_out,
+    plan_capture,
+    plan_tokens,
+    work_at,
+)
 from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt

@@ -8,7 +8,8 @@ from probekit.activations import forward
 from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.experiment.model import dtype_on
-from probekit.pipeline.capture.captures import capture_only, plan_capture
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.jobs import plan_capture
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer

@@ -9,7 +9,7 @@ from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import data_facts, findings
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts

@@ -11,13 +11,14 @@ from probekit.data.examples import Dataset, Example
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_experiment
 from probekit.model.generation import Continuation
-from probekit.pipeline.capture.captures import capture_only, lay_out
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.jobs import lay_out
 from probekit.pipeline.engines import replies
 from probekit.pipeline.engines.replies import REPLIES, label_of, replied
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.results.record import NO_CONTROL
 from probekit.terminal import SILENT

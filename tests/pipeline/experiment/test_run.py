@@ -16,7 +16,7 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.engines import network
 from probekit.pipeline.engines.network import residual_norms
 from probekit.pipeline.engines.table import prepare
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.probes.targets import NETWORKS
 from probekit.results.scores import Scores

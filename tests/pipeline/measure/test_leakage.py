@@ -158,16 +158,27 @@ def test_spans_are_dropped_if_another_token_is_probed(own):
     assert dropped.column("text").tolist() == by_word.column("text").tolist()
 
 
-def test_other_words_give_another_run(own):
-    def key(words):
-        experiment = own.load(*with_words(own, words))
-        dropped = prepare(experiment).further["dropped"]
-        return dropped.dataset.digest, inputs_digest(experiment, "cpu")
+NEGATIVES = [
+    "\n".join(["text,group", *(f"A {n} fell,{n}" for n in range(n_groups))])
+    for n_groups in (80, 90)
+]
+MONITOR = (*QUICK, "data.positive=red", "monitor={negatives: words.txt, fpr: [0.05]}")
 
-    first, other = key("red"), key("black")
+
+@pytest.mark.parametrize(
+    ("overrides", "contents"), [(OVERRIDES, ("red", "black")), (MONITOR, NEGATIVES)]
+)
+def test_other_words_or_negatives_give_another_run(own, overrides, contents):
+    def key(words):
+        with_words(own, words)
+        experiment = own.load(*overrides)
+        (further,) = prepare(experiment).further.values()
+        return further.dataset.digest, inputs_digest(experiment, "cpu")
+
+    first, other = map(key, contents)
     assert first[0] != other[0]
     assert first[1] != other[1]
-    assert first == key("red")
+    assert first == key(contents[0])
 
 
 @pytest.mark.parametrize(

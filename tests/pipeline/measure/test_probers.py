@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.pipeline.measure import probers
-from probekit.pipeline.measure.probers import probing_bytes, probing_seconds
+from probekit.pipeline.measure import probing
+from probekit.pipeline.measure.probing import probing_bytes, probing_seconds
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -52,5 +52,5 @@ def test_memory_grows_with_the_features_until_rows_stay_in_their_file(monkeypatc
     svm = probing_bytes([prober_of("svm", n=20_000)], [768])
     assert svm == pytest.approx(sizes[1] + 3 * 10_000 * 768 * 4, rel=0.05)
     for name in ("LOADED_BYTES", "MAPPED_BYTES"):
-        monkeypatch.setattr(probers, name, 0)
+        monkeypatch.setattr(probing, name, 0)
     assert sizes[1] - probing_bytes([prober], [768]) == 1.5 * 20_000 * 768 * 4

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.measure import significance
-from probekit.pipeline.measure.record import _few_arrangements, _imprecise
+from probekit.pipeline.measure.record import _imprecise
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
@@ -101,6 +101,9 @@ def test_p_values_of_all_sites_share_one_null():
     assert (single <= holm).all()
     assert best[2] < 0.05 < best[[0, 1, 3]].min()
     assert p_value_rows(tasks, prober, 0) == []
+    # Metrics without scores of rows have none.
+    brier = ScoredPredictions(tasks[0].row | {"metric": "brier"}, tasks[0].predictions)
+    assert p_value_rows([brier], prober, 500) == []
 
 
 @pytest.mark.parametrize(
@@ -138,10 +141,10 @@ def test_too_few_groups_give_no_p_values(snapshot):
         prober = prober_of(truth, groups)
         found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 500)
         assert len(found) == n_rows
-        findings = _few_arrangements(prober)
+        findings = _imprecise(prober)
         assert [finding.code for finding in findings] == ([] if n_rows else ["few-exchanges"])
     # Two groups of each label, and one of both.
-    assert _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4)) == snapshot
+    assert [*_imprecise(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))] == snapshot
 
 
 def test_folds_name_and_widen_their_null():
@@ -177,13 +180,6 @@ def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
     assert [row["probe"] for row in both] == ["logistic", "attention_pooled"] * 3
     of_texts = p_value_rows([texts], other, 500)
     assert [row["value"] for row in both[1::2]] == [row["value"] for row in of_texts]
-
-
-def test_metrics_without_row_scores_have_no_p_values():
-    truth, guess, groups = words(np.random.default_rng(0), 12, 0.9)
-    one = scored_at(SITES[0], truth, guess)
-    undefined = ScoredPredictions(one.row | {"metric": "brier"}, one.predictions)
-    assert p_value_rows([undefined], prober_of(truth, groups), 500) == []
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binom
 
 from benchmarks.claims.monitors import Negatives, rows
-from probekit.chosen.monitor.thresholds import (
+from probekit.chosen.monitor.measure import (
     check_groups,
     fixed_threshold,
     groups_needed,

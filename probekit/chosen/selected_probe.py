@@ -22,19 +22,20 @@ from probekit.lazy_rows import LazyRows
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
-from probekit.pipeline.measure.run_folder import RunFolder, probe_path
+from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.probe_files import probe_files
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.scored import Predictor, SiteResult
+from probekit.probes.score.scored import Predictions, Predictor, SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
 from probekit.results.record import FINAL, MOST_CLASSES
 from probekit.results.scores import Scores, site_with_head
+from probekit.results.site_results import site_stem
 from probekit.terminal import SILENT, Watcher
 
 
@@ -102,8 +103,8 @@ class SelectedProbe:
         return self.spec.traits.scores_texts
 
     @cached_property
-    def predictions(self) -> ClassPredictions | None:
-        """Its predictions of all test rows, if they are few classes; else None.
+    def scored(self) -> Predictions | None:
+        """Its predictions of test rows; None if they are not known row by row.
 
         For a nested cross-validation they are those of the nested choice, which have a result of
         their own; those of another probe are in the result of its site.
@@ -116,7 +117,12 @@ class SelectedProbe:
             if name in one.predictions
             and (is_nested or place == (one.place["position"], _name_of_site(one.place)))
         )
-        own, n_rows = next(found, None), len(self.prober.test_rows)
+        return next(found, None)
+
+    @property
+    def predictions(self) -> ClassPredictions | None:
+        """Its predictions of all test rows, if they are few classes; else None."""
+        own, n_rows = self.scored, len(self.prober.test_rows)
         if not isinstance(own, ClassPredictions) or len(own.guess) != n_rows:
             return None
         return own if 2 <= len(self.classes) <= MOST_CLASSES else None
@@ -129,8 +135,9 @@ class SelectedProbe:
 
     def saved_at(self, site: str) -> SavedProbe | None:
         """Return the saved probe of the same kind at a site; None if there is none."""
-        offset = self.source.design.positions[self.position].offset
-        path = probe_path(self.folder.path, offset, site, self.spec.text)
+        offset, kind = self.source.design.positions[self.position].offset, self.spec.text
+        of_site = site_stem(site, offset).relative_to("sites")
+        path = self.folder.path / "probes" / of_site / kind.replace(":", "-")
         return SavedProbe.load(path) if probe_files(path)[0].exists() else None
 
     @property
@@ -174,8 +181,8 @@ def write_selected_probe(chosen: SelectedProbe) -> None:
         chosen.save(chosen.saved, FINAL)
     for analysis, settings in asked(chosen.source.experiment):
         measure = analysis.door("measure", "tables")
-        contents = {} if measure is None else measure(settings, chosen)
-        for file, content in contents.items():
+        assert measure is not None, "each analysis has tables"
+        for file, content in measure(settings, chosen).items():
             if len(content):
                 is_json = file.endswith(".json")
                 text = pretty_json(content) if is_json else csv_text(pd.DataFrame(content))
