@@ -20,7 +20,6 @@ from torch import Tensor
 
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
     DirectionSet,
     Responder,
@@ -32,8 +31,7 @@ from probekit.interventions.directions import (
     matched_directions,
     mean_differences,
 )
-from probekit.interventions.edits import add, run_edited
-from probekit.interventions.effects import resamples_of
+from probekit.interventions.edits import add, linear_entry, run_edited
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import (
@@ -45,6 +43,7 @@ from probekit.interventions.verdicts import (
     detection,
     direction_effect,
     ratio_effect,
+    resamples_of,
     silence,
     slopes,
     verdicts,

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import DataError, UnknownNameError, nearest
-from probekit.interventions.base_pass import BasePass, StreamEntry, linear_entry
-from probekit.interventions.edits import LEAST_SIZE
+from probekit.interventions.edits import LEAST_SIZE, BasePass, StreamEntry, linear_entry
 from probekit.interventions.erasure import TOLERANCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import METHODS, Along

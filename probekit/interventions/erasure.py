@@ -23,7 +23,7 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
-from probekit.interventions.effects import resamples_of
+from probekit.interventions.verdicts import resamples_of
 from probekit.model.network import Network
 from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch

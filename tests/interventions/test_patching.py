@@ -7,12 +7,24 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.base_pass import BasePass, linear_entry, stream_entry
-from probekit.interventions.edits import add, replace, run_edited, zero
+from probekit.interventions.edits import (
+    BasePass,
+    add,
+    linear_entry,
+    replace,
+    run_edited,
+    stream_entry,
+    zero,
+)
 from probekit.interventions.measures import AnswerMeasure, single_tokens
 from probekit.interventions.names import MEASURES
-from probekit.interventions.patching import PAIRS_AT_ONCE, ablated_values, patch
+from probekit.interventions.patching import (
+    PAIRS_AT_ONCE,
+    ablated_values,
+    estimated_effects,
+    patch,
+    patch_top,
+)
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.table import from_transformers
 from probekit.model.passes.taps import head_or_neuron

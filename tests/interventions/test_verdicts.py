@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import holds_zero, ratio_of_sums, resamples_of, skewed_interval
 from probekit.interventions.verdicts import (
     CausalVerdict,
     detection,
     direction_effect,
+    holds_zero,
+    ratio_of_sums,
+    resamples_of,
     silence,
+    skewed_interval,
     slopes,
     two_sided_p,
     verdicts,

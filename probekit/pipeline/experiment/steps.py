@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,16 +62,6 @@ from probekit.training.run_files import find_checkpoints
 
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
-
-
-# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
-_LEFT_OUT: Mapping[str, Any] = {
-    "control_draws": 0,
-    "baselines": (),
-    "description": False,
-    "learning_steps": 0,
-    "permutations": 0,
-}
 
 
 @contextmanager
@@ -234,8 +223,7 @@ def _write_scores(
     table = make_table(rows, RESULTS)
     differences = []
     if chosen is not None:
-        has_p_values = draws > 0
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
+        differences = difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
     # In the row order of the predictions.
     tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
@@ -283,27 +271,24 @@ def _over_training(
     Raises:
         MissingError: there are no checkpoints, or one of the hub does not exist.
     """
-    if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
+    if not isinstance(experiment, Experiment) or (model := experiment.model).checkpoints is None:
         return
-    model = experiment.model
     with experiment.at("model"):
         sources: Mapping[int, str | Path] = model.steps_on_hub
         if model.path is not None:
             sources = find_checkpoints(Path(model.path))
     # An empty list of checkpoints means all.
     *earlier, latest = sorted(model.checkpoints or sources)
+    # The map by step shows only scores; controls and statistics are computed at the last checkpoint.
+    counts = dict.fromkeys(("control_draws", "learning_steps", "permutations"), 0)
+    probe = experiment.probe.model_copy(update=counts | {"baselines": (), "description": False})
+    changes = {"probe": probe, "attention": AttentionSection(), "interventions": (), "measure": ()}
+    plain = without_analyses(experiment.model_copy(update=changes))
     tables = []
     for step in earlier:
         weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
-        changes = {
-            "name": f"step-{step}",
-            "model": model.model_copy(update={**weights, "random_weights": 0}),
-            "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "attention": AttentionSection(),
-            "interventions": (),
-            "measure": (),
-        }
-        table = run_one(without_analyses(experiment.model_copy(update=changes)))
+        network = model.model_copy(update={**weights, "random_weights": 0})
+        table = run_one(plain.model_copy(update={"name": f"step-{step}", "model": network}))
         tables.append(only(table, target="task").assign(step=step))
     tables.append(only(last, target="task").assign(step=latest))
     folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

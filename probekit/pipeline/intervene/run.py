@@ -20,9 +20,9 @@ from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, csv_text, exclusive
-from probekit.interventions.base_pass import BasePass, stream_entry
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
+from probekit.interventions.edits import BasePass, stream_entry
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import JOINT, SiteSelection

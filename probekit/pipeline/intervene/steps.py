@@ -25,10 +25,9 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import regular, write_atomic
-from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
-from probekit.interventions.effects import Patch, PatchedValues, effects_of
+from probekit.interventions.edits import linear_entry
 from probekit.interventions.erasure import (
     Eraser,
     downstream_scores,
@@ -37,7 +36,14 @@ from probekit.interventions.erasure import (
     probe_projection,
 )
 from probekit.interventions.names import Along
-from probekit.interventions.patching import Positions, ablated_values, patched_values
+from probekit.interventions.patching import (
+    Patch,
+    PatchedValues,
+    Positions,
+    ablated_values,
+    effects_of,
+    patched_values,
+)
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of

@@ -21,9 +21,8 @@ from probekit.analysis.logits import (
     position_from_start,
 )
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.measures import AnswerMeasure, lacks_space
-from probekit.interventions.patching import patch
+from probekit.interventions.patching import estimated_effects, patch, patch_top
 from probekit.model.config import Bos
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
