@@ -170,13 +170,10 @@ class _Reference:
         from transformers import AutoModelForCausalLM
 
         self.folder = folder
+        eager = dict.fromkeys(("attn_implementation", "experts_implementation"), "eager")
         with _quiet():
             self.model: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                attn_implementation="eager",
-                experts_implementation="eager",
-                local_files_only=True,
+                folder, dtype=dtype, local_files_only=True, **eager
             )
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ from probekit.interventions.verdicts import (
     class_gap_of_many,
     detection,
     direction_effect,
-    ratio_effect,
+    holds_zero,
     resamples_of,
     silence,
     slopes,
@@ -171,15 +171,10 @@ def causal_test(
             of_fold = directions[number]
         else:
             of_fold = directions_of(settings.along, train, train_labels, C=settings.C)
-        fold = _Fold(
-            responder=texts[torch.from_numpy(split.test)],
-            directions=of_fold,
-            matched=matched_directions(train, settings.matched, settings.seed + number),
-            difference=mean_differences(train, train_labels[:1])[0],
-            X=X[split.test],
-            train=train,
-        )
-        folds.append(fold)
+        responder = texts[torch.from_numpy(split.test)]
+        matched = matched_directions(train, settings.matched, settings.seed + number)
+        difference = mean_differences(train, train_labels[:1])[0]
+        folds.append(_Fold(responder, of_fold, matched, difference, X[split.test], train))
     return _Test(data, settings, selection, folds).result()
 
 
@@ -361,12 +356,19 @@ class _Test:
         source = self._of_rows(lambda fold: fold.responder.of_sources()) - base
         whole = self._of_rows(lambda fold: fold.responder.exchanged()) - base
         along = self._of_rows(lambda fold: fold.responder.swapped(fold.directions)) - base[:, None]
-        by_matched = (
-            self._of_rows(lambda fold: fold.responder.swapped(fold.matched)) - base[:, None]
-        )
+        by_matched = self._of_rows(lambda fold: fold.responder.swapped(fold.matched))
+        by_matched -= base[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             null, matched = along[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
-        verdict = ratio_effect(along[:, 0], null, whole, source, self.resamples, self.size)
+        differences = mean_of_rows(source, self.resamples)
+        if holds_zero(jackknife_interval(differences, self.resamples)):
+            reason = "the measure does not differ between the texts and their counterfactuals"
+            return CausalVerdict(unit="recovery", reason=reason, null=null, matched=matched)
+        # Ratios of sums over the test rows, of the direction and of the whole vector.
+        recovery = mean_of_rows(along[:, 0], self.resamples) / differences
+        by_whole = mean_of_rows(whole, self.resamples) / differences
+        size = self.size / abs(float(differences[0]))
+        verdict = direction_effect(recovery, null, by_whole, self.resamples, "recovery", size)
         return replace(verdict, matched=matched)
 
 

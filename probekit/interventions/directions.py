@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -281,15 +282,9 @@ class Responder:
             None if positions is None else positions[rows].to(self.model.device)
             for positions in (self.at, self.measured, self.read)
         )
-        return replace(
-            self,
-            batch=self.batch[rows],
-            at=at,
-            measure=self.measure[rows],
-            measured=measured,
-            read=read,
-            sources=None if self.sources is None else self.sources[rows],
-        )
+        texts: dict[str, Any] = {"batch": self.batch[rows], "measure": self.measure[rows]}
+        texts["sources"] = None if self.sources is None else self.sources[rows]
+        return replace(self, at=at, measured=measured, read=read, **texts)
 
     @cached_property
     def entry(self) -> StreamEntry:

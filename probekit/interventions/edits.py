@@ -414,16 +414,9 @@ def run_edited(
 # Component -> the next residual stream that it is a part of. In parallel blocks resid_post follows
 # attn_out; there is no resid_mid.
 _ENTERS = {
-    "embed": "resid_pre",
-    "pos_embed": "resid_pre",
-    "resid_pre": "resid_pre",
-    "attn.z": "resid_mid",
-    "attn.result": "resid_mid",
-    "attn_out": "resid_mid",
-    "resid_mid": "resid_mid",
-    "mlp.post": "resid_post",
-    "mlp_out": "resid_post",
-    "resid_post": "resid_post",
+    **dict.fromkeys(("embed", "pos_embed", "resid_pre"), "resid_pre"),
+    **dict.fromkeys(("attn.z", "attn.result", "attn_out", "resid_mid"), "resid_mid"),
+    **dict.fromkeys(("mlp.post", "mlp_out", "resid_post"), "resid_post"),
 }
 _PER_HEAD_ONLY = "attn.result"  # each of its heads is as wide as the stream, which adds them
 # Components that a norm, if the network has it, separates from the residual stream.

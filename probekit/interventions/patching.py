@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -175,28 +175,15 @@ def effects_of(
         effect = mean_of_rows(patched - base, of_known)
         interval = skewed_interval(effect, of_known)
         recovery = ratio_of_sums(patched - base, source - base, of_known)
-        row = PatchEffect(
-            site=patch.selection.text,
-            layer=layer_of(patch.selection.site),
-            head=patch.selection.head,
-            position=patch.position,
-            base=float(base.mean()),
-            source=float(source.mean()),
-            patched=float(patched.mean()),
-            effect=float(effect[0]),
-            effect_low=interval.low,
-            effect_high=interval.high,
-            recovery=recovery.value,
-            low=recovery.low,
-            high=recovery.high,
-            interchange=float((patched < 0).mean()) if measure.is_signed else float("nan"),
-            p=patch_p,
-            p_best=patch_p_best,
-            n=len(patched),
-            groups=of_known.n_groups,
-            measure=measure.name,
-        )
-        rows.append(row)
+        site = patch.selection
+        facts: dict[str, Any] = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
+        facts |= {"position": patch.position, "n": len(patched), "groups": of_known.n_groups}
+        facts |= {"base": float(base.mean()), "source": float(source.mean())}
+        facts |= {"patched": float(patched.mean()), "effect": float(effect[0])}
+        facts |= {"effect_low": interval.low, "effect_high": interval.high}
+        facts |= {"recovery": recovery.value, "low": recovery.low, "high": recovery.high}
+        facts["interchange"] = float((patched < 0).mean()) if measure.is_signed else np.nan
+        rows.append(PatchEffect(**facts, p=patch_p, p_best=patch_p_best, measure=measure.name))
     return rows
 
 

@@ -332,36 +332,6 @@ def silence(
     return direction_effect(removed, null, by_whole, resamples, "share", size)
 
 
-def ratio_effect(
-    rows: Floats,
-    null: Floats,
-    whole: Floats,
-    denominators: Floats,
-    resamples: Resamples,
-    size: float,
-) -> CausalVerdict:
-    """Return the recovery by exchange, a ratio of sums over test rows.
-
-    It is undefined if 0 is in the interval of the denominator.
-
-    Args:
-        rows: change of the measure of each test row, (n_rows,).
-        null: recovery by each direction on permuted labels, (draws,).
-        whole: the same as `rows` for the whole vector, (n_rows,).
-        denominators: change of the measure from base to source, (n_rows,).
-        resamples: jackknife resamples of the rows.
-        size: largest absolute measure, by which rounding errors are recognised.
-    """
-    denominator = mean_of_rows(denominators, resamples)
-    if holds_zero(jackknife_interval(denominator, resamples)):
-        reason = "the measure does not differ between the texts and their counterfactuals"
-        return CausalVerdict(unit="recovery", reason=reason, null=null)
-    recovery = mean_of_rows(rows, resamples) / denominator
-    by_whole = mean_of_rows(whole, resamples) / denominator
-    relative_size = size / abs(float(denominator[0]))
-    return direction_effect(recovery, null, by_whole, resamples, "recovery", relative_size)
-
-
 def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:
     """Return mean of class 1 minus mean of class 0, (1 + n_units,) for all resamples.
 

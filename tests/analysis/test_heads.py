@@ -247,18 +247,3 @@ def test_squares_of_norms_add_up(attention):
     norms = heads.head_norms(query_key_value(c_attn, N_HEADS))
     assert norms.shape == (3, N_HEADS)
     assert np.sum(norms**2) == pytest.approx(np.sum(c_attn.astype(float) ** 2))
-
-
-def test_a_known_spectrum():
-    a = np.diag([3.0, 1.0, 0.0])[None, :, :2].astype(np.float32)
-    assert heads.product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
-
-
-def test_real_heads_have_full_rank_but_no_more(real):
-    parts = query_key_value(real["h.4.attn.c_attn.weight"].numpy(), 12)
-    found = heads.circuits(parts, heads.output(real["h.4.attn.c_proj.weight"].numpy(), 12))
-    assert list(found) == ["QK", "OV"]
-    for values in found.values():
-        assert values.shape == (12, 64)
-        assert (values[:, 0] > 1).all()
-        assert (np.diff(values) <= 0).all()

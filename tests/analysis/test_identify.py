@@ -115,11 +115,6 @@ def test_a_name_that_claims_another_tensor_differs(network, texts, rows, name):
     assert "blocks.0.hook_resid_post" in one.names
 
 
-def test_arrays_without_names_are_refused(network, texts, rows):
-    with pytest.raises(ConfigError, match="arrays is of type list"):
-        found([rows["blocks.0.hook_resid_post"]], texts, network)
-
-
 def test_the_sentence_has_error_precision_and_runner_up(network, texts, rows):
     (one,) = found({SITE: rows[SITE].bfloat16()}, texts, network).values()
     assert 0.001 < one.error < one.expected < 0.02
@@ -288,23 +283,21 @@ def test_texts_are_read_with_and_without_bos(network):
 
 
 def test_faults_are_explained(network, texts, rows):
+    with pytest.raises(ConfigError, match="arrays is of type list"):
+        found([rows[SITE]], texts, network)
     with pytest.raises(ConfigError, match="Texts need the tokenizer of a model"):
         identify({SITE: rows[SITE][:4]}, TEXTS, network)
-    with pytest.raises(DataError, match="has 5 rows, but there are tokens of 32"):
-        found({SITE: rows[SITE][:5]}, texts, network)
-    with pytest.raises(
-        DataError, match="255 features, but no tensor of this GPT-2 has: d_model is"
-    ):
-        found({SITE: rows[SITE][:, 1:]}, texts, network)
-    with pytest.raises(DataError, match="NaN or infinite"):
-        found({SITE: rows[SITE] / 0}, texts, network)
-    with pytest.raises(DataError, match=r"infinite, first in row 0 \(32 such rows\)"):
-        found({SITE: rows[SITE].double() * 1e60}, texts, network)
-    with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
-        found({SITE: rows[SITE]}, texts, network, positions=8)
     at = [*texts.at.tolist()[:-1], 8]
-    with pytest.raises(DataError, match="Row 31 has no token"):
-        found({SITE: rows[SITE]}, texts, network, positions=at, n_rows=31, seed=2)
+    for values, options, message in (
+        (rows[SITE][:5], {}, "has 5 rows, but there are tokens of 32"),
+        (rows[SITE][:, 1:], {}, "255 features, but no tensor of this GPT-2 has: d_model is"),
+        (rows[SITE] / 0, {}, "NaN or infinite"),
+        (rows[SITE].double() * 1e60, {}, r"infinite, first in row 0 \(32 such rows\)"),
+        (rows[SITE], {"positions": 8}, "has no token at position 8: it has 8 tokens"),
+        (rows[SITE], {"positions": at, "n_rows": 31, "seed": 2}, "Row 31 has no token"),
+    ):
+        with pytest.raises(DataError, match=message):
+            found({SITE: values}, texts, network, **options)
     with pytest.raises(DataError, match="no rows to compare"):
         identify({SITE: rows[SITE][:0]}, [], network)
     for options in ({"n_rows": -1}, {"positions": [1, 2]}, {"positions": 0.5}):

@@ -86,12 +86,6 @@ def test_a_difference_is_found_where_it_begins(folder, alter, tensor, first):
     assert differing(folder)[0] == first
 
 
-def test_the_shipped_model_agrees_in_its_tokens_too():
-    found = verify_model("mini", ["The keys to the old cabinet", "A cat"])
-    assert found[0].site == "tokens"
-    assert all(one.agrees for one in found)
-
-
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_tokens_of_a_chat_are_compared(template, tmp_path, monkeypatch):
     (row,) = rows(["llama3"])

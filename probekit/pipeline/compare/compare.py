@@ -254,14 +254,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     indices_in_b = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
     results = differences(usable, (a.resamples, b.resamples), indices_in_b, metric)
     pairing: Pairing = "unpaired" if indices_in_b is None else "paired"
-    common = {
-        "metric": metric,
-        "pairing": pairing,
-        "n_a": len(a.test_rows),
-        "n_b": len(b.test_rows),
-        "n_groups_a": a.resamples.n_groups,
-        "n_groups_b": b.resamples.n_groups,
-    }
+    common: dict[str, Any] = {"metric": metric, "pairing": pairing}
+    common |= {"n_a": len(a.test_rows), "n_b": len(b.test_rows)}
+    common |= {"n_groups_a": a.resamples.n_groups, "n_groups_b": b.resamples.n_groups}
     table = []
     for (columns, _, _), difference in zip(usable, results, strict=True):
         holds = {"holds": bool(difference.p_adjusted < LEVEL)}  # False without a p-value (NaN)
@@ -315,12 +310,12 @@ def match(a: FinishedRun, b: FinishedRun) -> list[Pair]:
         ConfigError: The runs have no site in common, or no probe at a common site.
         DataError: A file of predictions is missing or damaged.
     """
-
-    def varies(name: str) -> bool:
-        return any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
-
     # Columns that have several values in one of the runs must be equal in a pair, like the site.
-    fixed = [name for name in _MAY_DIFFER if varies(name)]
+    fixed = [
+        name
+        for name in _MAY_DIFFER
+        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+    ]
 
     def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
@@ -381,14 +376,10 @@ def _pair(
     if predictions_a is None or predictions_b is None:
         return []
     are_chosen = place_a == a.chosen and place_b == b.chosen
-    columns = {
-        "what": "chosen" if are_chosen else "site",
-        "target": "task",
-        **{f"{name}_a": value for name, value in place_a._asdict().items()},
-        **{f"{name}_b": value for name, value in place_b._asdict().items()},
-        "selectivity_a": a.selectivity.get(place_a),
-        "selectivity_b": b.selectivity.get(place_b),
-    }
+    columns: dict[str, Any] = {"what": "chosen" if are_chosen else "site", "target": "task"}
+    for side, run, place in (("a", a, place_a), ("b", b, place_b)):
+        columns |= {f"{name}_{side}": value for name, value in place._asdict().items()}
+        columns[f"selectivity_{side}"] = run.selectivity.get(place)
     return [(columns, predictions_a, predictions_b)]
 
 

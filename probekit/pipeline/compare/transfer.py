@@ -52,10 +52,7 @@ _MAY_DIFFER = (
     "model.random_seed",
     "capture.sites",
     "capture.concatenate",
-    "probe.baselines",
-    "probe.description",
-    "probe.learning_steps",
-    "probe.permutations",
+    *(f"probe.{key}" for key in ("baselines", "description", "learning_steps", "permutations")),
 )
 
 # What a test row shares with training rows of another set, by column of the scores.
@@ -151,13 +148,9 @@ def transfer(
         every_row = joined_rows(X).loaded()
         results = [side.prober.site(every_row) for side in sides]
         for spec in first.prober.settings.specs:
-            place = {
-                "model": settings.model.name,
-                "site": selection.text,
-                "position": settings.tokens.position.text,
-                "view": settings.capture.view,
-                "probe": spec.text,
-            }
+            place = {"model": settings.model.name, "site": selection.text}
+            place |= {"position": settings.tokens.position.text, "view": settings.capture.view}
+            place |= {"probe": spec.text}
             measured = [one for own in results[: len(sets)] for one in own.of_kind(spec.text)]
             # Validation scores are of the main metric only.
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
@@ -172,7 +165,6 @@ def transfer(
             directions = list(_directions(sets, X, results, spec, null_draws))
             cosines += [place | row for row in _cosines(directions, spread)]
     watcher.progress("transfer", len(selections), len(selections))
-    n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     result = Transfer(
         names=tuple(one.name for one in sets),
         pooled=tuple(side.name for side in sides[len(sets) :]),

@@ -112,15 +112,8 @@ class RunJob:
         # Nor can a record hold the name of a cache that is not UTF-8.
         if not source.is_shared or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
-        return cls(
-            experiment=source.experiment,
-            created=created,
-            n_threads=threads_of_site(source),
-            edit_threads=torch.get_num_threads(),
-            bytes=bytes,
-            caches=caches,
-            identity=_identity(source),
-        )
+        n_threads = threads_of_site(source), torch.get_num_threads()
+        return cls(source.experiment, created, *n_threads, bytes, caches, _identity(source))
 
     def write(self, folder: Path) -> None:
         """Write the job into the folder of a run.

@@ -150,8 +150,8 @@ def test_a_difference_in_calibration_error_has_no_test(paired):
     assert found.value == found.a - found.b != 0
     assert np.isnan([found.ci_low, found.ci_high, found.p, found.p_adjusted]).all()
     counts = {"metric": "ece", "pairing": "paired", "n_a": 200, "n_b": 200}
-    notes = [*_notes_on_rows((), (), counts | dict.fromkeys(("n_groups_a", "n_groups_b"), 50),
-                             [found])]  # fmt: skip
+    counts |= {"n_groups_a": 50, "n_groups_b": 50}
+    notes = [*_notes_on_rows((), (), counts, [found])]
     assert not [note for note in notes if "too few groups" in note]
 
 

@@ -118,14 +118,9 @@ def test_the_nested_choice_at_an_offset_is_read(planted, go):
     ends = rows["text"].str.len()
     verbs = rows.assign(start=ends - rows["text"].str.split().str[-1].str.len(), end=ends)
     verbs.to_csv(planted.folder / "verbs.csv", index=False)
-    run = go(
-        "data.file=verbs.csv",
-        "data.columns={group: group, start: start, end: end}",
-        "tokens.position={at: span, offset: -1}",
-        "capture.sites=[blocks.3.hook_resid_post]",
-        "model.random_weights=false",
-        page=False,
-    ).folder
+    rows = ("data.file=verbs.csv", "data.columns={group: group, start: start, end: end}")
+    where = ("tokens.position={at: span, offset: -1}", "capture.sites=[blocks.3.hook_resid_post]")
+    run = go(*rows, *where, "model.random_weights=false", page=False).folder
     found = FinishedRun(run).predictions("chosen", "span-1")
     assert [predictor.target for predictor in found] == ["chosen"]
 

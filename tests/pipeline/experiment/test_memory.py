@@ -125,12 +125,6 @@ def test_a_network_in_memory_is_used_as_it_is_and_stays_in_its_process(frame):
 
 
 def test_a_report_shows_what_the_command_prints(snapshot):
-    report = ValidationReport(
-        (Finding("warning", "a-code", "Rows are few."),),
-        2,
-        4,
-        3,
-        10**6,
-        {"capture": 30.0, "probe": 300},
-    )
+    findings = (Finding("warning", "a-code", "Rows are few."),)
+    report = ValidationReport(findings, 2, 4, 3, 10**6, {"capture": 30.0, "probe": 300})
     assert repr(report) == snapshot

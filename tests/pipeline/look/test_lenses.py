@@ -164,11 +164,6 @@ def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named
     assert found.unspaced == ()
 
 
-def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = lenses.scored_heads(mini, ["The keys", "One two"], bos=False)
-    assert found.strongest("induction", 5).empty
-
-
 REPEATED = "The keys to the old cabinet, the keys to the old cabinet"
 
 
