@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -245,19 +246,13 @@ class _Test:
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
         detects, silences = self._detection(), self._silencing()
-        return CauseResult(
-            verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
-            swap=None if self.data.sources is None else self._swapping(),
-            doses=tuple(doses),
-            dose_limit=limit,
-            wrong_way=float(np.mean(slope[:, 0] < 0)),
-            kernel_share=max(shares, default=float("nan")),
-            unit=self.data.measure.unit,
-            n=len(self.codes),
-            groups=self.resamples.n_groups,
-            folds=len(self.folds),
-            draws=len(self.folds[0].directions) - 1,
-        )
+        found = verdicts({"detects": detects, "steers": steers, "silences": silences})
+        facts: dict[str, Any] = {"n": len(self.codes), "groups": self.resamples.n_groups}
+        facts |= {"folds": len(self.folds), "draws": len(self.folds[0].directions) - 1}
+        facts |= {"doses": tuple(doses), "dose_limit": limit, "unit": self.data.measure.unit}
+        facts |= {"wrong_way": float(np.mean(slope[:, 0] < 0))}
+        swap = None if self.data.sources is None else self._swapping()
+        return CauseResult(found, swap, kernel_share=max(shares, default=np.nan), **facts)
 
     @property
     def codes(self) -> Codes:

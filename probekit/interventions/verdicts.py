@@ -188,9 +188,7 @@ def holds_zero(interval: Interval) -> bool:
     >>> holds_zero(Interval(1.0, -0.5, 2.5)), holds_zero(Interval(1.0, 0.5, 1.5))
     (True, False)
     """
-    if np.isnan(interval.low):
-        return interval.value == 0
-    return interval.low <= 0 <= interval.high
+    return interval.value == 0 if np.isnan(interval.low) else interval.low <= 0 <= interval.high
 
 
 def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples) -> Interval:

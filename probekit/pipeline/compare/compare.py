@@ -80,8 +80,7 @@ class FinishedRun:
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
         self.scores = Scores.load(self.folder / "results.csv")
         self.reads_numbers = self.experiment.reads_numbers
-        labels = self.record.data.training_labels
-        self.classes = () if self.reads_numbers else tuple(labels)
+        self.classes = () if self.reads_numbers else tuple(self.record.data.training_labels)
         task = self.scores.where(target="task", split="test")
         rows = pd.concat([task.sited, task.concatenated])
         headline = only(self.scores.rows, target=HEADLINE, split="test")
@@ -149,8 +148,7 @@ class FinishedRun:
     def of_probe(self, place: ProbeAddress) -> Predictions | None:
         """Return the predictions of a probe; None if they were not stored row by row."""
         target = HEADLINE if place.probe == NESTED_PROBE else "task"
-        by_predictor = self.predictions(place.site, place.position)
-        return by_predictor.get(Predictor(place.probe, target))
+        return self.predictions(place.site, place.position).get(Predictor(place.probe, target))
 
 
 def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:

@@ -162,8 +162,8 @@ def transfer(
             for analysis, transferred in doors("measure", "transferred"):
                 for row in transferred(sets, X, results, spec, selection):
                     tables[analysis.file].append(place | row)
-            directions = list(_directions(sets, X, results, spec, null_draws))
-            cosines += [place | row for row in _cosines(directions, spread)]
+            found = _cosines(sets, X, results, spec, null_draws, spread)
+            cosines += [place | row for row in found]
     watcher.progress("transfer", len(selections), len(selections))
     result = Transfer(
         names=tuple(one.name for one in sets),
@@ -382,17 +382,20 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     }
 
 
-def _directions(
+def _cosines(
     sets: Sequence[TransferSet],
     X: Sequence[LazyRows],
     results: Sequence[SiteResult],
     spec: ProbeSpec,
     null_draws: int,
-) -> Iterator[tuple[str, Floats, Sequence[Floats]]]:
-    """Yield each set's name, its probe's direction, and directions on permuted labels.
+    spread: Floats,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
 
-    There are none for a kind of probe without a direction.
+    A set is also paired with itself. There are no rows for a kind of probe without a direction.
     """
+    # Each set's name, its probe's direction, and directions on permuted labels.
+    directions = list[tuple[str, Floats, Sequence[Floats]]]()
     for one, x, result in zip(sets, X, results, strict=False):
         data, settings = one.prober.data, one.prober.settings
         own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
@@ -405,7 +408,7 @@ def _directions(
             control_draws=0,
             folds=2,
         )
-        null: list[Floats] = []
+        of_permuted: list[Floats] = []
         names, codes = np.unique(data.y[data.train], return_inverse=True)
         for permuted in permuted_labels(codes, data.groups[data.train], null_draws, settings.seed):
             labels = data.y.copy()
@@ -413,8 +416,23 @@ def _directions(
             null_prober = Prober(replace(data, y=labels), null_settings)
             drawn = direction(null_prober.site(x).fits[spec.text])
             assert drawn is not None
-            null.append(drawn)
-        yield one.name, own_direction, null
+            of_permuted.append(drawn)
+        directions.append((one.name, own_direction, of_permuted))
+    spaces = (("raw", None), ("standardised", spread))
+    for (space, scale), a, b in product(spaces, directions, directions):
+        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
+        value = cosine(of_a, of_b, scale)
+        # Directions on permuted labels of one set, each with the direction of the other set.
+        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
+        if a is not b:
+            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
+        row: dict[str, Any] = {"train": name, "test": other, "space": space}
+        row |= {"cosine": value, "n_null": len(null)}
+        if null:
+            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
+            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
+                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
+        yield row
 
 
 def _scores(
@@ -449,27 +467,3 @@ def _scores(
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
-
-
-def _cosines(
-    directions: Sequence[tuple[str, Floats, Sequence[Floats]]], spread: Floats
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
-
-    A set is also paired with itself.
-    """
-    spaces = (("raw", None), ("standardised", spread))
-    for (space, scale), a, b in product(spaces, directions, directions):
-        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
-        value = cosine(of_a, of_b, scale)
-        # Directions on permuted labels of one set, each with the direction of the other set.
-        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
-        if a is not b:
-            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
-        row: dict[str, Any] = {"train": name, "test": other, "space": space}
-        row |= {"cosine": value, "n_null": len(null)}
-        if null:
-            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
-            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
-                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
-        yield row

@@ -137,8 +137,7 @@ def _of_experiment(
         if source.texts is None:
             source = source.open(lambda _: {})
         design, texts = source.design, source.texts
-        probers = make_probers(experiment, design)
-        found = [*findings(design, probers)]
+        found = [*findings(design, probers := make_probers(experiment, design))]
         if texts is not None and experiment.probe.reads == "classes":
             found += _separating_words(design)
         if isinstance(experiment, Experiment) and experiment.interventions:
