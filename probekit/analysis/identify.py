@@ -456,8 +456,7 @@ class _Tensors:
 
         passes: list[tuple[Tensor, Tensor, Tap, None]] = []
         for batch in torch.split(order, max(1, _TOKENS // int(ends.max()))):
-            texts = [np.array(reading.ids[row][: ends[row]]) for row in batch]
-            ids, mask = pad(texts, "right")
+            ids, mask = pad([np.array(reading.ids[row][: ends[row]]) for row in batch], "right")
             at = places[batch].clamp(0, ids.shape[1] - 1)
             passes.append((ids, mask, partial(keep, at), None))
         requested = [site for site in network.sites if general_name(site) in {*shapes, *in_stream}]

@@ -346,8 +346,7 @@ class Responder:
         return np.concatenate([scores(part) for part in parts])
 
     def _parts(self) -> Iterator[Responder]:
-        rows = torch.arange(len(self.batch))
-        return (self[some] for some in torch.split(rows, TEXTS_AT_ONCE))
+        return (self[some] for some in torch.split(torch.arange(len(self.batch)), TEXTS_AT_ONCE))
 
     @cached_property
     def _kept_parts(self) -> list[Responder]:

@@ -154,8 +154,7 @@ def mean(of: Tensor, at: Tensor | None = None) -> Edit:
     [[[2.0]]]
     """
     rows = _numbers(of, "the rows of `mean`")
-    average = rows.reshape(-1, rows.shape[-1]).double().mean(0)
-    return Edit(lambda _, given: given, average, at)
+    return Edit(lambda _, given: given, rows.reshape(-1, rows.shape[-1]).double().mean(0), at)
 
 
 def replace(values: Tensor, at: Tensor | None = None) -> Edit:
@@ -220,8 +219,7 @@ def without_rounding(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     [[1.0], [0.0]]
     """
     sizes = np.abs(columns)
-    small = sizes <= LEAST_ENTRY * sizes.max(axis=0, initial=0.0)
-    return np.where(small, 0.0, columns)
+    return np.where(sizes <= LEAST_ENTRY * sizes.max(axis=0, initial=0.0), 0.0, columns)
 
 
 def project_out(

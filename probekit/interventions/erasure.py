@@ -124,8 +124,7 @@ def leace(
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     whitened = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
     left = without_rounding(axes @ (spreads[:, None] * whitened))
-    right = (whitened / spreads[:, None]).T @ axes.T
-    return Eraser(left, right, mean)
+    return Eraser(left, (whitened / spreads[:, None]).T @ axes.T, mean)
 
 
 def mean_projection(X: Features, codes: Codes) -> Eraser:

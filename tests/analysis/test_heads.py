@@ -36,8 +36,7 @@ def test_each_score_is_one_only_for_the_matching_head():
     names = ("previous_token", "duplicate_token", "induction", "first_token")
     for head, name in enumerate(names):
         assert scores[name][head] == pytest.approx(1)
-        others = [i for i in range(len(HEADS)) if i != head]
-        assert max(scores[name][others]) <= 0.5
+        assert max(scores[name][[i for i in range(len(HEADS)) if i != head]]) <= 0.5
 
 
 def test_scores_of_a_uniform_head():
@@ -65,8 +64,7 @@ def test_weights_on_all_earlier_occurrences_are_summed():
 
 
 def test_leading_axes_and_any_precision_are_supported():
-    layers = torch.stack([HEADS, HEADS.flip(0), HEADS])
-    scores = head_scores(layers.bfloat16(), IDS)
+    scores = head_scores(torch.stack([HEADS, HEADS.flip(0), HEADS]).bfloat16(), IDS)
     for name, score in head_scores(HEADS, IDS).items():
         assert scores[name].shape == (3, 5)
         assert scores[name].dtype == torch.float32

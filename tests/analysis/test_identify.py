@@ -195,8 +195,7 @@ def test_rows_of_another_model_are_no_tensor(network, texts, rows):
 
 
 def test_few_texts_and_equal_rows_are_unverified(network, texts, rows):
-    first = Texts(texts.ids[:3], texts.at[:3])
-    few = found({SITE: rows[SITE][:3]}, first, network)[SITE]
+    few = found({SITE: rows[SITE][:3]}, Texts(texts.ids[:3], texts.at[:3]), network)[SITE]
     equal = found({SITE: rows[SITE][:1].expand(32, -1)}, texts, network)[SITE]
     start = Texts(texts.ids, torch.zeros_like(texts.at))  # at BOS all texts are the same
     same = found({SITE: start.rows(network)[SITE] + 1e-6 * rows[SITE]}, start, network)[SITE]
@@ -417,8 +416,7 @@ def sparse():
     network = OPT(OPTConfig("opt", 97, 48, 112, 3, 3, 16), seed=0).requires_grad_(False)
     texts = Texts.drawn(network)
     highest = texts.rows(network)["blocks.1.mlp.hook_pre"].amax(0)
-    bias = dict(network.named_parameters())["decoder.layers.1.fc1.bias"]
-    bias[:80] -= highest[:80] + 1e-5
+    dict(network.named_parameters())["decoder.layers.1.fc1.bias"][:80] -= highest[:80] + 1e-5
     return network, texts, texts.rows(network)
 
 

@@ -54,8 +54,7 @@ def gap_of_means(X, codes):
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.3, 0.2)])
 def test_leace_equals_the_reference(reference, shares):
     X, codes = sample(shares=shares)
-    labels = np.eye(len(shares))[codes]
-    expected = reference(X, labels, constrain_cov_trace=False, svd_tol=1e-9)
+    expected = reference(X, np.eye(len(shares))[codes], constrain_cov_trace=False, svd_tol=1e-9)
     np.testing.assert_allclose(leace(X, codes)(X), expected, rtol=1e-8, atol=1e-9)
 
 
@@ -91,8 +90,7 @@ def test_differences_of_means_are_erased_and_erasing_twice_equals_erasing_once(m
     np.testing.assert_allclose(eraser(eraser(X)), eraser(X), atol=1e-8)
     assert eraser.rank == len(shares) - 1
     assert gap_of_means(eraser(X), codes) < 1e-8
-    is_orthogonal = np.allclose(eraser.left, eraser.right.T)
-    assert is_orthogonal == (make is mean_projection)
+    assert np.allclose(eraser.left, eraser.right.T) == (make is mean_projection)
 
 
 def test_the_tap_erases_like_the_array():
@@ -130,8 +128,7 @@ def scores(position, labelled, site=PRE):
     batch, codes, groups = texts(200, at=labelled)
     at = torch.full((200,), position)
     zeros = torch.zeros_like(at)
-    answers = AnswerMeasure(zeros, zeros + 1)
-    X = Responder(model, batch, site, at, answers).features()
+    X = Responder(model, batch, site, at, AnswerMeasure(zeros, zeros + 1)).features()
     train = np.flatnonzero(groups < np.median(groups))
     eraser = leace(X[train], codes[train])
     return erasure.downstream_scores(model, batch, codes, groups, train, (site, eraser), SITES, at)

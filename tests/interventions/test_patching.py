@@ -159,8 +159,7 @@ def test_measures_are_those_of_the_logits(name, measured):
     torch.testing.assert_close(found, wanted[measured].double(), atol=1e-5, rtol=1e-4)
     if measured == "accuracy":  # without a wrong answer it is that of the largest logit
         measure = AnswerMeasure(logits.argmax(-1) - torch.tensor([0, 1, 0]), name="accuracy")
-        own = torch.arange(3)
-        assert measure.score(model, final, own, final).tolist() == [1, 0, 1]
+        assert measure.score(model, final, torch.arange(3), final).tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(

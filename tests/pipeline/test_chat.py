@@ -54,8 +54,7 @@ def write_experiment(folder, source, at, yaml=YAML):
 def expected_position(reference, at, n):
     """Index of the last token of a turn, by the length of the conversation up to its end."""
     turns = [QUESTIONS[n], ANSWERS[n]][: 1 if at == "user_last" else 2]
-    marked = messages(turns)
-    text = reference.apply_chat_template(marked, tokenize=False)
+    text = reference.apply_chat_template(messages(turns), tokenize=False)
     until = text[: text.rindex(turns[-1]) + len(turns[-1])]
     return len(reference(until, add_special_tokens=False)["input_ids"]) - 1
 

@@ -26,8 +26,7 @@ def test_an_experiment_on_heads_has_its_page(model, tmp_path):
     assert {"task", "random weights"} <= {*result.table["target"].str.replace("_", " ")}
     heads = result.table[result.table["head"].notna()]
     assert set(heads["head"]) == set(range(int(heads["head"].max()) + 1))
-    page = (result.folder / "report.html").read_text(encoding="utf-8")
-    assert "blocks.1.attn.hook_z" in page
+    assert "blocks.1.attn.hook_z" in (result.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_commands_on_a_model(model, call, tmp_path):

@@ -126,8 +126,7 @@ class FinishedRun:
         """
         # The nested choice has one file, whatever position its folds chose; for a sweep its
         # position is "", which is not among `offsets`.
-        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
-        stem = site_stem(site, offset)
+        stem = site_stem(site, 0 if site == NESTED_SITE else self.experiment.offsets[position])
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
         if (result := saved.read(stem, origin)) is None:

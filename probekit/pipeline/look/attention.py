@@ -47,8 +47,7 @@ def attention_prompt(
     check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     layers = _numbers("layer", layer, model.config.n_layers)
     heads = _numbers("head", head, model.config.n_heads)
-    encoder = TextEncoder(tokenizer, bos, chat, special_tokens)
-    ids = torch.tensor(encoder.encode(text).ids)
+    ids = torch.tensor(TextEncoder(tokenizer, bos, chat, special_tokens).encode(text).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():

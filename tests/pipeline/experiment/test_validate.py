@@ -37,8 +37,7 @@ def test_words_that_separate_the_labels_in_other_groups_are_reported(tmp_path, s
 
 def test_groups_by_word_and_labels_that_words_do_not_give_are_fine(tmp_path):
     assert "separating-words" not in messages(tmp_path, "noun")
-    by_both = messages(tmp_path, "template", lambda n, t: (n + t) % 2)
-    assert "separating-words" not in by_both
+    assert "separating-words" not in messages(tmp_path, "template", lambda n, t: (n + t) % 2)
 
 
 def test_the_check_of_words_is_quick_on_many_long_texts():
@@ -72,8 +71,7 @@ def test_many_numbers_are_counted_in_ranges():
     assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
     assert sum(found["train"].values()) == 30
     assert sum(found["test"].values()) == 10
-    few = counts(["1", "2"] * 20, "ridge_regression")
-    assert few["train"] == {"1": 15, "2": 15}
+    assert counts(["1", "2"] * 20, "ridge_regression")["train"] == {"1": 15, "2": 15}
 
 
 def test_roots_of_trees_are_counted():

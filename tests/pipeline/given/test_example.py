@@ -89,8 +89,7 @@ def comparable(result):
 def test_imported_rows_give_the_scores_of_the_run(captured, format):
     folder, original = captured
     store = ActivationStore.open(original.record["caches"]["task"])
-    exported = folder / format / "exported"
-    export_cache(store, exported, format)
+    export_cache(store, folder / format / "exported", format)
     (folder / format / "given.yaml").write_text(YAML % PROBE)
     data = (folder / "subject_number.csv").read_bytes()
     (folder / format / "subject_number.csv").write_bytes(data)

@@ -148,8 +148,7 @@ def test_repeated_rows_and_missing_groups_are_warned_about(tmp_path, snapshot):
     labels = np.concatenate([LABELS, 1 - LABELS])
     assert codes(call(tmp_path, repeated, labels, groups=None)) == snapshot
     # Rows that repeat at one site only are no duplicates.
-    constant = LAYERS | {"layer_0": np.ones((N, 3))}
-    assert codes(call(tmp_path, constant, groups=None)) == snapshot
+    assert codes(call(tmp_path, LAYERS | {"layer_0": np.ones((N, 3))}, groups=None)) == snapshot
 
 
 STEP = 1e6 + 0.1 * LABELS  # float32 numbers around 1e6 are 0.06 apart
@@ -171,8 +170,7 @@ def test_small_differences_around_a_large_mean_are_kept_or_warned_of(tmp_path, n
     options = {"position": 0, "sites": ["layer_0"]} if rows.ndim == 3 else {}
     run = call(tmp_path, LAYERS | {"layer_0": rows}, **options)
     own = only(run.table[run.table["site"] == "layer_0"], target="task", split="test")
-    values = own.loc[own["metric"] == "accuracy", "value"]
-    assert score is None or values.tolist() == [score]
+    assert score is None or own.loc[own["metric"] == "accuracy", "value"].tolist() == [score]
     messages = codes(run).get("constant-features", "")
     assert left_out in messages
     assert bool(messages) == bool(left_out)

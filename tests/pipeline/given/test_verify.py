@@ -231,8 +231,7 @@ def test_the_order_of_a_set_is_not_used(place, tmp_path):
 def test_rows_of_a_table_are_read_in_their_order(place):
     _, _, ids, at, _ = place
     turned = pd.Series(ids, index=range(len(ids) - 1, -1, -1))
-    places = pd.Series(at, index=turned.index)
-    read = _read_tokens("mini", len(ids), None, None, turned, places)
+    read = _read_tokens("mini", len(ids), None, None, turned, pd.Series(at, index=turned.index))
     assert read.ids == [ids[row] for row in read.rows]
     assert read.at == [at[row] for row in read.rows]
 

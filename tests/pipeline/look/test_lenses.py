@@ -46,8 +46,7 @@ def test_lens_reads_bos_and_ends_with_the_output(mini):
 
 def test_default_token_is_the_most_probable(mini):
     found = attribute(mini, TEXT, bos=False)
-    ids = mini.ids(TEXT, bos=False)
-    logits = mini.model(ids[None])[0, -1]
+    logits = mini.model(mini.ids(TEXT, bos=False)[None])[0, -1]
     assert found.rank == 1
     assert mini.tokenizer.strings([int(logits.argmax())]) == [found.token]
     assert found.logit == pytest.approx(float(logits.max()))
