@@ -29,10 +29,7 @@ TEXTS = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It
 def test_right_tensors_are_verified_and_planted_errors_are_named(name, dtype):
     network, reference = FAMILIES[name]
     found = outcome(network, DTYPES[dtype], reference.to(torch.float32))
-    refused = [
-        (kind, site, one.sentence) for kind, site, one, is_right in found.right if not is_right
-    ]
-    assert refused == []
+    assert [(kind, site, one.sentence) for kind, site, one, ok in found.right if not ok] == []
     for error, one in found.wrong:
         assert one.label == DIFFERS, (error.error, one.sentence)
         # In half precision a token may have another expert than in the pass that is compared.
@@ -260,11 +257,8 @@ def test_small_edits_of_half_precision_are_told_from_rounding(network, texts, dt
 def test_the_rows_are_drawn_by_the_seed(network, texts, rows):
     changed = rows[SITE].clone()
     changed[7] += 1
-    drawn = [
-        found({SITE: changed}, texts, network, n_rows=16, seed=seed)[SITE].label
-        for seed in range(4)
-    ]
-    assert set(drawn) == {DIFFERS, f"{VERIFIED} {SITE}"}
+    one_half = partial(found, {SITE: changed}, texts, network, n_rows=16)
+    assert {one_half(seed=seed)[SITE].label for seed in range(4)} == {DIFFERS, f"{VERIFIED} {SITE}"}
 
 
 def test_texts_are_read_with_and_without_bos(network):
@@ -311,11 +305,8 @@ def test_faults_are_explained(network, texts, rows):
     for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
         message = r"row 31: .* are not integers|token ids of each row"
         with pytest.raises(ProbekitError, match=message):
-            identify(
-                {SITE: rows[SITE]},
-                [*texts.ids.tolist()[:-1], ids],
-                network if ids != "1 2" else "mini",
-            )
+            tokens = [*texts.ids.tolist()[:-1], ids]
+            identify({SITE: rows[SITE]}, tokens, network if ids != "1 2" else "mini")
     with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
 
@@ -343,10 +334,8 @@ def test_a_name_that_begins_like_the_final_norm_is_none_of_its_sites(network, te
 def test_another_tensor_than_a_site_of_the_final_norm_is_named(network, texts, rows, name):
     normed = network.final_norm(rows["blocks.5.hook_resid_post"])
     (one,) = found({name: normed}, texts, network).values()
-    assert (one.label, one.sentence.partition(";")[0]) == (
-        DIFFERS,
-        f"after the final norm, not {name}",
-    )
+    assert one.label == DIFFERS
+    assert one.sentence.partition(";")[0] == f"after the final norm, not {name}"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -383,10 +372,8 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
         block.attn.c_proj.weight *= 0.01
     texts, name = Texts.drawn(network), "blocks.1.hook_resid_pre"
     mid = texts.rows(network)["blocks.1.hook_resid_mid"]
-    exact, half = (
-        found({name: mid.to(dtype)}, texts, network)[name]
-        for dtype in (torch.float32, torch.bfloat16)
-    )
+    dtypes = (torch.float32, torch.bfloat16)
+    exact, half = (found({name: mid.to(one)}, texts, network)[name] for one in dtypes)
     assert "the output of attention is added already" in exact.sentence
     assert half.label == UNVERIFIED
     assert "blocks.1.hook_resid_mid or" in half.sentence
@@ -395,9 +382,8 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
 
 def test_massive_features_do_not_hide_the_layer():
     """Two features are much larger than the others, as in deep networks."""
-    config = GPT2Config(
-        n_layer=4, n_head=3, n_embd=48, vocab_size=97, n_positions=16, bos_token_id=1
-    )
+    sizes = {"n_layer": 4, "n_head": 3, "n_embd": 48, "vocab_size": 97, "n_positions": 16}
+    config = GPT2Config(**sizes, bos_token_id=1)
     network = GPT2(config, seed=0).requires_grad_(False)
     network.wte.weight[:, :2] += 100
     for block in network.blocks:

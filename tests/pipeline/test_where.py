@@ -296,9 +296,8 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
         for label, side in (("harm", is_harm), ("safe", ~is_harm)):
             one = only(curve, label=label, tokens=5)
             so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
-            assert one["score"].item() == pytest.approx(
-                np.median([row[-1] for row in so_far]), abs=1e-3
-            )
+            median = np.median([row[-1] for row in so_far])
+            assert one["score"].item() == pytest.approx(median, abs=1e-3)
             assert one["share"].item() == pytest.approx(np.mean([max(row) > 0 for row in so_far]))
 
 

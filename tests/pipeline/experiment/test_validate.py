@@ -13,7 +13,6 @@ from probekit.pipeline.measure.record import _label_counts, _shown_examples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from tests.pipeline.texts import text_of
 
-YAML = text_of("templates.yaml")
 NOUNS = [f"{start}{end}" for start in "bdfglm" for end in ("ack", "ell", "ing", "oat")]
 
 
@@ -26,7 +25,7 @@ def messages(folder, group, is_plural=lambda n, _: n % 2):
     ]
     lines = ["text,label,template,noun", *map(",".join, rows)]
     (folder / "nouns.csv").write_text("\n".join(lines) + "\n")
-    (folder / "nouns.yaml").write_text(YAML.replace("GROUP", group))
+    (folder / "nouns.yaml").write_text(text_of("templates.yaml").replace("GROUP", group))
     report = validate(load_experiment(folder / "nouns.yaml"))
     return {one.code: one.message for one in report.findings if one.level == "warning"}
 

@@ -10,7 +10,6 @@ import torch
 
 from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.engines.given import GivenEngine
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.validate import validate
@@ -225,10 +224,6 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
     monkeypatch.undo()
     assert len(list(tmp_path.rglob("sites/*layer_0*"))) > 0
     assert call(tmp_path, probe=few).best.value > 0.9
-
-
-def test_two_runs_on_given_activations_are_compared(result, nested):
-    assert len(compare(result.folder, nested.folder).rows) > 0
 
 
 def test_a_saved_probe_predicts_activations_but_no_texts(result):
