@@ -304,8 +304,8 @@ def test_faults_are_explained(network, texts, rows):
             identify({SITE: rows[SITE]}, wrong, "mini")
     for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
         message = r"row 31: .* are not integers|token ids of each row"
+        tokens = [*texts.ids.tolist()[:-1], ids]
         with pytest.raises(ProbekitError, match=message):
-            tokens = [*texts.ids.tolist()[:-1], ids]
             identify({SITE: rows[SITE]}, tokens, network if ids != "1 2" else "mini")
     with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
