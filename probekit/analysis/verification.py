@@ -267,7 +267,8 @@ def _tokens(
     """
     if reference.tokenizer is None:
         return
-    encoders = {TOKENS: (partial(tokenizer.encode, bos=False), reference.ids)}
+    plain: Callable[..., Any] = partial(tokenizer.encode, bos=False)
+    encoders = {TOKENS: (plain, reference.ids)}
     if isinstance(getattr(reference.tokenizer, "chat_template", None), str):
         encoders[CHAT] = tokenizer.encode_chat, reference.chat_ids
     for name, (ours, theirs) in encoders.items():

@@ -271,6 +271,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         if missing := ", ".join(sorted(other - own)):
             text = f"{title} has no baseline {missing}: not compared. Run it with the same "
             notes.append(f"{text}`probe.baselines`.")
+    facts = [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
     return RunComparison(
         a=titles[0],
         b=titles[1],
@@ -278,9 +279,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         metric=metric,
         pairing=pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
-        settings=differing(
-            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
-        ),
+        settings=differing(facts),
         notes=tuple(notes),
     )
 
