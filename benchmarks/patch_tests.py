@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from probekit.probes.arrays import Floats
 from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL
-from probekit.interventions.effects import resamples_of, skewed_interval
+from probekit.interventions.verdicts import resamples_of, skewed_interval
 from probekit.lazy_rows import Floats
 from probekit.probes.score.differences import paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues

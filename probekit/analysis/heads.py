@@ -107,8 +107,7 @@ def known_heads(model: Network) -> dict[str, tuple[tuple[int, int], ...]]:
     if model.position_embedding is None:
         return {}
     embedding = model.position_embedding.detach().cpu().float().contiguous()
-    is_small = digest([embedding.numpy().tobytes()]) == _WPE_OF_GPT2_SMALL
-    return KNOWN_HEADS if is_small else {}
+    return KNOWN_HEADS if digest([embedding.numpy().tobytes()]) == _WPE_OF_GPT2_SMALL else {}
 
 
 def random_repeats(

@@ -305,15 +305,10 @@ def lens_rows(
     """
     tokens = tokenizer.strings(ids.tolist())
     n_sites, n_tokens, top_k = measures["top_ids"].shape
-    rows = pd.DataFrame(
-        {
-            "site": [site for site in sites for _ in tokens],
-            "layer": pd.array([layer_of(site) for site in sites for _ in tokens], dtype="Int64"),
-            "position": [*range(n_tokens)] * n_sites,
-            "token": tokens * n_sites,
-            "next_token": [*tokens[1:], None] * n_sites,
-        }
-    )
+    rows = pd.DataFrame({"site": [site for site in sites for _ in tokens]})
+    rows["layer"] = rows["site"].map(layer_of).astype("Int64")
+    rows["position"], rows["token"] = [*range(n_tokens)] * n_sites, tokens * n_sites
+    rows["next_token"] = [*tokens[1:], None] * n_sites
     for name in ("next_rank", "next_probability", "entropy", "kl"):
         rows[name] = measures[name].flatten().double().numpy()
     rows["next_rank"] = rows["next_rank"].astype("Int64")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
-from probekit.interventions.effects import resamples_of
+from probekit.interventions.verdicts import resamples_of
 from probekit.lazy_rows import Codes, Features, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
@@ -123,8 +123,7 @@ def leace(
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     whitened = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
     left = without_rounding(axes @ (spreads[:, None] * whitened))
-    right = (whitened / spreads[:, None]).T @ axes.T
-    return Eraser(left, right, mean)
+    return Eraser(left, (whitened / spreads[:, None]).T @ axes.T, mean)
 
 
 def mean_projection(X: Features, codes: Codes) -> Eraser:

@@ -123,27 +123,21 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
     d_vocab = tokenizer.n_ids
     paths = () if source is None else vocabulary_files(find_model(source))
+    characters = {"train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters}
+    of_source = {"source": None if source is None else str(source)}
+    compared = {path.name: check_of(path) for path in paths}
+    digests = {"corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest}
     facts = {
         "run": recipe.name,
         "steps": recipe.training.steps,
         "tokens_per_step": recipe.training.batch * recipe.model.n_positions,
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
-        "characters": {
-            "train": sum(len(text.train) for text in texts),
-            "held_out": tokens.n_characters,
-        },
+        "characters": characters,
         "vocabulary": d_vocab,
-        "vocabulary_source": {
-            "source": None if source is None else str(source),
-            "compared_with": {path.name: check_of(path) for path in paths},
-        },
+        "vocabulary_source": {**of_source, "compared_with": compared},
         "parameters": count_parameters(recipe.model.config(d_vocab)),
-        "digests": {
-            "corpus": tokens.corpus,
-            "vocabulary": tokenizer.digest,
-            "tokens": tokens.digest,
-        },
+        "digests": digests,
         "versions": versions(),
         "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
     }

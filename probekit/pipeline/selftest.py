@@ -255,16 +255,12 @@ def first_letter(folder: Path) -> Experiment:
     data = {"name": "planted", "format": "csv", "root": str(folder), "file": "rows.csv"}
     probe = {"C": [1.0], "folds": 3, "control_draws": 0, "baselines": []}
     sites = [f"blocks.*.hook_{name}" for name in ("resid_pre", "attn_out", "resid_post")]
-    return Experiment.model_validate(
-        {
-            "name": "selftest",
-            "model": {"source": str(folder), "random_weights": 0},
-            "data": data | {"columns": {"group": "group"}},
-            "tokens": {"bos": False, "position": {"at": "last"}},
-            "capture": {"sites": sites},
-            "probe": probe | {"description": False, "permutations": 0},
-        }
-    )
+    network = {"source": str(folder), "random_weights": 0}
+    values = {"name": "selftest", "model": network, "capture": {"sites": sites}}
+    values["tokens"] = {"bos": False, "position": {"at": "last"}}
+    values["data"] = data | {"columns": {"group": "group"}}
+    values["probe"] = probe | {"description": False, "permutations": 0}
+    return Experiment.model_validate(values)
 
 
 def _tiny_model() -> GPT2:

@@ -36,8 +36,7 @@ def test_each_score_is_one_only_for_the_matching_head():
     names = ("previous_token", "duplicate_token", "induction", "first_token")
     for head, name in enumerate(names):
         assert scores[name][head] == pytest.approx(1)
-        others = [i for i in range(len(HEADS)) if i != head]
-        assert max(scores[name][others]) <= 0.5
+        assert max(scores[name][[i for i in range(len(HEADS)) if i != head]]) <= 0.5
 
 
 def test_scores_of_a_uniform_head():
@@ -65,8 +64,7 @@ def test_weights_on_all_earlier_occurrences_are_summed():
 
 
 def test_leading_axes_and_any_precision_are_supported():
-    layers = torch.stack([HEADS, HEADS.flip(0), HEADS])
-    scores = head_scores(layers.bfloat16(), IDS)
+    scores = head_scores(torch.stack([HEADS, HEADS.flip(0), HEADS]).bfloat16(), IDS)
     for name, score in head_scores(HEADS, IDS).items():
         assert scores[name].shape == (3, 5)
         assert scores[name].dtype == torch.float32
@@ -247,18 +245,3 @@ def test_squares_of_norms_add_up(attention):
     norms = heads.head_norms(query_key_value(c_attn, N_HEADS))
     assert norms.shape == (3, N_HEADS)
     assert np.sum(norms**2) == pytest.approx(np.sum(c_attn.astype(float) ** 2))
-
-
-def test_a_known_spectrum():
-    a = np.diag([3.0, 1.0, 0.0])[None, :, :2].astype(np.float32)
-    assert heads.product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
-
-
-def test_real_heads_have_full_rank_but_no_more(real):
-    parts = query_key_value(real["h.4.attn.c_attn.weight"].numpy(), 12)
-    found = heads.circuits(parts, heads.output(real["h.4.attn.c_proj.weight"].numpy(), 12))
-    assert list(found) == ["QK", "OV"]
-    for values in found.values():
-        assert values.shape == (12, 64)
-        assert (values[:, 0] > 1).all()
-        assert (np.diff(values) <= 0).all()

@@ -86,12 +86,6 @@ def test_a_difference_is_found_where_it_begins(folder, alter, tensor, first):
     assert differing(folder)[0] == first
 
 
-def test_the_shipped_model_agrees_in_its_tokens_too():
-    found = verify_model("mini", ["The keys to the old cabinet", "A cat"])
-    assert found[0].site == "tokens"
-    assert all(one.agrees for one in found)
-
-
 @pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES)
 def test_tokens_of_a_chat_are_compared(template, tmp_path, monkeypatch):
     (row,) = rows(["llama3"])
@@ -128,8 +122,7 @@ def test_numbers_that_are_not_finite_do_not_agree():
 
 def test_a_huge_value_elsewhere_hides_no_difference():
     theirs = torch.tensor([[1e6, 1.0], [1.0, 1.0]])
-    ours = theirs + torch.tensor([[0.0, 0.0], [1e-3, 0.0]])
-    found = agreement((ours, theirs))
+    found = agreement((theirs + torch.tensor([[0.0, 0.0], [1e-3, 0.0]]), theirs))
     assert found.relative == pytest.approx(1e-3, rel=1e-3)
     assert not found.agrees
 

@@ -112,8 +112,7 @@ def test_fitted_directions_are_used_where_the_label_is_read(network, method):
     result = causal_test(network, DATA, PRE, settings)
     assert answers(result) == USED
     assert len(result.verdict("steers").null) == 99
-    elsewhere = causal_test(network, data_of(2), PRE, settings)
-    assert answers(elsewhere) == UNUSED
+    assert answers(causal_test(network, data_of(2), PRE, settings)) == UNUSED
     detects, *others = answers(causal_test(network, data_of(3), PRE, settings))  # no label there
     assert detects != "yes"
     assert others == ["no", "no"]
@@ -134,8 +133,7 @@ def test_over_folds_intervals_are_wider_by_the_factor(network, monkeypatch):
 
 def test_edits_of_all_positions_reach_the_one_that_is_used(network):
     data = replace(DATA, at=None, measured=torch.full((160,), LAST))
-    directions = given(network, DATA, READ)
-    result = causal_test(network, data, PRE, SETTINGS, directions=directions)
+    result = causal_test(network, data, PRE, SETTINGS, directions=given(network, DATA, READ))
     assert answers(result)[1:] == ["yes", "yes"]
 
 
@@ -254,8 +252,7 @@ def test_matched_directions_have_the_covariance_of_the_features():
     X = np.random.default_rng(0).normal(size=(2000, 3)) * [10, 3, 0.1]
     found = module.matched_directions(X, draws=4000, seed=1)
     np.testing.assert_allclose(np.linalg.norm(found.unit, axis=1), 1)
-    ratio = np.abs(found.unit[:, 1] / found.unit[:, 0])
-    assert np.median(ratio) == pytest.approx(0.3, rel=0.1)
+    assert np.median(np.abs(found.unit[:, 1] / found.unit[:, 0])) == pytest.approx(0.3, rel=0.1)
 
 
 def test_doses_depend_on_all_directions_alike():
@@ -296,8 +293,7 @@ def responder_of(model, site, at):
 
 
 def directions_at(width, n=3):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(50, width)) + 1
+    X = np.random.default_rng(0).normal(size=(50, width)) + 1
     found = directions_of("leace", X, label_sets(np.arange(50) % 2, np.arange(50), n - 1, 0))
     assert not np.allclose(found.unit, found.reading)
     return found

@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import holds_zero, ratio_of_sums, resamples_of, skewed_interval
 from probekit.interventions.verdicts import (
     CausalVerdict,
     detection,
     direction_effect,
+    holds_zero,
+    ratio_of_sums,
+    resamples_of,
     silence,
+    skewed_interval,
     slopes,
     two_sided_p,
     verdicts,
@@ -143,8 +146,7 @@ def test_the_interval_covers_the_ratio():
     for _ in range(draws):
         shared, noise = generator.normal(size=(2, 20))[:, groups] + generator.normal(size=(2, 80))
         denominators = 4 + shared
-        numerators = 0.3 * denominators + 0.5 * noise
-        found = ratio_of_sums(numerators, denominators, resamples)
+        found = ratio_of_sums(0.3 * denominators + 0.5 * noise, denominators, resamples)
         covered += found.low <= 0.3 <= found.high
     assert 0.925 <= covered / draws <= 0.98
 

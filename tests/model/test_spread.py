@@ -7,7 +7,7 @@ from probekit import AnswerMeasure, TokenBatch, patch
 from probekit.analysis.heads import score_heads
 from probekit.analysis.logits import logit_attribution, logit_lens
 from probekit.errors import ConfigError
-from probekit.interventions.attribution_patching import estimated_effects
+from probekit.interventions.patching import estimated_effects
 from probekit.model.families.table import load_model, random_network
 from probekit.model.generation import generate
 from tests.fake_gpus import fake_gpus

@@ -19,7 +19,6 @@ from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 from tests.pipeline.texts import text_of
 
-YAML = text_of("made.yaml")
 FILES = ("config.yaml", "results.csv", "differences.csv", "test_rows.csv")
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")
@@ -48,7 +47,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     """Write a run with the guesses (n_test,) at each site, and return its folder."""
     folder = Path(folder)
     folder.mkdir(parents=True)
-    (folder / "experiment.yaml").write_text(YAML)
+    (folder / "experiment.yaml").write_text(text_of("made.yaml"))
     experiment = load_experiment(folder / "experiment.yaml", overrides)
     position = experiment.tokens.position.text
     truth = np.searchsorted(np.array(labels), rows["label"].to_numpy(dtype=str))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,7 @@ def write_experiment(folder, source, at, yaml=YAML):
 def expected_position(reference, at, n):
     """Index of the last token of a turn, by the length of the conversation up to its end."""
     turns = [QUESTIONS[n], ANSWERS[n]][: 1 if at == "user_last" else 2]
-    marked = messages(turns)
-    text = reference.apply_chat_template(marked, tokenize=False)
+    text = reference.apply_chat_template(messages(turns), tokenize=False)
     until = text[: text.rindex(turns[-1]) + len(turns[-1])]
     return len(reference(until, add_special_tokens=False)["input_ids"]) - 1
 
@@ -141,10 +141,7 @@ def write_conversations(folder, source, at, *, has_system=True, ends_with_user=T
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     columns = "{text: question, reply: answer, label: label}"
     path = folder / "chat.yaml"
-    yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at)
-    yaml = yaml.replace(
-        "format: csv\n  file: questions.csv", "format: jsonl\n  file: questions.jsonl"
-    )
+    yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at).replace("csv", "jsonl")
     path.write_text(yaml.replace(columns, "{messages: chat, label: label}"))
     return path, [row["chat"] for row in rows]
 
@@ -212,23 +209,14 @@ def test_replies_to_conversations_are_generated_after_the_template(model, tmp_pa
     how = How(replies="generated", cache_root=tmp_path / "cache")
     source = prepare(load_experiment(path), how)
     reference = PreTrainedTokenizerFast.from_pretrained(model)
-    prompts = {
-        chat[0]["content"]: reference.apply_chat_template(chat, add_generation_prompt=True)[
-            "input_ids"
-        ]
-        for chat in chats
-    }
+    templated = partial(reference.apply_chat_template, add_generation_prompt=True)
+    prompts = {chat[0]["content"]: templated(chat)["input_ids"] for chat in chats}
     assert len(source.design.dataset) >= N_ROWS - 2
     for example, ids in zip(source.design.dataset.examples, source.texts.ids, strict=True):
         prompt = prompts[example.text[slice(*example.turns[0][:2])]]
         assert ids.tolist() == [*prompt, *example.reply_ids]
-        assert [turn.role for turn in example.turns] == [
-            "system",
-            "user",
-            "assistant",
-            "user",
-            "assistant",
-        ]
+        roles = " ".join(turn.role for turn in example.turns)
+        assert roles == "system user assistant user assistant"
 
 
 def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):

@@ -207,8 +207,7 @@ def test_deleting_the_run_folder_during_the_run_raises(go, own, whole, what, don
 
 
 def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whole):
-    probe = damaged / WEIGHTS
-    commands = [partial(write_report, damaged), partial(load_probe, probe)]
+    commands = [partial(write_report, damaged), partial(load_probe, damaged / WEIGHTS)]
     commands += [partial(compare, damaged, whole), partial(load_runs, [damaged])]
     for is_written in (True, False):
         (damaged / ".started").touch()

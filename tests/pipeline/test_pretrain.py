@@ -132,8 +132,7 @@ def test_vocabulary_of_another_model_in_any_layout_is_copied_to_checkpoints_in_f
 def test_vocabulary_of_a_run_without_steps_is_not_reused(go, recipe):
     with pytest.raises(KeyboardInterrupt):
         go(recipe(), watcher=Killer(1))
-    result = go(recipe(vocabulary__size=280))
-    assert GPT2.from_pretrained(result.model).config.vocab_size == 280
+    assert GPT2.from_pretrained(go(recipe(vocabulary__size=280)).model).config.vocab_size == 280
 
 
 def test_record_lists_the_inputs_of_the_run(whole):

@@ -63,8 +63,7 @@ def without_mask(monkeypatch):
     forward = GPT2.run_with_cache
 
     def broken(self, batch, sites):
-        ids = batch.ids.clamp(min=0)
-        every = TokenBatch(ids, torch.ones_like(batch.mask), batch.offsets)
+        every = TokenBatch(batch.ids.clamp(min=0), torch.ones_like(batch.mask), batch.offsets)
         return forward(self, every, sites)
 
     monkeypatch.setattr(GPT2, "run_with_cache", broken)

@@ -193,8 +193,7 @@ def pair(experiment, go):
 
 
 def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
-    found = compare(*(result.folder for result in pair))
-    rows = only(found.rows, target="task")
+    rows = only(compare(*(result.folder for result in pair)).rows, target="task")
     assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
     for side, result in zip("ab", pair, strict=True):
         table = only(result.table, target="task", split="test", metric="accuracy")
@@ -280,8 +279,7 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     assert probe.facts.aggregation.rule == chosen
     assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
     assert np.array_equal(probe.directions, -probe.layers[0].weight)  # towards safe, the second
-    texts = [one["text"] for one in alarming_texts()]
-    readings = apply_probe(probe, texts)
+    readings = apply_probe(probe, [one["text"] for one in alarming_texts()])
     assert all(one.answer == one.answers[-1] for one in readings)
     assert choose_per(probe, None) == "text"
     assert "up to it" in caution(probe, "token")[-1]
@@ -298,9 +296,8 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
         for label, side in (("harm", is_harm), ("safe", ~is_harm)):
             one = only(curve, label=label, tokens=5)
             so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
-            assert one["score"].item() == pytest.approx(
-                np.median([row[-1] for row in so_far]), abs=1e-3
-            )
+            median = np.median([row[-1] for row in so_far])
+            assert one["score"].item() == pytest.approx(median, abs=1e-3)
             assert one["share"].item() == pytest.approx(np.mean([max(row) > 0 for row in so_far]))
 
 
@@ -348,8 +345,7 @@ def test_mistakes_are_refused_before_the_capture(load, own, refused, overrides):
 
 def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     sparse = 'probe.kinds=[{"kind": "logistic"}, {"kind": "k_sparse", "k": [2, 8]}]'
-    sites = 'capture.sites=["blocks.[03].mlp.hook_post"]'
-    found = go(load(texts(), sparse, sites), page=True)
+    found = go(load(texts(), sparse, 'capture.sites=["blocks.[03].mlp.hook_post"]'), page=True)
     features = pd.read_csv(found.folder / "features.csv")
     assert features["k"].tolist() == [2] * 2 + [8] * 6
     assert features["share"].is_monotonic_decreasing
@@ -357,6 +353,5 @@ def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     for k in (2, 8):
         kept = SavedProbe.load(found.folder / "probes" / features["site"].iloc[0] / f"k_sparse-{k}")
         assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(numbers[:k])
-    page = found.report.read_text()
-    assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
+    assert f"[neuron={numbers[0]}]" in found.report.read_text().replace("<wbr>", "")
     assert "features.csv" in found.record["files"]

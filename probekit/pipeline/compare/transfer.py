@@ -50,10 +50,7 @@ _MAY_DIFFER = (
     "model.random_seed",
     "capture.sites",
     "capture.concatenate",
-    "probe.baselines",
-    "probe.description",
-    "probe.learning_steps",
-    "probe.permutations",
+    *(f"probe.{key}" for key in ("baselines", "description", "learning_steps", "permutations")),
 )
 
 # What a test row shares with training rows of another set, by column of the scores.
@@ -149,13 +146,9 @@ def transfer(
         every_row = joined_rows(X).loaded()
         results = [side.prober.site(every_row) for side in sides]
         for spec in first.prober.settings.specs:
-            place = {
-                "model": settings.model.name,
-                "site": selection.text,
-                "position": settings.tokens.position.text,
-                "view": settings.capture.view,
-                "probe": spec.text,
-            }
+            place = {"model": settings.model.name, "site": selection.text}
+            place |= {"position": settings.tokens.position.text, "view": settings.capture.view}
+            place |= {"probe": spec.text}
             measured = [one for own in results[: len(sets)] for one in own.of_kind(spec.text)]
             # Validation scores are of the main metric only.
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
@@ -167,10 +160,9 @@ def transfer(
             for analysis, transferred in doors("measure", "transferred"):
                 for row in transferred(sets, X, results, spec, selection):
                     tables[analysis.file].append(place | row)
-            directions = list(_directions(sets, X, results, spec, null_draws))
-            cosines += [place | row for row in _cosines(directions, spread)]
+            found = _cosines(sets, X, results, spec, null_draws, spread)
+            cosines += [place | row for row in found]
     watcher.progress("transfer", len(selections), len(selections))
-    n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     result = Transfer(
         names=tuple(one.name for one in sets),
         pooled=tuple(side.name for side in sides[len(sets) :]),
@@ -388,17 +380,20 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     }
 
 
-def _directions(
+def _cosines(
     sets: Sequence[TransferSet],
     X: Sequence[LazyRows],
     results: Sequence[SiteResult],
     spec: ProbeSpec,
     null_draws: int,
-) -> Iterator[tuple[str, Floats, Sequence[Floats]]]:
-    """Yield each set's name, its probe's direction, and directions on permuted labels.
+    spread: Floats,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
 
-    There are none for a kind of probe without a direction.
+    A set is also paired with itself. There are no rows for a kind of probe without a direction.
     """
+    # Each set's name, its probe's direction, and directions on permuted labels.
+    directions = list[tuple[str, Floats, Sequence[Floats]]]()
     for one, x, result in zip(sets, X, results, strict=False):
         data, settings = one.prober.data, one.prober.settings
         own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
@@ -411,7 +406,7 @@ def _directions(
             control_draws=0,
             folds=2,
         )
-        null: list[Floats] = []
+        of_permuted: list[Floats] = []
         names, codes = np.unique(data.y[data.train], return_inverse=True)
         for permuted in permuted_labels(codes, data.groups[data.train], null_draws, settings.seed):
             labels = data.y.copy()
@@ -419,8 +414,23 @@ def _directions(
             null_prober = Prober(replace(data, y=labels), null_settings)
             drawn = direction(null_prober.site(x).fits[spec.text])
             assert drawn is not None
-            null.append(drawn)
-        yield one.name, own_direction, null
+            of_permuted.append(drawn)
+        directions.append((one.name, own_direction, of_permuted))
+    spaces = (("raw", None), ("standardised", spread))
+    for (space, scale), a, b in product(spaces, directions, directions):
+        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
+        value = cosine(of_a, of_b, scale)
+        # Directions on permuted labels of one set, each with the direction of the other set.
+        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
+        if a is not b:
+            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
+        row: dict[str, Any] = {"train": name, "test": other, "space": space}
+        row |= {"cosine": value, "n_null": len(null)}
+        if null:
+            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
+            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
+                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
+        yield row
 
 
 def _scores(
@@ -458,27 +468,3 @@ def _scores(
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
-
-
-def _cosines(
-    directions: Sequence[tuple[str, Floats, Sequence[Floats]]], spread: Floats
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
-
-    A set is also paired with itself.
-    """
-    spaces = (("raw", None), ("standardised", spread))
-    for (space, scale), a, b in product(spaces, directions, directions):
-        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
-        value = cosine(of_a, of_b, scale)
-        # Directions on permuted labels of one set, each with the direction of the other set.
-        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
-        if a is not b:
-            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
-        row: dict[str, Any] = {"train": name, "test": other, "space": space}
-        row |= {"cosine": value, "n_null": len(null)}
-        if null:
-            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
-            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
-                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
-        yield row

@@ -63,16 +63,9 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         contents = {name: digest_file(path) for name, path in files.items()}
     except OSError:  # reported when the file is read
         return None
-    return digest_json(
-        {
-            "config": config,
-            "files": contents,
-            "device": device.partition(":")[0],
-            "parts": PART_VERSIONS,
-            "sources": digest_sources(),
-            "versions": versions(),
-        }
-    )
+    given = {"config": config, "files": contents, "device": device.partition(":")[0]}
+    code = {"parts": PART_VERSIONS, "sources": digest_sources(), "versions": versions()}
+    return digest_json(given | code)
 
 
 def find_finished(folder: Path, inputs: str | None) -> Path | None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product, starmap
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -158,8 +159,8 @@ def probing_times(
     """
     times, n_workers = dict[str, float](), machines.workers
     n_fit = int((machines.memory or available_memory()) // memory)
-    seconds = scheduled(tasks or (), max(1, min(n_workers, n_fit)), machines.units)
     if tasks is not None:
+        seconds = scheduled(tasks, max(1, min(n_workers, n_fit)), machines.units)
         name = "computing"
         if n_fit < min(n_workers, machines.units, len(tasks)):
             name = "memory"
@@ -229,10 +230,20 @@ def cost_of(
         texts, source = source.texts, cast(NetworkEngine, source)
         sizes = plan_capture(source, machines.device)
         if machines.device == "cpu":
-            dtype = getattr(torch, source.experiment.on_device("cpu").model.dtype)
-            sizes["capture_memory"], of_capture["note"] = _capture_memory(source, dtype)
+            config, model = texts.config, source.experiment.on_device("cpu").model
+            dtype = getattr(torch, model.dtype)
+            in_memory = model.in_memory is not None or fits_in_memory(
+                count_parameters(config) * dtype.itemsize
+            )
+            batches = make_batches(texts.ids, texts.plan, batch_tokens("cpu"))
+            shards = make_shards(batches, SHARD_ROWS)
+            sizes["capture_memory"] = capture_bytes(
+                config, dtype, texts.sites, shards, in_memory=in_memory
+            )
+            if not in_memory:
+                of_capture["note"] = described_reading(config, dtype, "cpu", shards)
             if machines.throughput is None:
-                network = zero_network(texts.config, dtype)
+                network = zero_network(config, dtype)
                 seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
                 of_capture["capture"] = n_networks * seconds
     size = round(2 * math.log2(len(probers[0].data.y)))
@@ -243,20 +254,6 @@ def cost_of(
             known[key] = task_seconds(probers, widths, n_networks, limit, given)
     sizes["memory"] = probing_bytes(probers, widths)
     return Cost(sizes, widths, known.get(key), **of_capture)
-
-
-def _capture_memory(source: NetworkEngine, dtype: torch.dtype) -> tuple[int, str]:
-    """Return the predicted peak memory of a capture on the CPU, in bytes.
-
-    Also how the weights are read if they are larger than memory; "" otherwise.
-    """
-    texts, config = source.texts, source.texts.config
-    in_memory = source.experiment.model.in_memory is not None or fits_in_memory(
-        count_parameters(config) * dtype.itemsize
-    )
-    shards = make_shards(make_batches(texts.ids, texts.plan, batch_tokens("cpu")), SHARD_ROWS)
-    note = "" if in_memory else described_reading(config, dtype, "cpu", shards)
-    return capture_bytes(config, dtype, texts.sites, shards, in_memory=in_memory), note
 
 
 def task_seconds(
@@ -303,12 +300,11 @@ def _of_width(
     sizes = [n_rows]
     while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
         sizes.insert(0, sizes[0] // 4)
-    measured = list[tuple[int, Floats]]()
+    measured = [(0, np.zeros(2))]
     for size in sizes:
-        if measured and _extrapolated(measured, size).sum() > limit:
+        if measured[1:] and _extrapolated(measured, size).sum() > limit:
             break
-        sample = sample_of(prober, size)
-        if sample is not None:
+        if (sample := sample_of(prober, size)) is not None:
             part, rows = sample
             X = imitated(part.data, width) if given is None else given[rows][:, :width]
             measured.append((size, _seconds(part, X, n_networks)))
@@ -355,7 +351,7 @@ def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
 
 def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
     """Return the seconds for some number of rows, which grow as before the last measured size."""
-    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
+    (one, before), (two, seconds) = measured[-2:]
     return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
 
 
@@ -432,9 +428,7 @@ def plan_run(
     if "caches" in numbers:
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
         times["capture"] = capture_times(numbers, machines, cost.capture, start)
-    n_read = bytes_of_number * sum(
-        _numbers_read(prober, width) for prober in probers for width in cost.widths
-    )
+    n_read = bytes_of_number * sum(starmap(_numbers_read, product(probers, cost.widths)))
     times["probing"] = probing_times(cost.tasks, numbers["memory"], n_read, machines)
     numbers["tasks"] = len(probers) * (1 + len(cost.widths))
     return numbers | slowest_steps(**times)
@@ -487,12 +481,10 @@ def described_plan(numbers: Mapping[str, Any]) -> str:
             lines["memory"] += f", {of_capture} in each that captures"
     for step, times in numbers["seconds"].items():
         hours, limit = numbers["hours"][step], numbers["bottleneck"][step]
-        others = [f"{name}: {duration(times[name])}" for name in times if name != limit]
-        if hours is None:
-            lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
-        else:
+        lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
+        if hours is not None:
             lines[step] = f"{duration(3600 * hours)}, limited by {limit}"
-        if others:
+        if others := [f"{name}: {duration(times[name])}" for name in times if name != limit]:
             lines[step] += f" ({', '.join(others)})"
     if "tasks" in numbers:
         lines["tasks"] = f"{numbers['tasks']} of probing, which workers share"

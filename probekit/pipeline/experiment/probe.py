@@ -125,20 +125,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
     if verify is not None:
         path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
-    values = {
-        "name": name,
-        "question": question,
-        "activations": {
-            "folder": folder,
-            "source": source,
-            "sites": sites,
-            "verify": None if verify is None else str(verify),
-            "bos": bos,
-        },
-        "data": {"name": name, "positive": None if positive is None else str(positive)},
-        "split": split if isinstance(split, Mapping) else {},
-        "probe": {} if probe is None else probe,
-    }
+    of_arrays = {"folder": folder, "source": source, "sites": sites, "bos": bos}
+    of_arrays["verify"] = None if verify is None else str(verify)
+    of_data = {"name": name, "positive": None if positive is None else str(positive)}
+    values: dict[str, Any] = {"name": name, "question": question, "activations": of_arrays}
+    values |= {"data": of_data, "split": split if isinstance(split, Mapping) else {}}
+    values["probe"] = {} if probe is None else probe
     experiment = Document(values).settings(ActivationExperiment, resolve_activations)
     sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
     words = None if tokens is None else plain_texts("tokens", tokens)

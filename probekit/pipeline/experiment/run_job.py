@@ -68,12 +68,8 @@ class TaskDone(NamedTuple):
         return f"{self.run}: {self.task}, {self.seconds:.1f} s"
 
 
-class _Task(NamedTuple):
-    """A task: its name, and how its results are read or computed; None if there are none yet."""
-
-    name: str
-    read: Callable[[], object | None]
-    compute: Callable[[], object | None]
+# A task: its name, and how its results are read or computed; None if there are none yet.
+_Task = tuple[str, Callable[[], object | None], Callable[[], object | None]]
 
 
 @dataclass(frozen=True)
@@ -115,15 +111,8 @@ class RunJob:
         # Nor can a record hold the name of a cache that is not UTF-8.
         if not source.is_shared or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
-        return cls(
-            experiment=source.experiment,
-            created=created,
-            n_threads=threads_of_site(source),
-            edit_threads=torch.get_num_threads(),
-            bytes=bytes,
-            caches=caches,
-            identity=_identity(source),
-        )
+        n_threads = threads_of_site(source), torch.get_num_threads()
+        return cls(source.experiment, created, *n_threads, bytes, caches, _identity(source))
 
     def write(self, folder: Path) -> None:
         """Write the job into the folder of a run.
@@ -163,8 +152,7 @@ class RunJob:
         """
         source = prepare(self.experiment, How(device)).reopened(self.caches)
         own = _identity(source)
-        differing = [name for name, value in self.identity.items() if own.get(name) != value]
-        if differing:
+        if differing := [key for key, value in self.identity.items() if own.get(key) != value]:
             raise StoreMismatchError(
                 f"This worker differs from the run in {', '.join(differing)}, so that its results "
                 "could differ. Install the same versions, and give the same files, on all machines."
@@ -302,7 +290,7 @@ def _work_on_run(
                 )
                 site = far if is_far else close
                 name = f"{origin['site']} at {origin['position']}"
-                of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
+                of_site = (name, partial(site.read, task), partial(site.measure, task))
                 sites.append((is_far, random.random(), of_site))
         yield from _done(folder, [task for *_, task in sorted(sites)], job.n_threads)
         if source.experiment.interventions:
@@ -311,9 +299,7 @@ def _work_on_run(
                 yield None
             parts = Edits.of(cast(NetworkEngine, source), load_table(path)).parts
             edits = [
-                _Task(
-                    one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
-                )
+                (one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
                 for one in (parts[number] for number in random.permutation(len(parts)))
             ]
             yield from _done(folder, edits, job.edit_threads)
@@ -326,18 +312,18 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
     """
     while tasks:
         left = []
-        for task in tasks:
+        for name, read, compute in tasks:
             if not (folder / STARTED).exists():
                 return
-            if task.read() is not None:
+            if read() is not None:
                 continue
             start = time.monotonic()
             with threads(n_threads):
-                is_done = task.compute() is not None
+                is_done = compute() is not None
             if is_done:
-                yield TaskDone(str(folder), task.name, time.monotonic() - start)
+                yield TaskDone(str(folder), name, time.monotonic() - start)
             else:
-                left.append(task)
+                left.append((name, read, compute))
         if left:
             yield None
         tasks = left

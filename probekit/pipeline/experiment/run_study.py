@@ -120,13 +120,9 @@ def run_study(
         contents = {name: csv_text(table).encode() for name, table in tables.items()}
         for name, content in contents.items():
             write_atomic(folder / name, content)
-        record = {
-            "study": study.name,
-            "question": study.question,
-            "keys": list(study.keys),
-            "n_unused": study.n_unused,
-            "files": {name: digest([content]) for name, content in contents.items()},
-        }
+        record: dict[str, Any] = {"study": study.name, "question": study.question}
+        record |= {"keys": list(study.keys), "n_unused": study.n_unused}
+        record["files"] = {name: digest([content]) for name, content in contents.items()}
         write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
         result = StudyResult(folder)
@@ -188,21 +184,12 @@ def _scores(result: RunResult) -> dict[str, Any]:
     """Return the columns of study.csv of a finished cell, and the rows of its `rivals`."""
     record = load_record(result.folder / "run.json")
     verdict = record.verdict
-    score = {} if verdict.score is None else verdict.score.model_dump()
-    return score | {
-        "metric": verdict.metric,
-        "score": score.get("value"),
-        "verdict": verdict.case,
-        "p": verdict.p,
-        "layer": None if verdict.best is None else verdict.best.layer,
-        "repeated": record.data.repeated,
-        "caveats": "\n".join(result.warnings),
-        "rivals": [
-            dict(rival) | {"rival": name}
-            for name, rival in verdict.rivals.items()
-            if name in RIVALS
-        ],
-    }
+    row = {} if verdict.score is None else verdict.score.model_dump()
+    rivals = [dict(one) | {"rival": name} for name, one in verdict.rivals.items() if name in RIVALS]
+    row |= {"metric": verdict.metric, "score": row.get("value"), "verdict": verdict.case}
+    row |= {"p": verdict.p, "layer": None if verdict.best is None else verdict.best.layer}
+    row |= {"repeated": record.data.repeated, "caveats": "\n".join(result.warnings)}
+    return row | {"rivals": rivals}
 
 
 def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> dict[str, Any]:

@@ -65,16 +65,6 @@ from probekit.training.run_files import find_checkpoints
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
 
-# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
-_LEFT_OUT: Mapping[str, Any] = {
-    "control_draws": 0,
-    "baselines": (),
-    "description": False,
-    "learning_steps": 0,
-    "permutations": 0,
-}
-
-
 @contextmanager
 def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
     """Set the duration of a block that does not fail in `seconds`, under the name of the step."""
@@ -109,10 +99,9 @@ def run_source(
         probers = make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
     n_bytes = probing_bytes(probers, source.widths)
-    # By default, or with 0 (none of this process), as many as memory allows.
-    n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
-    if device != "cpu":
-        n_workers = 1  # processes cannot share one accelerator
+    n_workers = 1  # processes cannot share one accelerator
+    if device == "cpu":  # by default, or with 0 (none of this process), as many as memory allows
+        n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
     with (
         exclusive(path, "experiment"),
         recorded_stage(path, watcher) as watched,
@@ -121,14 +110,12 @@ def run_source(
         if is_finished(path):
             return finished_result(path, watcher, page=page)
         expected = probing_seconds(probers, source.widths, len(source.networks))
-        n_sites = len(source.widths)
-        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
+        watched.expect("probe", seconds_of_processes(expected, len(source.widths), n_workers))
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
-        job = RunJob.of(source, created, n_bytes)
-        if job is not None:
+        if (job := RunJob.of(source, created, n_bytes)) is not None:
             job.write(path)
         elif crew is not None:
             raise ConfigError(
@@ -141,55 +128,32 @@ def run_source(
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
-
-            def run_one(earlier: Experiment) -> pd.DataFrame:
-                """Return the results of an experiment at an earlier checkpoint."""
-                return run_source(
-                    prepare(earlier, How(device)).ready(device),
-                    out=folder.path / "checkpoints",
-                    cache_root=cache_root,
-                    device=device,
-                    workers=workers,
-                    crew=None if wait is None else lambda *_: nullcontext(wait),
-                    watcher=watched,
-                    page=False,
-                ).table
-
-            _over_training(experiment, table, run_one, folder)
+            how: dict[str, Any] = {"cache_root": cache_root, "workers": workers, "watcher": watched}
+            how["crew"] = None if wait is None else lambda *_: nullcontext(wait)
+            _over_training(experiment, table, partial(run_source, **how), device, folder)
         with step("look"):
             scores = Scores.of(table)
             if scores.chosen is not None:
-                chosen = SelectedProbe(
+                write_selected_probe(SelectedProbe(
                     scores.chosen, scores, results, source, probers, folder, cache_root, watched,
                     n_workers, expected,
-                )  # fmt: skip
-                write_selected_probe(chosen)
+                ))  # fmt: skip
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
             write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
-        verdict = judge(
-            Scores.load(folder.path / "results.csv"),
-            read_columns(folder.path / "differences.csv", DIFFERENCES),
-            experiment.probe.C,
-            partial(page_table, folder.path),
-        )
-        record = RunRecord(
-            **described_run(source, probers, prompts, card),
-            inputs=inputs,
-            key=folder.path.name,
-            created=created,
-            verdict=verdict,
-            norms=norms,
-            seconds=seconds,
-            files=folder.digests(),
-        )
-        write_atomic(folder.path / "run.json", pack_record(record.model_dump()))
+        scores = Scores.load(path / "results.csv")
+        differences = read_columns(path / "differences.csv", DIFFERENCES)
+        verdict = judge(scores, differences, experiment.probe.C, partial(page_table, path))
+        facts: dict[str, Any] = {"inputs": inputs, "key": path.name, "created": created}
+        facts |= {"seconds": seconds, "verdict": verdict, "norms": norms, "files": folder.digests()}
+        record = RunRecord(**described_run(source, probers, prompts, card), **facts)
+        write_atomic(path / "run.json", pack_record(record.model_dump()))
         folder.finish()
         if page:
-            write_page(folder.path)
-        return RunResult(folder.path)
+            write_page(path)
+        return RunResult(path)
 
 
 def _measured_sites(
@@ -234,8 +198,7 @@ def _write_scores(
     table = make_table(rows, RESULTS)
     differences = []
     if chosen is not None:
-        has_p_values = draws > 0
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
+        differences = difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
     # In the row order of the predictions.
     tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
@@ -269,7 +232,8 @@ def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]
 def _over_training(
     experiment: AnyExperiment,
     last: pd.DataFrame,
-    run_one: Callable[[Experiment], pd.DataFrame],
+    run_one: Callable[..., RunResult],
+    device: str,
     folder: RunFolder,
 ) -> None:
     """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
@@ -277,33 +241,34 @@ def _over_training(
     Args:
         experiment: the experiment; its `model.source` is the last checkpoint.
         last: results at the last checkpoint.
-        run_one: returns results.csv of the experiment at an earlier checkpoint.
+        run_one: `run_source`, with its keywords that do not depend on the checkpoint.
+        device: where networks run.
         folder: the folder of the run.
 
     Raises:
         MissingError: there are no checkpoints, or one of the hub does not exist.
     """
-    if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
+    if not isinstance(experiment, Experiment) or (model := experiment.model).checkpoints is None:
         return
-    model = experiment.model
     with experiment.at("model"):
         sources: Mapping[int, str | Path] = model.steps_on_hub
         if model.path is not None:
             sources = find_checkpoints(Path(model.path))
     # An empty list of checkpoints means all.
-    *earlier, latest = sorted(model.checkpoints or sources)
+    *first, latest = sorted(model.checkpoints or sources)
+    # The map by step shows only scores; the last checkpoint has controls and statistics, too.
+    counts = dict.fromkeys(("control_draws", "learning_steps", "permutations"), 0)
+    probe = experiment.probe.model_copy(update=counts | {"baselines": (), "description": False})
+    changes = {"probe": probe, "attention": AttentionSection(), "interventions": (), "measure": ()}
+    plain = without_analyses(experiment.model_copy(update=changes))
     tables = []
-    for step in earlier:
+    for step in first:
         weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
-        changes = {
-            "name": f"step-{step}",
-            "model": model.model_copy(update={**weights, "random_weights": 0}),
-            "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "attention": AttentionSection(),
-            "interventions": (),
-            "measure": (),
-        }
-        table = run_one(without_analyses(experiment.model_copy(update=changes)))
+        network = model.model_copy(update={**weights, "random_weights": 0})
+        earlier = plain.model_copy(update={"name": f"step-{step}", "model": network})
+        source = prepare(earlier, How(device)).ready(device)
+        out = folder.path / "checkpoints"
+        table = run_one(source, out=out, device=device, page=False).table
         tables.append(only(table, target="task").assign(step=step))
     tables.append(only(last, target="task").assign(step=latest))
     folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

@@ -143,8 +143,7 @@ def _of_experiment(
         if source.texts is None:
             source = source.open(lambda _: {})
         design, texts = source.design, source.texts
-        probers = make_probers(experiment, design)
-        found = [*findings(design, probers)]
+        found = [*findings(design, probers := make_probers(experiment, design))]
         if texts is not None and experiment.probe.reads == "classes":
             found += _separating_words(design)
         if isinstance(experiment, Experiment) and experiment.interventions:
@@ -183,9 +182,8 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     """Return the report on a study; see `ValidationReport`."""
     found, errors = list[Finding](), dict[str, tuple[Finding, list[str]]]()
     cells_of, first_message = defaultdict[str, list[str]](list), dict[str, str]()
-    reports, seen = list[ValidationReport](), set[str]()
-    n_bytes, seconds = 0, defaultdict[str, float](float)
-    known = dict[Any, tuple[float, ...]]()
+    reports, known = list[ValidationReport](), dict[Any, tuple[float, ...]]()
+    seen, n_bytes, seconds = set[str](), 0, defaultdict[str, float](float)
     for number, cell in enumerate(study.cells, start=1):
         try:
             report = _of_experiment(cell.experiment, None, known)

@@ -19,9 +19,9 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
-from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
+from probekit.interventions.edits import BATCH_BYTES, BasePass
 from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer

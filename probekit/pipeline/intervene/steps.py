@@ -25,10 +25,9 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import regular, write_atomic
-from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
-from probekit.interventions.effects import Patch, PatchedValues, effects_of
+from probekit.interventions.edits import linear_entry
 from probekit.interventions.erasure import (
     Eraser,
     downstream_scores,
@@ -37,7 +36,14 @@ from probekit.interventions.erasure import (
     probe_projection,
 )
 from probekit.interventions.names import Along
-from probekit.interventions.patching import Positions, ablated_values, patched_values
+from probekit.interventions.patching import (
+    Patch,
+    PatchedValues,
+    Positions,
+    ablated_values,
+    effects_of,
+    patched_values,
+)
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
 from probekit.lazy_rows import Floats
 from probekit.model.network import Network
@@ -154,18 +160,12 @@ class EffectStep:
         for one in self.selected:
             by_site[one.site].append(one)
         for site, selected in by_site.items():
-            yield Part(
-                title=f"{self.step.do} {site} at {self.at}",
-                identity={
-                    "do": self.step.do,
-                    "replacement": self.replacement,
-                    "at": self.at,
-                    "folds": list(self.folds),
-                    "measures": [measure.name for measure in self.inputs.measures],
-                    "sites": [one.text for one in selected],
-                },
-                compute=partial(self._numbers, model, selected),
-            )
+            what = {"do": self.step.do, "replacement": self.replacement, "at": self.at}
+            measures = [measure.name for measure in self.inputs.measures]
+            where = {"folds": list(self.folds), "sites": [one.text for one in selected]}
+            identity = {**what, "measures": measures, **where}
+            title, compute = f"{self.step.do} {site} at {self.at}", partial(self._numbers, model)
+            yield Part(title, identity, partial(compute, selected))
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         """Return the scores of each test row by each measure, without the edit and with it.
@@ -229,25 +229,15 @@ class EffectStep:
             scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
             test_measure = measure[torch.from_numpy(test)]
             for effect in effects_of(scored, test_measure, self.inputs.groups[test]):
-                of_source = {
-                    "source": effect.source,
-                    "recovery": effect.recovery,
-                    "recovery_low": effect.low,
-                    "recovery_high": effect.high,
-                }
-                # An ablation has no source, and thus no share of its effect.
-                row = {
-                    **asdict(effect),
-                    **(dict.fromkeys(of_source) if self.step.do == "ablate" else of_source),
-                    "do": self.step.do,
-                    "replacement": self.replacement,
-                    "site": effect.site.partition("[head")[0],
-                    "at": self.at,
-                    "position": effect.position if self.at == "each" else None,
-                    "unit": measure.unit,
-                    "edited": effect.patched,
-                    "folds": len(self.folds),
-                }
+                row = asdict(effect) | {"do": self.step.do, "at": self.at, "unit": measure.unit}
+                row |= {"recovery_low": effect.low, "recovery_high": effect.high}
+                if self.step.do == "ablate":  # there is no source, and thus no share of its effect
+                    names = ("source", "recovery", "recovery_low", "recovery_high")
+                    row |= dict.fromkeys(names)
+                row |= {"replacement": self.replacement, "site": effect.site.partition("[head")[0]}
+                row |= {"edited": effect.patched, "folds": len(self.folds)}
+                if self.at != "each":
+                    row["position"] = None
                 yield "effects", row
 
 
@@ -281,20 +271,11 @@ class VerdictStep:
         """Yield the parts: one for each site."""
         for selection in self.selected:
             linear_entry(model, selection)  # raises unless it is a part of the residual stream
-            yield Part(
-                title=f"{self.along} direction at {selection.text}",
-                identity={
-                    "along": self.along,
-                    "at": self.at,
-                    "site": selection.text,
-                    "folds": list(self.folds),
-                    "draws": self.draws,
-                    "by": list(self.by),
-                    "swap": self.has_swap,
-                    "downstream": self.has_downstream,
-                },
-                compute=partial(self._numbers, model, selection),
-            )
+            identity: dict[str, Any] = {"along": self.along, "at": self.at, "site": selection.text}
+            identity |= {"folds": list(self.folds), "draws": self.draws, "by": list(self.by)}
+            identity |= {"swap": self.has_swap, "downstream": self.has_downstream}
+            title = f"{self.along} direction at {selection.text}"
+            yield Part(title, identity, partial(self._numbers, model, selection))
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
         """Return verdicts, null distributions and doses at a site.
@@ -312,20 +293,11 @@ class VerdictStep:
                 "which erase, swap and steer compare. Name columns with the right and the wrong "
                 "answer of each row in `measure`."
             )
-        data = CauseData(
-            batch=inputs.batch,
-            codes=inputs.codes,
-            groups=inputs.groups,
-            splits=inputs.splits,
-            measure=measure,
-            at=position if self.at == "probed" else None,
-            read=position,
-            sources=inputs.sources if self.has_swap else None,
-            other=inputs.others,
-        )
-        settings = CauseSettings(
-            along=self.along, draws=self.draws, by=self.by, C=C, seed=probe.seed
-        )
+        at = position if self.at == "probed" else None
+        sources = inputs.sources if self.has_swap else None
+        rows_of_data = (inputs.batch, inputs.codes, inputs.groups, inputs.splits, measure)
+        data = CauseData(*rows_of_data, at, read=position, sources=sources, other=inputs.others)
+        settings = CauseSettings(self.along, self.draws, by=self.by, C=C, seed=probe.seed)
         result = causal_test(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
@@ -336,12 +308,8 @@ class VerdictStep:
             row["null_low"], row["null_high"] = band_of_draws(verdict.null)
             row["matched_low"], row["matched_high"] = band_of_draws(row.pop("matched"))
             rows.append(row)
-        found = {
-            "verdicts": rows,
-            "doses": list(result.doses),
-            "dose_limit": result.dose_limit,
-            "unit": result.unit,
-        }
+        found: dict[str, Any] = {"verdicts": rows, "doses": list(result.doses), "unit": result.unit}
+        found["dose_limit"] = result.dose_limit
         if self.has_downstream and self.at == "probed":
             # Of several folds, only the first is used here.
             split, codes = inputs.splits[0], inputs.codes
@@ -378,11 +346,8 @@ class VerdictStep:
                     row["p_best"] = p
         for selection, (_, of_site) in zip(self.selected, found, strict=True):
             method = {"at": self.at, "along": self.along}
-            place = method | {
-                "site": selection.site,
-                "layer": layer_of(selection.site),
-                "head": selection.head,
-            }
+            place = method | {"site": selection.site, "head": selection.head}
+            place["layer"] = layer_of(selection.site)
             for row in of_site["verdicts"]:
                 yield "verdicts", place | row
             for row in of_site["doses"]:

@@ -302,13 +302,10 @@ def load_network(
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = own or load_model(source, getattr(torch, facts.compute), device)
+    identity: dict[str, Any] = {"weights": digest_weights(model), "n_heads": config.n_heads}
+    identity |= {"layer_norm_epsilon": config.norm_epsilon, "tokenizer": tokenizer.digest}
     try:
-        probe.check_fits(
-            weights=digest_weights(model),
-            n_heads=config.n_heads,
-            layer_norm_epsilon=config.norm_epsilon,
-            tokenizer=tokenizer.digest,
-        )
+        probe.check_fits(**identity)
     except ConfigError as error:
         if not allow_other:
             raise ConfigError(

@@ -21,9 +21,8 @@ from probekit.analysis.logits import (
     position_from_start,
 )
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.measures import AnswerMeasure, lacks_space
-from probekit.interventions.patching import patch
+from probekit.interventions.patching import estimated_effects, patch, patch_top
 from probekit.model.config import Bos
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
@@ -63,8 +62,7 @@ class ModelAndTokenizer:
             MissingError: there is no such model.
         """
         check_device(device)
-        model = load_model(source, device=device)
-        return cls(source, model, Tokenizer.from_pretrained(source))
+        return cls(source, load_model(source, device=device), Tokenizer.from_pretrained(source))
 
     def ids(self, text: str, *, bos: Bos = "auto", chat: bool = False) -> Tensor:
         """Return the token ids of a text, shape (n_tokens,); of the user's turn for a chat.
@@ -164,16 +162,10 @@ def attribute(
     subtracted_name = "" if subtracted is None else names([subtracted])[0]
     if minus_mean:
         subtracted_name = MEAN
-    return AttributedLogit(
-        tokens=tuple(names(ids.tolist())),
-        position=place,
-        token=names([chosen])[0],
-        minus=subtracted_name,
-        logit=result.logit,
-        probability=float(logits.softmax(-1)[chosen]),
-        rank=int((logits > logits[chosen]).sum()) + 1,
-        rows=result.rows,
-    )
+    words = (tuple(names(ids.tolist())), place, names([chosen])[0], subtracted_name)
+    rank = int((logits > logits[chosen]).sum()) + 1
+    numbers = (result.logit, float(logits.softmax(-1)[chosen]), rank)
+    return AttributedLogit(*words, *numbers, result.rows)
 
 
 def one_token(tokenizer: Tokenizer, text: str) -> int:

@@ -89,13 +89,9 @@ def write_weights_page(
         columns = sorted(np.argsort(-alike, kind="stable")[:N_COLUMNS].tolist())
     is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(tensor)
-    weight = WeightTensor(
-        row=summarise([(tensor, stored)]),
-        numbers=values,
-        columns=tuple(columns),
-        corner=None if is_complete else corner or CORNER,
-        heads=_heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None,
-    )
+    corner = None if is_complete else corner or CORNER
+    heads = _heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None
+    weight = WeightTensor(summarise([(tensor, stored)]), values, tuple(columns), corner, heads)
     write_atomic(out, weight_page(weight, source))
     return out
 

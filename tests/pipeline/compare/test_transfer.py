@@ -170,8 +170,7 @@ def test_regression_and_several_labels_are_transferred(folder, go):
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
     assert (np.diag(scores) > 0.8).all()
     assert scores[0, 1] < -0.5  # the numbers are reversed
-    away = found.cosines[found.cosines["train"] != found.cosines["test"]]
-    assert (away["cosine"] < 0).all()
+    assert (found.cosines[found.cosines["train"] != found.cosines["test"]]["cosine"] < 0).all()
 
 
 @pytest.fixture(scope="module")
@@ -225,8 +224,7 @@ def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):
 
 def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_set(go, folder):
     nouns = ("wizard", "captain", "candle", "basket", "pencil", "mirror", "blanket", "ladder")
-    texts = [f"The {a} near the {b}" for a, b in product(nouns, nouns)]
-    rows = pd.DataFrame({"text": texts})
+    rows = pd.DataFrame({"text": [f"The {a} near the {b}" for a, b in product(nouns, nouns)]})
     rows.assign(group=rows.index).to_csv(folder / "negatives.csv", index=False)
     changes = (
         LOGISTIC,

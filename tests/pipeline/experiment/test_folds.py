@@ -57,8 +57,7 @@ def score(table, **where):
 
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
     experiment = load()
-    prepared = prepare(experiment)
-    (prober,) = make_probers(experiment, prepared.design)
+    (prober,) = make_probers(experiment, prepare(experiment).design)
     confusion = pd.read_csv(nested.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score(table, target="chosen"))
@@ -83,8 +82,7 @@ def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
 
 def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):
     final = SavedProbe.load(nested.folder / "probes" / "final")
-    row = Scores.of(table).chosen
-    assert final.facts.sites == (row["site"],)
+    assert final.facts.sites == (Scores.of(table).chosen["site"],)
     assert not final.facts.is_tested
     assert final.facts.metrics == {}
     (prober,) = make_probers(load(), prepare(load()).design)
@@ -118,14 +116,9 @@ def test_the_nested_choice_at_an_offset_is_read(planted, go):
     ends = rows["text"].str.len()
     verbs = rows.assign(start=ends - rows["text"].str.split().str[-1].str.len(), end=ends)
     verbs.to_csv(planted.folder / "verbs.csv", index=False)
-    run = go(
-        "data.file=verbs.csv",
-        "data.columns={group: group, start: start, end: end}",
-        "tokens.position={at: span, offset: -1}",
-        "capture.sites=[blocks.3.hook_resid_post]",
-        "model.random_weights=false",
-        page=False,
-    ).folder
+    rows = ("data.file=verbs.csv", "data.columns={group: group, start: start, end: end}")
+    where = ("tokens.position={at: span, offset: -1}", "capture.sites=[blocks.3.hook_resid_post]")
+    run = go(*rows, *where, "model.random_weights=false", page=False).folder
     found = FinishedRun(run).predictions("chosen", "span-1")
     assert [predictor.target for predictor in found] == ["chosen"]
 
@@ -154,8 +147,7 @@ def test_folds_choose_among_kinds_too(go):
     chosen = Scores.of(table).choices
     validation = only(table, target="task", split="validation").dropna(subset="fold")
     for row in chosen:
-        own = validation[validation["fold"] == row["fold"]]
-        assert row["value"] == own["value"].max()
+        assert row["value"] == validation[validation["fold"] == row["fold"]]["value"].max()
     features = pd.read_csv(several.folder / "features.csv")
     assert features["k"].max() == 8
     kept = SavedProbe.load(several.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
@@ -179,8 +171,7 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metri
     rows = only(table, split="test", target="chosen").set_index("metric")
     assert rows.loc[metric, "positive"] == "red"
     control = only(table, split="test", target="chosen_control", metric=metric).iloc[0]
-    sign = -1 if metric == "brier" else 1
-    lead = sign * (rows.loc[metric, "value"] - control["value"])
+    lead = (-1 if metric == "brier" else 1) * (rows.loc[metric, "value"] - control["value"])
     # Selectivity compares both on the rows whose words occur in the training rows.
     assert rows.loc["selectivity", "n_test"] == control["n_test"] <= rows.loc[metric, "n_test"]
     assert rows.loc["selectivity", "value"] == pytest.approx(lead, abs=0.1)

@@ -26,8 +26,7 @@ EDITS = text_of("edits.yaml")
 def place(tmp_path_factory):
     """A folder with the rows, and checkpoints of steps 0, 6 and 12 in `trained/tiny`."""
     folder = tmp_path_factory.mktemp("over")
-    recipe = tiny_recipe(write_corpus(folder / "texts"))
-    pretrain(recipe, out=folder / "trained", progress=False)
+    pretrain(tiny_recipe(write_corpus(folder / "texts")), out=folder / "trained", progress=False)
     write_rows(folder / "rows.csv")
     return folder
 

@@ -21,21 +21,20 @@ from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.results.record import NO_CONTROL
+from probekit.results.table import only
 from probekit.terminal import SILENT
 from tests.pipeline.texts import text_of
 
 NOUNS = ["man", "woman", "king", "queen", "captain", "doctor", "brother", "sister", "lady", "lord"]
 NOUNS += ["child", "horse"]
 VERBS = ["said", "thought", "went", "came"]
-YAML = text_of("replies.yaml")
 PROMPTS = [f"The {noun} {verb} that" for noun in NOUNS for verb in VERBS]
 
 
-def write(folder, rows=PROMPTS, yaml=YAML):
-    pd.DataFrame({"text": rows, "answer": "he", "label": "a"}).to_csv(
-        folder / "prompts.csv", index=False
-    )
-    (folder / "replies.yaml").write_text(yaml)
+def write(folder, rows=PROMPTS):
+    prompts = pd.DataFrame({"text": rows, "answer": "he", "label": "a"})
+    prompts.to_csv(folder / "prompts.csv", index=False)
+    (folder / "replies.yaml").write_text(text_of("replies.yaml"))
     return folder / "replies.yaml"
 
 
@@ -67,10 +66,7 @@ def source(folder, finished):
 
 def score(table, share, **row):
     columns = {"position": f"share:{share}", "split": "test", "metric": "accuracy"} | row
-    found = table
-    for name, value in columns.items():
-        found = found[found[name] == value]
-    return found["value"].item()
+    return only(table, **columns)["value"].item()
 
 
 def test_the_answer_is_decodable_where_it_was_given(finished):
@@ -92,18 +88,15 @@ def test_baselines_read_no_more_than_the_network(source):
             example = rows.dataset.examples[rows.example[row]]
             prompt = example.text[: example.turns[0][1]]
             tokens = source.texts.tokenizer.decode_tokens(example.reply_ids)
-            ends = [
-                end
-                for start, end in tokens.offsets.tolist()
-                if example.text[len(prompt) :][start:end].strip()  # spaces alone do not count
-            ]
+            reply, offsets = example.text[len(prompt) :], tokens.offsets.tolist()
+            # Spaces alone do not count.
+            ends = [end for start, end in offsets if reply[start:end].strip()]
             assert texts[row] == prompt + replies[row]
             expected = [0, ends[(len(ends) + 1) // 2 - 1], ends[-1]][position]
             assert len(replies[row]) == expected, share
     [data, *_] = rows.data(1, None, rows.splits)
-    assert [data.texts.tolist(), data.replies.tolist()] == [
-        one.tolist() for one in rows.texts_at(1)
-    ]
+    for found, expected in zip((data.texts, data.replies), rows.texts_at(1), strict=True):
+        assert found.tolist() == expected.tolist()
 
 
 def test_rows_equal_those_of_an_ordinary_pass(folder, source):

@@ -53,8 +53,7 @@ def test_run_finds_the_planted_signal_and_writes_all_files(planted, snapshot):
         "digests": sorted(record["digests"]),
     } == snapshot
     assert "Is the second word readable" in result.report.read_text()
-    again = load_experiment(result.folder / "config.yaml")
-    assert again == planted.load().on_device("cpu")
+    assert load_experiment(result.folder / "config.yaml") == planted.load().on_device("cpu")
 
 
 def test_parallel_probing_gives_the_same_numbers(own, monkeypatch):
@@ -168,8 +167,7 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     n_tokens = sum(len(ids) - 0 for ids in prepared.texts.ids)
     share = {"last": 0, "mean": is_red.mean(), "all": is_red.sum() / n_tokens}[at]
     assert found.read == {at: pytest.approx(share)}
-    without = "tokens.position={at: mean, skip_massive: true}"
-    other = prepare(own.load(without))
+    other = prepare(own.load("tokens.position={at: mean, skip_massive: true}"))
     assert residual_norms(model, other.texts, other.design)[0].read == {}
 
 

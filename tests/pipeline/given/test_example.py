@@ -18,7 +18,6 @@ FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "contro
 
 SITES = ("blocks.0.hook_resid_pre", "blocks.1.attn.hook_z", "blocks.1.hook_resid_post")
 PROBE = "{C: [0.01, 0.1], folds: 2, control_draws: 0, permutations: 50, description: false}"
-YAML = text_of("exported.yaml")
 
 
 def blocks(text, language):
@@ -89,9 +88,8 @@ def comparable(result):
 def test_imported_rows_give_the_scores_of_the_run(captured, format):
     folder, original = captured
     store = ActivationStore.open(original.record["caches"]["task"])
-    exported = folder / format / "exported"
-    export_cache(store, exported, format)
-    (folder / format / "given.yaml").write_text(YAML % PROBE)
+    export_cache(store, folder / format / "exported", format)
+    (folder / format / "given.yaml").write_text(text_of("exported.yaml") % PROBE)
     data = (folder / "subject_number.csv").read_bytes()
     (folder / format / "subject_number.csv").write_bytes(data)
     experiment = load_any_experiment(folder / format / "given.yaml")

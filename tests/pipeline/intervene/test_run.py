@@ -168,8 +168,7 @@ def test_pairs_that_the_network_answers_wrongly_are_a_warning(done, go, capsys):
 
 def test_interventions_alone_are_opened_and_have_a_page(done):
     _, tables = done
-    found = open_run(tables.run_dir)
-    pd.testing.assert_frame_equal(found.effects, tables.effects)
+    pd.testing.assert_frame_equal(open_run(tables.run_dir).effects, tables.effects)
     page = tables.run_dir / "causes.html"
     before = page.read_bytes()
     page.unlink()

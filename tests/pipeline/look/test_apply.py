@@ -61,8 +61,7 @@ def stored(own, *overrides):
     rows = prepare(own.load(*QUICK, *overrides)).design
     train = rows.splits[0].train
     estimator = LinearProbe(C=0.01).fit(X[train], rows.labels[train])
-    texts = own.rows["text"].tolist()
-    return probe, texts, estimator.decision_function(X), estimator.predict(X)
+    return probe, own.rows["text"].tolist(), estimator.decision_function(X), estimator.predict(X)
 
 
 @pytest.mark.parametrize("overrides", text_of("overrides_positions.txt").splitlines())
@@ -126,8 +125,7 @@ def test_a_probe_of_another_tool_is_applied_and_steers_like_ours(probe, tmp_path
 def test_multiclass_and_regression_probes_are_applied(probe):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(3, 256)), np.zeros(3)
-    many = SavedProbe((layer,), ("a", "b", "c"), probe.facts)
-    answer = apply_probe(many, TEXTS)[0].answer
+    answer = apply_probe(SavedProbe((layer,), ("a", "b", "c"), probe.facts), TEXTS)[0].answer
     assert answer.score == max(answer.scores)
     assert answer.label == "abc"[np.argmax(answer.scores)]
     number = SavedProbe((tuple(part[:1] for part in layer),), (), probe.facts)
@@ -228,8 +226,7 @@ def test_nan_activations_are_reported_and_not_scored(probe, other_model):
     weights = Path(other_model, "model.safetensors")
     tensors = safetensors.torch.load_file(weights)
     # The weights are finite, as loading requires, but their squares are not.
-    shape = tensors["transformer.wte.weight"].shape
-    tensors["transformer.wte.weight"] = torch.full(shape, 3e38)
+    tensors["transformer.wte.weight"] = torch.full(tensors["transformer.wte.weight"].shape, 3e38)
     safetensors.torch.save_file(tensors, weights)
     with pytest.raises(DataError, match="NaN or infinity"):
         apply_probe(probe, TEXTS, model=other_model, allow_other_model=True)
@@ -330,8 +327,7 @@ def test_standard_deviations_are_those_of_the_fitted_rows():
     unit = weights / np.linalg.norm(weights, axis=1, keepdims=True)
     found = projection_sds(((weights, np.zeros(3)),), X, rows)
     assert found == pytest.approx((X[rows].astype(float) @ unit.T).std(axis=0).tolist())
-    two_layers = ((weights, np.zeros(3)), (np.ones((1, 3)), np.zeros(1)))
-    assert projection_sds(two_layers, X, rows) == ()
+    assert projection_sds(((weights, np.zeros(3)), (np.ones((1, 3)), np.zeros(1))), X, rows) == ()
     assert projection_sds(((np.zeros((1, 5)), np.zeros(1)),), X, rows) == ()
 
 

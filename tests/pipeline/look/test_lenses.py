@@ -46,8 +46,7 @@ def test_lens_reads_bos_and_ends_with_the_output(mini):
 
 def test_default_token_is_the_most_probable(mini):
     found = attribute(mini, TEXT, bos=False)
-    ids = mini.ids(TEXT, bos=False)
-    logits = mini.model(ids[None])[0, -1]
+    logits = mini.model(mini.ids(TEXT, bos=False)[None])[0, -1]
     assert found.rank == 1
     assert mini.tokenizer.strings([int(logits.argmax())]) == [found.token]
     assert found.logit == pytest.approx(float(logits.max()))
@@ -162,11 +161,6 @@ def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named
     assert found.unspaced == ("is",)
     found = patch_pair(mini, "The key ", "The keys ", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ()
-
-
-def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = lenses.scored_heads(mini, ["The keys", "One two"], bos=False)
-    assert found.strongest("induction", 5).empty
 
 
 REPEATED = "The keys to the old cabinet, the keys to the old cabinet"

@@ -77,8 +77,7 @@ def test_a_row_has_the_scores_of_the_run_of_its_cell(finished):
 def test_a_cell_that_fails_is_reported_and_the_others_are_run(place, finished, call):
     # Their two groups are fewer than the folds.
     assert finished.failed["cell"].tolist() == ["nouns-C-0.01", "nouns-C-1"]
-    others = finished.table[finished.table["error"] == ""]
-    assert others["score"].notna().all()
+    assert finished.table[finished.table["error"] == ""]["score"].notna().all()
     out = ["--out", place.folder / "alone", "--cache", place.cache, "--workers", 1, "--no-page"]
     ended = call("run", place.folder / "small.yaml", *out)
     assert ended.code == 1
@@ -95,8 +94,7 @@ def test_one_data_set_at_four_settings_is_captured_once(place, tmp_path, monkeyp
     cache = tmp_path / "cache"
     settings = place.folder / "small.yaml"
     options = {"out": tmp_path, "cache_root": cache, "workers": 1, "progress": False, "page": False}
-    result = run(settings, over=FOUR, **options)
-    assert result.table["score"].notna().tolist() == [True] * 4
+    assert run(settings, over=FOUR, **options).table["score"].notna().tolist() == [True] * 4
     assert len(computed) == 1
     assert len(caches_in(cache)) == 1
 
@@ -114,8 +112,7 @@ def test_the_pages_of_the_study_and_its_cells_are_written_unless_refused(
 def test_cells_side_by_side_have_the_same_tables(place, finished, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "START_UP", -1.0)
     heard = Heard()
-    result = start(place, tmp_path, workers=2, watcher=heard)
-    assert content(result) == content(finished)
+    assert content(start(place, tmp_path, workers=2, watcher=heard)) == content(finished)
     assert heard.steps[-1] == ("cells", 6, 6)
 
 
