@@ -13,9 +13,16 @@ from probekit.amounts import fixed, format_number, percent, signed
 from probekit.report.elements import page
 from probekit.report.elements.style import GREY, TEMPLATE
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import HIGH, LOW, line_label, quote, short_heading, token_label
+from probekit.report.elements.texts import (
+    HIGH,
+    LOW,
+    line_label,
+    model_title,
+    quote,
+    short_heading,
+    token_label,
+)
 from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
-from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -137,17 +144,21 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     ]
     title = f"{len(cells):,} components, largest contribution first"
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
-    return NetworkPage(
-        subject="direct logit attribution",
+    first = page.Group("split", [by_head, largest_table(attribution)])
+    return page.Page(
+        eyebrow=["probekit", "direct logit attribution", model_title(model)],
         title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
-        detail=attribution_detail(attribution),
-        numbers=page.Group("split", [by_head, largest_table(attribution)]),
-        caveat=CAVEAT,
-        sections={"Cumulative logit": [steps]},
-        table=("All components", every),
+        details=[page.Paragraph(attribution_detail(attribution))],
+        sections=[
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
+            page.PageSection("Cumulative logit", [steps]),
+            page.PageSection("All components", [page.Fold(title, [every])]),
+        ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:

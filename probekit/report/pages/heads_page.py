@@ -13,7 +13,7 @@ from probekit.amounts import counted, format_number
 from probekit.report.elements import page
 from probekit.report.elements.style import MAGNITUDES
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import capitalised
+from probekit.report.elements.texts import capitalised, model_title
 from probekit.report.figures.maps import (
     LEAST_RANGE,
     MOST_TEXTS,
@@ -22,7 +22,6 @@ from probekit.report.figures.maps import (
     map_row,
     text_map,
 )
-from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"
@@ -40,7 +39,6 @@ WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = page.Group("rows", list(head_figures(scored)))
     by_head = scored.rows.set_index(["layer", "head"])
     wide = pd.DataFrame(
         {name: by_head.loc[by_head["score"] == name, "value"] for name in HEAD_TEXTS}
@@ -54,22 +52,24 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         ],
         is_sortable=True,
     )
-    sections: dict[str, list[page.Item]] = {
-        "Scores by layer and head": [maps, page.Paragraph(SCALES, "note")]
-    }
-    if scored.known:
-        sections["Known heads"] = [page.Group("rows", [known_heads_table(scored)])]
-    return NetworkPage(
-        subject="heads",
+    first = [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")]
+    maps = [page.Group("rows", list(head_figures(scored))), page.Paragraph(SCALES, "note")]
+    known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
+    return page.Page(
+        eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        detail=f"{COUNTED} Measured on {scored.read}.",
-        numbers=page.Group("rows", [_highest(scored)]),
-        caveat=CAVEAT,
-        sections=sections,
-        table=("All heads", table),
+        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        sections=[
+            page.PageSection("", first, "first"),
+            page.PageSection("Scores by layer and head", maps),
+            *([page.PageSection("Known heads", known)] if known else []),
+            page.PageSection("All heads", [page.Fold(table.title, [table])]),
+        ],
         method=METHOD,
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:

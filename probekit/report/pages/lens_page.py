@@ -18,6 +18,7 @@ from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import (
     capitalised,
     line_label,
+    model_title,
     quote,
     short_heading,
     short_label,
@@ -25,7 +26,6 @@ from probekit.report.elements.texts import (
 )
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.maps import Colours, text_map, thin_ticks
-from probekit.report.pages.network_page import NetworkPage
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -91,22 +91,25 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    return NetworkPage(
-        subject="logit lens",
+    first = [page.Group("split", [curve, _table(summary)]), page.Paragraph(CAVEAT, "note")]
+    return page.Page(
+        eyebrow=["probekit", "logit lens", model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
-        detail=lens_accuracy(rows),
-        numbers=page.Group("split", [curve, _table(summary)]),
-        caveat=CAVEAT,
-        # The table of a single text would repeat the one of all texts.
-        sections=dict(_of_text(*text, has_table=len(texts) > 1) for text in texts),
-        table=None,
+        details=[page.Paragraph(lens_accuracy(rows))],
+        sections=[
+            page.PageSection("", first, "first"),
+            # The table of a single text would repeat the one of all texts.
+            *(_of_text(*text, has_table=len(texts) > 1) for text in texts),
+        ],
         method=METHOD,
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
-def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[str, list[page.Item]]:
-    """Return heading and items of one text: its map and, if it `has_table`, its table by layer."""
+def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
+    """Return the section of one text: its map and, if it `has_table`, its table by layer."""
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -129,7 +132,7 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[st
     )
     heading = short_heading(line_label("".join(tokens)))
     table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return f"{number} · {heading}", [picture, *table]
+    return page.PageSection(f"{number} · {heading}", [picture, *table])
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:

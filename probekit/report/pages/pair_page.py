@@ -20,12 +20,12 @@ from probekit.report.elements.texts import (
     HIGH,
     capitalised,
     line_label,
+    model_title,
     quote,
     short_heading,
     token_label,
 )
 from probekit.report.figures import maps
-from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair
 
 CAVEAT = (
@@ -210,8 +210,9 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         layout = "split" if family == HEADS else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
-    numbers = parts.pop(next(iter(parts)))
-    sections: dict[str, list[page.Item]] = {name: [group] for name, group in parts.items()}
+    first = [parts.pop(next(iter(parts))), page.Paragraph(CAVEAT, "note")]
+    sections = [page.PageSection("", first, "first")]
+    sections += [page.PageSection(heading, [group]) for heading, group in parts.items()]
     if pair.is_estimated:
         title = "Estimated and verified effects"
         points = page.FigurePart(
@@ -222,22 +223,22 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             height=24,
             width=20,
         )
-        sections[title] = [points]
+        sections.append(page.PageSection(title, [points]))
     # Patches that are only estimated have no effect, so that all are ordered by their estimate.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     every = _table(pair, ordered, f"{len(ordered):,} patches, largest first")
-    return NetworkPage(
-        subject="activation patching",
+    sections.append(page.PageSection("All patches", [page.Fold(every.title, [every])]))
+    return page.Page(
+        eyebrow=["probekit", "activation patching", model_title(model)],
         title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
         answer=pair_answer(pair),
-        detail=pair_detail(pair),
-        numbers=numbers,
-        caveat=CAVEAT,
+        details=[page.Paragraph(pair_detail(pair))],
         sections=sections,
-        table=("All patches", every),
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
