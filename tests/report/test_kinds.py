@@ -8,14 +8,14 @@ import pytest
 
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
-from probekit.report.pages.parts import result_parts
-from probekit.report.pages.size_curves import (
+from probekit.report.pages.further_figures import (
     learning_part,
     share_lines,
     share_part,
     spaced,
     sparse_part,
 )
+from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.captions import caption
 from probekit.report.sentences.method import method
 from probekit.report.sentences.tables import filled_columns, site_rows

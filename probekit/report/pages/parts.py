@@ -18,7 +18,7 @@ from probekit.report.elements.texts import capitalised
 from probekit.report.figures import views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.maps import layer_map, layer_maps, map_cells
-from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.results.record import BY_WORD, Control, RunRecord
 from probekit.results.scores import Scores

@@ -25,8 +25,7 @@ from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import parts
 from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
-from probekit.report.pages.norms import massive_words, norms_part
-from probekit.report.pages.reliability import reliability_part
+from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables

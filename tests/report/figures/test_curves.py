@@ -7,8 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.pages.norms import norm_curve
-from probekit.report.pages.reliability import reliability_figure
+from probekit.report.pages.further_figures import norm_curve, reliability_figure
 from tests.stored import drawn
 
 BINS = pd.DataFrame(

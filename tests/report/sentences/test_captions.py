@@ -9,8 +9,7 @@ from probekit.report.figures.layer_curve import chosen_points, layer_curve
 from probekit.report.figures.levels import levels
 from probekit.report.figures.maps import map_cells
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.pages.reliability import reliability_caption
-from probekit.report.pages.size_curves import learning_part
+from probekit.report.pages.further_figures import learning_part, reliability_caption
 from probekit.report.sentences import captions
 from probekit.report.sentences.answer import chosen_words
 from probekit.report.sentences.captions import description

@@ -1,10 +1,16 @@
-"""Curves by features k, share of a reply and training rows, each with its caption and text."""
+"""Further figures of a run's page: scores by k, by share of a reply and by training rows.
+
+Then confidence and accuracy, and norms of the residual stream with its massive activations.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -12,14 +18,34 @@ import plotly.graph_objects as go
 from probekit.amounts import LEVEL, format_number
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements.page import FigurePart, figure_json
-from probekit.report.elements.style import LEVELS, LINES, TEMPLATE
-from probekit.report.figures.layer_curve import band, finish_curve, point_hover, scatter
+from probekit.report.elements.style import (
+    LEVELS,
+    LINES,
+    NORMS,
+    TEMPLATE,
+    error_bars,
+    layer_axis,
+    plain_line,
+    plotly_text,
+    series_marker,
+)
+from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels
+from probekit.report.figures.line_labels import name_lines, name_traces
 from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.report.sentences.captions import lines_in_words, main_name, spread
 from probekit.report.sentences.method import pooled_ranking
+from probekit.results.record import Norms
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, by_depth, only, same_features
+from probekit.results.table import (
+    EMBED_DEPTH,
+    SAME_FEATURES,
+    by_depth,
+    metric_name,
+    only,
+    same_features,
+    ticks,
+)
 from probekit.results.verdict import Verdict
 
 SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of the axis
@@ -27,6 +53,13 @@ SIZE = r"^k_sparse:(?P<k>\d+)$"  # kind of probe that uses k features
 LEAST_SIZES = 3  # values of k; fewer make no curve
 MOST_SITES = 3  # lines of a curve by k
 SITE = ["line", "site", "position"]  # columns that identify a site in the curve by k
+# Vertical domains: row counts on their own axis below accuracy curves.
+COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
+# Ticks of a logarithmic axis: 1, 2 and 5 times each power of ten, or only the powers if that gives
+# more than MOST_LOG_TICKS.
+POWERS = [10.0**power for power in range(-3, 8)]
+LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
+MOST_LOG_TICKS = 8
 
 
 def sparse_rows(scores: Scores) -> pd.DataFrame:
@@ -273,3 +306,212 @@ def spaced(sizes: Sequence[float]) -> list[float]:
         if math.log(descending[-1] / size) >= apart:
             descending.append(size)
     return descending[::-1]
+
+
+def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> FigurePart:
+    """Return the reliability diagram: accuracy by confidence for each kind of probe.
+
+    Of a kind with many sizes only the best size is shown, as in the layer curves.
+    """
+    bins = bins[~bins["probe"].isin(scores.hidden_kinds)]
+    return FigurePart(
+        "Confidence and accuracy",
+        figure_json(reliability_figure(bins)),
+        reliability_caption(bins, scores, v),
+        lines_in_words(
+            "Accuracy against confidence",
+            bins.groupby("probe", sort=False),
+            lambda row: (
+                f"confidence {row['confidence']:.2f} accuracy {row['accuracy']:.2f} "
+                f"({row['n_rows']:,.0f} rows)"
+            ),
+        ),
+        is_open=False,
+    )
+
+
+def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
+    """Return the caption of the reliability diagram, with Brier score and calibration error."""
+    test = only(scores.rows, target="task", split="test")
+    errors = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
+    return (
+        "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
+        "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
+        f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, errors))}. "
+        "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
+        f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
+    )
+
+
+def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
+    """Return Brier score and calibration error of the probe with these bins; "" without any."""
+    first = bins.iloc[0]
+    key = {name: str(first[name]) for name in ("probe", "site", "position")}
+    rows = only(test, **key)
+    # Sites without heads have NaN, which equals nothing.
+    is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
+    titles = {"brier": "Brier score", "ece": "calibration error"}
+    scores = [
+        f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for metric, title in titles.items()
+        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
+    ]
+    return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
+
+
+def reliability_figure(bins: pd.DataFrame) -> go.Figure:
+    """Return the reliability diagram, with bars for the number of rows in each bin.
+
+    A calibrated probe lies on the dashed diagonal; below it, the probe is overconfident.
+
+    Args:
+        bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
+            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `probe` names
+            the lines.
+
+    >>> figure = reliability_figure(pd.DataFrame([dict(low=0.5, high=0.6, n_rows=9, confidence=0.55,
+    ...     accuracy=0.4, ci_low=0.3, ci_high=0.5)]))
+    >>> [trace.name for trace in figure.data]
+    ['perfectly calibrated', 'all', 'rows: all']
+    """
+    style = LEVELS["chance"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    line = {"color": style.colour, "dash": style.dash, "width": style.width}
+    figure.add_trace(plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
+    names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
+    lines = bins.groupby(names, sort=False)
+    for number, (name, of_probe) in enumerate(lines):
+        label = plotly_text(name)
+        points = of_probe.sort_values("confidence")
+        # Accuracy by confidence with intervals as error bars, and bars of row counts.
+        marker = series_marker(number + 1, 8)
+        shared = {
+            "legendgroup": label,
+            "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
+            "hoverinfo": "text",
+        }
+        line = go.Scatter(
+            x=points["confidence"].tolist(),
+            y=points["accuracy"].tolist(),
+            error_y=error_bars(points, "accuracy", 1),
+            name=label,
+            mode="lines+markers",
+            line={"color": marker["color"], "width": 2},
+            marker={"symbol": marker["symbol"], "size": 8},
+            **shared,
+        )
+        counts = go.Bar(
+            x=((points["low"] + points["high"]) / 2).tolist(),
+            y=points["n_rows"].tolist(),
+            yaxis="y2",
+            name=f"rows: {label}",
+            showlegend=False,
+            marker={"color": marker["color"], "line": {"width": 0}},
+            opacity=0.6,
+            **shared,
+        )
+        figure.add_traces([line, counts])
+    figure.update_layout(
+        showlegend=False,
+        barmode="group",
+        xaxis={"title_text": "confidence in the prediction", "range": [0, 1.02], "anchor": "y2"},
+        yaxis={"title_text": "accuracy", "range": [0, 1.04], "domain": CURVES},
+        yaxis2={"title_text": "rows", "domain": COUNTS, "rangemode": "tozero", "nticks": 3},
+    )
+    if len(lines) > 1:
+        name_traces(figure)
+    return figure
+
+
+def _bin_hover(row: pd.Series) -> str:
+    accuracy = format_number(row["accuracy"], row["ci_low"], row["ci_high"])
+    return (
+        f"<b>confidence above {row['low']:.2f} to {row['high']:.2f}</b><br>"
+        f"mean confidence: {format_number(row['confidence'])}<br>accuracy: {accuracy}<br>"
+        f"test rows: {row['n_rows']:,.0f}"
+    )
+
+
+def norms_part(norms: list[Norms]) -> FigurePart:
+    """Return the figure that compares activation norms at position 0 with those elsewhere."""
+    rows = pd.DataFrame([norm.model_dump() for norm in norms])
+    ratios = rows["first_position_norm"] / rows["other_norm"]
+    return FigurePart(
+        "Norm of position 0",
+        figure_json(norm_curve(rows)),
+        "Median norm of the activations at position 0 and at all other positions. Models may use "
+        "the first position as an attention sink, and later tokens too: if their norms are much "
+        "larger, means and scalers that include them do not represent the other tokens.",
+        "Ratio of the norm at position 0 to that at other positions. "
+        + ", ".join(f"{site} {r:.1f}" for site, r in zip(rows["site"], ratios, strict=True)),
+    )
+
+
+def massive_words(norms: Norms) -> str:
+    """Return where the massive activations of a site are; "" if there are none.
+
+    >>> facts = {"n_texts": 64, "massive": [("", 64, 0, 0), (" the", 45, 2, 12)]}
+    >>> massive_words(Norms(site="x", layer=2, first_position_norm=9, other_norm=1, **facts))
+    "any token at position 0 in 64 of 64 texts; ' the' at positions 2 to 12 in 45 of 64 texts"
+    """
+    return "; ".join(
+        f"{repr(token) if token else 'any token'} at position{'s' * (low < high)} {low}"
+        f"{f' to {high}' * (low < high)} in {n:,} of {norms.n_texts:,} texts"
+        for token, n, low, high in norms.massive
+    )
+
+
+def norm_curve(norms: pd.DataFrame) -> go.Figure:
+    """Return the figure of median norms by layer, at position 0 and at all other positions.
+
+    Each component (residual stream, attn_out, ...) has its own two lines.
+
+    Args:
+        norms: Columns `site`, `first_position_norm` and `other_norm`.
+    """
+    rows = by_depth(norms.assign(head=math.nan))
+    rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
+    figure = go.Figure(layout={"template": TEMPLATE})
+    lines = rows.groupby("line", sort=False)
+    for number, ((name, points), (column, style)) in enumerate(product(lines, NORMS.items())):
+        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
+        hover = [
+            f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
+            f"<br>position 0 / others: {row['ratio']:,.1f}"
+            for _, row in points.iterrows()
+        ]
+        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
+    layer_axis(figure, ticks(rows))
+    figure.update_yaxes(
+        title_text="median norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+    )
+    name_lines(figure, end_labels(figure.data))
+    return figure
+
+
+def log_axis(values: pd.Series[float]) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis with at least two ticks around positive values.
+
+    By default plotly labels only powers of ten, and a range may contain only one of them. Without
+    positive values, the ticks are those of plotly. The axis has no room for values beyond the first
+    and the last of `LOG_TICKS`.
+
+    >>> log_axis(pd.Series([60.0, 300.0]))["ticktext"]
+    ['50', '100', '200', '500']
+    """
+    positive = values[values > 0]
+    if positive.empty:
+        return {"type": "log"}
+    # From the tick at or below all values (-1 if there is none) to the one at or above them.
+    first = bisect_right(LOG_TICKS, positive.min()) - 1
+    last = max(bisect_left(LOG_TICKS, positive.max()), first + 1)
+    around = LOG_TICKS[max(first, 0) : last + 1]
+    powers = [tick for tick in around if tick in POWERS]
+    shown = around if len(around) <= MOST_LOG_TICKS else powers
+    return {
+        "type": "log",
+        "tickvals": shown,
+        "ticktext": [f"{tick:,g}" for tick in shown],
+        "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
+    }
