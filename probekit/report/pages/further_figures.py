@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -23,6 +23,7 @@ from probekit.report.elements.style import (
     LINES,
     NORMS,
     TEMPLATE,
+    LineStyle,
     error_bars,
     layer_axis,
     plain_line,
@@ -61,6 +62,8 @@ POWERS = [10.0**power for power in range(-3, 8)]
 LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
 MOST_LOG_TICKS = 8
 
+Line = tuple[str, LineStyle, int, pd.DataFrame]  # name, style, number of its series, and points
+
 
 def sparse_rows(scores: Scores) -> pd.DataFrame:
     """Return the test rows of k-sparse probes at the best sites, best site first, with column `k`.
@@ -89,25 +92,16 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     rows = sparse_rows(scores)
     if rows.empty:
         return
-    of_all_metrics, metric, lines = rows, Scores(rows).metric, []
+    of_all_metrics, metric, lines = rows, Scores(rows).metric, list[Line]()
     rows = only(rows, metric=metric)
-    figure = go.Figure(layout={"template": TEMPLATE})
     for number, (_, points) in enumerate(rows.groupby("rank")):
         name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
-        lines.append((name, only(points, target="task")))
-        # The line of a site; for the best one also its band and its control task.
-        is_best = number == 0
-        for target in ("task", "control") if is_best else ("task",):
-            of_target = only(points, target=target)
-            label = name if target == "task" else f"{LINES[target].label} at the best site"
-            hover = [point_hover(f"k = {row['k']:,.0f}", row) for _, row in of_target.iterrows()]
-            line = scatter(of_target["k"], of_target["value"], LINES[target], number, label, hover)
-            if target == "task" and is_best:
-                figure.add_traces(band(of_target["k"], of_target, line))
-            if not of_target.empty:
-                figure.add_trace(line)
-    sizes = sorted(rows["k"].unique())
-    ends = [sizes[0] / 1.3, sizes[-1] * 1.3]  # with equal margins on the logarithmic axis
+        lines.append((name, LINES["task"], number, only(points, target="task")))
+        control = only(points, target="control")
+        if number == 0 and not control.empty:
+            style = LINES["control"]
+            lines.append((f"{style.label} at the best site", style, number, control))
+    figure = _draw(lines, "k", lambda _, row: f"k = {row['k']:,.0f}")
     # The baselines, and the best other probe on all features of the best site.
     measured = at_shown_position(scores).where(metric=metric, split="test")
     baselines = levels(measured.where(site=""))
@@ -117,9 +111,8 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     full = only(measured.sited, target="task", **best)
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
     references = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
-    labels = draw_levels(figure, references, ends)
-    _log_ticks(figure, "features, k", {k: f"{k:,.0f}" for k in sizes}, ends)
-    finish_curve(figure, metric, rows["chance"].min(), labels)
+    sizes = sorted(rows["k"].unique())
+    _finish(figure, rows, references, "features, k", sizes, sizes, margin=1.3)
     title = f"{main_name(v)} by number of features"
     yield FigurePart(
         title,
@@ -130,32 +123,32 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
         "interval as a band and its control task. All features: the best other probe at that site."
         f"{pooled_ranking(v)} Measured on {spread(of_all_metrics, 'n_test')} held-out rows in "
         f"{spread(of_all_metrics, 'n_groups')} groups.",
-        lines_in_words(title, lines, lambda row: f"{row['k']:,.0f} {format_number(row['value'])}"),
+        lines_in_words(
+            title,
+            [(name, points) for name, style, _, points in lines if style is LINES["task"]],
+            lambda row: f"{row['k']:,.0f} {format_number(row['value'])}",
+        ),
     )
 
 
-def learning_curve_lines(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each learning curve, in ascending order of training rows.
+def _learning_lines(scores: Scores, chosen: pd.Series) -> list[Line]:
+    """Return the learning curves, in ascending order of training rows.
 
     The order is: the selected probe at the selected site, the other kinds at that site, the
-    selected kind at the embedding. Lines without rows and `hidden_kinds` are left out; without a
-    selected site there is none.
+    selected kind at the embedding. Lines without rows and `hidden_kinds` are left out.
     """
-    rows, chosen = only(scores.sited, split="learning"), scores.chosen
-    if chosen is None:
-        return
+    rows = only(scores.sited, split="learning")
     rows = rows[~rows["probe"].isin(scores.hidden_kinds)].sort_values("n_train", kind="stable")
-    site = {column: chosen[column] for column in SAME_FEATURES if column != "probe"}
-    of_chosen = same_features(rows, chosen)
-    if not of_chosen.empty:
-        yield str(chosen["probe"]), of_chosen
-    for probe, at_site in only(rows, **site).groupby("probe", sort=False):
-        if probe != chosen["probe"]:
-            yield str(probe), at_site
-    embedding = only(rows, line=chosen["line"], position=chosen["position"], probe=chosen["probe"])
-    embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
-    if chosen["depth"] != EMBED_DEPTH and not embedding.empty:
-        yield f"{chosen['probe']} at the embedding", embedding
+    kind, site = str(chosen["probe"]), [name for name in SAME_FEATURES if name != "probe"]
+    lines = [(kind, same_features(rows, chosen))]
+    others = only(rows, **chosen[site]).groupby("probe", sort=False)
+    lines += [(str(probe), at_site) for probe, at_site in others if probe != kind]
+    if chosen["depth"] != EMBED_DEPTH:
+        embedding = only(rows, **chosen[["line", "position", "probe"]])
+        embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
+        lines.append((f"{kind} at the embedding", embedding))
+    known = [(name, points) for name, points in lines if not points.empty]
+    return [(name, LINES["task"], number, points) for number, (name, points) in enumerate(known)]
 
 
 def learning_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
@@ -164,28 +157,19 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     The first line shows its interval as a band. Baselines, fitted on all training rows, are
     horizontal lines.
     """
-    lines = list(learning_curve_lines(scores))
+    lines = [] if scores.chosen is None else _learning_lines(scores, scores.chosen)
     if not lines or v.best is None:
         return
-    figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (name, points) in enumerate(lines):
-        hover = [
-            point_hover(f"{name}, {row['n_train']:,.0f} rows", row) for _, row in points.iterrows()
-        ]
-        line = scatter(points["n_train"], points["value"], LINES["task"], number, name, hover)
-        if number == 0:
-            figure.add_traces(band(points["n_train"], points, line))
-        figure.add_trace(line)
-    sizes = sorted({n for _, points in lines for n in points["n_train"]})
-    ends = [sizes[0] / 1.15, sizes[-1] * 1.15]  # with equal margins on the logarithmic axis
-    _, first = lines[0]
-    metric = Scores(first).metric
+    figure = _draw(lines, "n_train", lambda name, row: f"{name}, {row['n_train']:,.0f} rows")
+    first = lines[0][-1]
     # The baselines at the selected position, and those that have no position.
     is_at_position = scores.rows["position"].isin(["", first["position"].iloc[0]])
+    metric, sizes = (
+        Scores(first).metric,
+        sorted({n for *_, points in lines for n in points["n_train"]}),
+    )
     baselines = scores.where(is_at_position, metric=metric, split="test", site="")
-    labels = draw_levels(figure, levels(baselines), ends)
-    _log_ticks(figure, "training rows", {n: f"{n:,.0f}" for n in spaced(sizes)}, ends)
-    finish_curve(figure, metric, first["chance"].min(), labels)
+    _finish(figure, first, levels(baselines), "training rows", sizes, spaced(sizes), margin=1.15)
     title = f"{main_name(v)} by number of training rows"
     yield FigurePart(
         title,
@@ -196,7 +180,9 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
         "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
         f"{pooled_ranking(v)}",
         lines_in_words(
-            title, lines, lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}"
+            title,
+            [(name, points) for name, *_, points in lines],
+            lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}",
         ),
     )
 
@@ -226,39 +212,21 @@ def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
 
 def share_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     """Yield the figure of test score by share of the reply, if there are `share_lines`."""
-    lines, described = share_lines(scores), []
-    if not lines:
+    scored = share_lines(scores)
+    if not scored:
         return
-    figure = go.Figure(layout={"template": TEMPLATE})
-    for number, (name, points) in enumerate(lines):
-        style = LINES.get(name) or replace(LEVELS[name], marker_size=6)
-        hover = [
-            point_hover(f"{style.label}, {position_words(row['position'])}", row)
-            for _, row in points.iterrows()
-        ]
-        hover = [text.removeprefix("<b></b><br>") for text in hover]  # baselines have no site
-        line = scatter(100 * points["share"], points["value"], style, number, style.label, hover)
-        if name == "task":
-            figure.add_traces(band(100 * points["share"], points, line))
-        figure.add_trace(line)
-        values = (
-            f"{100 * row['share']:g} % {format_number(row['value'])}"
-            for _, row in points.iterrows()
-        )
-        described.append(f"{TARGETS[name].title}: {', '.join(values)}")
-    figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
-    _, task = lines[0]
-    finish_curve(figure, Scores(task).metric, task["chance"].min(), [])
-    yield FigurePart(
-        f"{main_name(v)} by share of the reply",
-        figure_json(figure),
-        share_caption(task),
-        f"Score by share of the reply. {'; '.join(described)}.",
+    styles = [LINES.get(name) or replace(LEVELS[name], marker_size=6) for name, _ in scored]
+    figure = _draw(
+        [
+            (style.label, style, number, points.assign(percent=100 * points["share"]))
+            for number, (style, (_, points)) in enumerate(zip(styles, scored, strict=True))
+        ],
+        "percent",
+        lambda name, row: f"{name}, {position_words(row['position'])}",
     )
-
-
-def share_caption(rows: pd.DataFrame) -> str:
-    """Return the caption of the curve by share of the reply, given the rows of its first line."""
+    figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
+    _, rows = scored[0]
+    finish_curve(figure, Scores(rows).metric, rows["chance"].min(), [])
     first, answer = rows.iloc[0], ""
     if rows["p"].notna().all():
         later = rows.iloc[::-1]
@@ -268,28 +236,62 @@ def share_caption(rows: pd.DataFrame) -> str:
             since = f"{100 * above.min():g} %"
             answer = f"From {since} on, the score is above that with exchanged labels (each p < "
         answer += f"{LEVEL:g}, adjusted for all sites and shares). "
-    return (
+    yield FigurePart(
+        f"{main_name(v)} by share of the reply",
+        figure_json(figure),
         f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
         "selected over all shares, read at the token at each share of a reply; 0 % is the last "
         "token before it. At each share the baselines read the prompt and the reply up to that "
         "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
         "which are prompts unless the data assign others; at each share alone, not adjusted for "
-        "the number of shares."
+        "the number of shares.",
+        lines_in_words(
+            "Score by share of the reply",
+            [(TARGETS[name].title, points) for name, points in scored],
+            lambda row: f"{100 * row['share']:g} % {format_number(row['value'])}",
+        ),
     )
 
 
-def _log_ticks(
-    figure: go.Figure, title: str, ticks: dict[float, str], ends: Sequence[float]
+def _draw(lines: Sequence[Line], across: str, words: Callable[[str, pd.Series], str]) -> go.Figure:
+    """Return the figure of lines by a column of their points; the first one has a band.
+
+    The band is that of its intervals. `words` name a point in its hover text, given the name of the
+    line and the row of the point.
+    """
+    figure = go.Figure(layout={"template": TEMPLATE})
+    for place, (name, style, number, points) in enumerate(lines):
+        hover = [point_hover(words(name, row), row) for _, row in points.iterrows()]
+        hover = [text.removeprefix("<b></b><br>") for text in hover]  # baselines have no site
+        line = scatter(points[across], points["value"], style, number, name, hover)
+        if place == 0:
+            figure.add_traces(band(points[across], points, line))
+        figure.add_trace(line)
+    return figure
+
+
+def _finish(
+    figure: go.Figure,
+    rows: pd.DataFrame,
+    references: Sequence[tuple[str, pd.Series]],
+    title: str,
+    sizes: Sequence[float],
+    ticks: Sequence[float],
+    *,
+    margin: float,
 ) -> None:
-    """Set a logarithmic horizontal axis with ticks (text by value), from one end to the other."""
+    """Draw horizontal lines and a logarithmic axis of sizes, with equal margins at both ends."""
+    ends = [sizes[0] / margin, sizes[-1] * margin]
+    labels = draw_levels(figure, references, ends)
     figure.update_xaxes(
         title_text=title,
         type="log",
         tickmode="array",
         tickvals=list(ticks),
-        ticktext=list(ticks.values()),
+        ticktext=[f"{size:,.0f}" for size in ticks],
         range=[math.log10(end) for end in ends],
     )
+    finish_curve(figure, Scores(rows).metric, rows["chance"].min(), labels)
 
 
 def spaced(sizes: Sequence[float]) -> list[float]:
@@ -332,32 +334,27 @@ def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> FigurePa
 
 def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
     """Return the caption of the reliability diagram, with Brier score and calibration error."""
-    test = only(scores.rows, target="task", split="test")
-    errors = [_scores(of_probe, test) for _, of_probe in bins.groupby("probe", sort=False)]
+    test, errors = only(scores.rows, target="task", split="test"), []
+    titles = {"brier": "Brier score", "ece": "calibration error"}
+    for _, of_probe in bins.groupby("probe", sort=False):
+        first = of_probe.iloc[0]
+        rows = only(test, **first[["probe", "site", "position"]])
+        # Sites without heads have NaN, which equals nothing.
+        is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
+        known = [
+            f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+            for metric, title in titles.items()
+            for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
+        ]
+        errors += [f"{first['probe']} at {first['site']}: {', '.join(known)}"] if known else []
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
         f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
-        f"calibrated; below it, overconfident. Lower is better: {'; '.join(filter(None, errors))}. "
+        f"calibrated; below it, overconfident. Lower is better: {'; '.join(errors)}. "
         "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
         f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
     )
-
-
-def _scores(bins: pd.DataFrame, test: pd.DataFrame) -> str:
-    """Return Brier score and calibration error of the probe with these bins; "" without any."""
-    first = bins.iloc[0]
-    key = {name: str(first[name]) for name in ("probe", "site", "position")}
-    rows = only(test, **key)
-    # Sites without heads have NaN, which equals nothing.
-    is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
-    titles = {"brier": "Brier score", "ece": "calibration error"}
-    scores = [
-        f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
-        for metric, title in titles.items()
-        for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
-    ]
-    return f"{key['probe']} at {key['site']}: {', '.join(scores)}" if scores else ""
 
 
 def reliability_figure(bins: pd.DataFrame) -> go.Figure:
@@ -366,12 +363,11 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     A calibrated probe lies on the dashed diagonal; below it, the probe is overconfident.
 
     Args:
-        bins: One row for each non-empty bin: edges `low` and `high`, `n_rows`, mean `confidence`,
-            `accuracy`, and its interval `ci_low` and `ci_high`. An optional column `probe` names
-            the lines.
+        bins: One row for each non-empty bin: `probe`, edges `low` and `high`, `n_rows`, mean
+            `confidence`, `accuracy`, and its interval `ci_low` and `ci_high`.
 
     >>> figure = reliability_figure(pd.DataFrame([dict(low=0.5, high=0.6, n_rows=9, confidence=0.55,
-    ...     accuracy=0.4, ci_low=0.3, ci_high=0.5)]))
+    ...     accuracy=0.4, ci_low=0.3, ci_high=0.5, probe="all")]))
     >>> [trace.name for trace in figure.data]
     ['perfectly calibrated', 'all', 'rows: all']
     """
@@ -379,8 +375,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"template": TEMPLATE})
     line = {"color": style.colour, "dash": style.dash, "width": style.width}
     figure.add_trace(plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
-    names = bins["probe"] if "probe" in bins.columns else pd.Series("all", index=bins.index)
-    lines = bins.groupby(names, sort=False)
+    lines = bins.groupby("probe", sort=False)
     for number, (name, of_probe) in enumerate(lines):
         label = plotly_text(name)
         points = of_probe.sort_values("confidence")
@@ -388,7 +383,13 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
         marker = series_marker(number + 1, 8)
         shared = {
             "legendgroup": label,
-            "hovertext": [_bin_hover(row) for _, row in points.iterrows()],
+            "hovertext": [
+                f"<b>confidence above {row['low']:.2f} to {row['high']:.2f}</b><br>"
+                f"mean confidence: {format_number(row['confidence'])}<br>accuracy: "
+                f"{format_number(row['accuracy'], row['ci_low'], row['ci_high'])}<br>"
+                f"test rows: {row['n_rows']:,.0f}"
+                for _, row in points.iterrows()
+            ],
             "hoverinfo": "text",
         }
         line = go.Scatter(
@@ -422,15 +423,6 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     if len(lines) > 1:
         name_traces(figure)
     return figure
-
-
-def _bin_hover(row: pd.Series) -> str:
-    accuracy = format_number(row["accuracy"], row["ci_low"], row["ci_high"])
-    return (
-        f"<b>confidence above {row['low']:.2f} to {row['high']:.2f}</b><br>"
-        f"mean confidence: {format_number(row['confidence'])}<br>accuracy: {accuracy}<br>"
-        f"test rows: {row['n_rows']:,.0f}"
-    )
 
 
 def norms_part(norms: list[Norms]) -> FigurePart:

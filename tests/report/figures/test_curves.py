@@ -38,7 +38,9 @@ def with_error_bars(bars):
 
 
 FIGURES = {
-    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(BINS),
+    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(
+        BINS.assign(probe="all")
+    ),
     "several reliabilities have labels and styles": lambda: reliability_figure(
         pd.concat([BINS.assign(probe="layer 3"), BINS.assign(probe="<b>%{x}")])
     ),
