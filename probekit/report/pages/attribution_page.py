@@ -10,18 +10,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, percent, signed
-from probekit.report.elements import page
-from probekit.report.elements.style import GREY, TEMPLATE
+from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    HIGH,
-    LOW,
-    line_label,
-    model_title,
-    quote,
-    short_heading,
-    token_label,
-)
 from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
 from probekit.results.network import MEAN, AttributedLogit
 
@@ -54,11 +44,11 @@ def attribution_title(attribution: AttributedLogit) -> str:
     >>> attribution_title(AttributedLogit(("a",), 0, " b", " c", 1.0, 0.5, 1, pd.DataFrame()))
     'the logit of ␣b minus that of ␣c'
     """
-    logit = f"the logit of {token_label(attribution.token)}"
+    logit = f"the logit of {texts.token_label(attribution.token)}"
     if not attribution.minus:
         return logit
     is_mean = attribution.minus == MEAN
-    subtracted = MEAN if is_mean else f"that of {token_label(attribution.minus)}"
+    subtracted = MEAN if is_mean else f"that of {texts.token_label(attribution.minus)}"
     return f"{logit} minus {subtracted}"
 
 
@@ -76,13 +66,13 @@ def attribution_answer(attribution: AttributedLogit) -> str:
 
     Of a difference between two tokens, each of the two favours one of them.
     """
-    parts, token = strongest_parts(attribution), quote(attribution.token)
+    parts, token = strongest_parts(attribution), texts.quote(attribution.token)
     above = f" above {MEAN}" if attribution.minus == MEAN else ""
     verbs, total = (f"raises the logit of {token}{above} most", "lowers it most"), "the logit"
     if attribution.minus:
         total = "the logit difference"
         if not above:
-            verbs = (f"favours {token} most", f"favours {quote(attribution.minus)} most")
+            verbs = (f"favours {token} most", f"favours {texts.quote(attribution.minus)} most")
     # The largest positive and the largest negative contribution, if there are any.
     signs = (parts["value"] > 0, parts["value"] < 0)
     clauses = [
@@ -99,7 +89,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
-        f"At position {attribution.position} the network gives {quote(attribution.token)} a "
+        f"At position {attribution.position} the network gives {texts.quote(attribution.token)} a "
         f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
@@ -134,10 +124,10 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         width=6 + 1.4 * (2 * n_layers + 4),
     )
     # The question that an attribution answers, with the end of the text.
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
-    shown = short_heading(text, keeps_end=True)
-    token, minus = quote(attribution.token), attribution.minus
-    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
+    text = texts.line_label("".join(attribution.tokens[: attribution.position + 1]))
+    shown = texts.short_heading(text, keeps_end=True)
+    token, minus = texts.quote(attribution.token), attribution.minus
+    rather = f" rather than {texts.quote(minus)}" if minus and minus != MEAN else ""
     cells = [
         (name, format_number(value))
         for name, value in zip(parts["name"], parts["value"], strict=True)
@@ -146,7 +136,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
     first = page.Group("split", [by_head, largest_table(attribution)])
     return page.Page(
-        eyebrow=["probekit", "direct logit attribution", model_title(model)],
+        eyebrow=["probekit", "direct logit attribution", texts.model_title(model)],
         title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
         details=[page.Paragraph(attribution_detail(attribution))],
@@ -236,19 +226,19 @@ def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     steps = step_rows(rows)
     hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
     total = float(steps.sum())
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_waterfall(
         x=[*steps.index, "logit"],
         y=[*steps, 0.0],  # plotly computes the bar of the total and ignores its 0
         measure=["relative"] * len(steps) + ["total"],
         hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
         hoverinfo="text",
-        increasing={"marker": {"color": HIGH}},
-        decreasing={"marker": {"color": LOW}},
+        increasing={"marker": {"color": texts.HIGH}},
+        decreasing={"marker": {"color": texts.LOW}},
         totals={"marker": {"color": "#6E7F8D"}},
         connector={"line": {"color": "#9aa1ab", "width": 1}},
     )
-    figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
+    figure.add_hline(y=0, line={"color": style.GREY, "width": 1.5})
     figure.update_xaxes(type="category", tickangle=-45)
     figure.update_yaxes(title_text="cumulative sum")
     return figure

@@ -17,19 +17,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import LEVEL, format_number
 from probekit.probes.targets import BASELINES, TARGETS
-from probekit.report.elements.page import FigurePart, figure_json
-from probekit.report.elements.style import (
-    LEVELS,
-    LINES,
-    NORMS,
-    TEMPLATE,
-    LineStyle,
-    error_bars,
-    layer_axis,
-    plain_line,
-    plotly_text,
-    series_marker,
-)
+from probekit.report.elements import page, style
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.levels import draw_levels, levels
 from probekit.report.figures.line_labels import name_lines, name_traces
@@ -62,7 +50,7 @@ POWERS = [10.0**power for power in range(-3, 8)]
 LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
 MOST_LOG_TICKS = 8
 
-Line = tuple[str, LineStyle, int, pd.DataFrame]  # name, style, number of its series, and points
+Line = tuple[str, style.LineStyle, int, pd.DataFrame]  # name, style, number of its series, points
 
 
 def sparse_rows(scores: Scores) -> pd.DataFrame:
@@ -83,7 +71,7 @@ def sparse_rows(scores: Scores) -> pd.DataFrame:
     return rows.merge(best, on=SITE).sort_values(["rank", "k"], kind="stable")
 
 
-def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
+def sparse_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     """Yield the figure of the main metric by k, for the best sites, if there are `sparse_rows`.
 
     For the best site it also shows the interval (a band) and the control task. Horizontal lines
@@ -96,11 +84,11 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     rows = only(rows, metric=metric)
     for number, (_, points) in enumerate(rows.groupby("rank")):
         name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
-        lines.append((name, LINES["task"], number, only(points, target="task")))
+        lines.append((name, style.LINES["task"], number, only(points, target="task")))
         control = only(points, target="control")
         if number == 0 and not control.empty:
-            style = LINES["control"]
-            lines.append((f"{style.label} at the best site", style, number, control))
+            look = style.LINES["control"]
+            lines.append((f"{look.label} at the best site", look, number, control))
     figure = _draw(lines, "k", lambda _, row: f"k = {row['k']:,.0f}")
     # The baselines, and the best other probe on all features of the best site.
     measured = at_shown_position(scores).where(metric=metric, split="test")
@@ -114,9 +102,9 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     sizes = sorted(rows["k"].unique())
     _finish(figure, rows, references, "features, k", sizes, sizes, margin=1.3)
     title = f"{main_name(v)} by number of features"
-    yield FigurePart(
+    yield page.FigurePart(
         title,
-        figure_json(figure),
+        page.figure_json(figure),
         f"{main_name(v)} of logistic probes on the k features that separate the classes best "
         "on the training rows; features are selected and probes fitted separately for each k. The "
         "sites with the best cross-validated scores are drawn; the best one with its 95 % "
@@ -125,7 +113,7 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
         f"{spread(of_all_metrics, 'n_groups')} groups.",
         lines_in_words(
             title,
-            [(name, points) for name, style, _, points in lines if style is LINES["task"]],
+            [(name, points) for name, look, _, points in lines if look is style.LINES["task"]],
             lambda row: f"{row['k']:,.0f} {format_number(row['value'])}",
         ),
     )
@@ -148,10 +136,12 @@ def _learning_lines(scores: Scores, chosen: pd.Series) -> list[Line]:
         embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
         lines.append((f"{kind} at the embedding", embedding))
     known = [(name, points) for name, points in lines if not points.empty]
-    return [(name, LINES["task"], number, points) for number, (name, points) in enumerate(known)]
+    return [
+        (name, style.LINES["task"], number, points) for number, (name, points) in enumerate(known)
+    ]
 
 
-def learning_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
+def learning_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     """Yield the figure of test score by number of training rows, if there are several.
 
     The first line shows its interval as a band. Baselines, fitted on all training rows, are
@@ -171,9 +161,9 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
     baselines = scores.where(is_at_position, metric=metric, split="test", site="")
     _finish(figure, first, levels(baselines), "training rows", sizes, spaced(sizes), margin=1.15)
     title = f"{main_name(v)} by number of training rows"
-    yield FigurePart(
+    yield page.FigurePart(
         title,
-        figure_json(figure),
+        page.figure_json(figure),
         f"{main_name(v)} at {v.best.name} on {spread(first, 'n_test')} held-out rows in "
         f"{spread(first, 'n_groups')} groups, by number of training rows. Training samples consist "
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
@@ -210,16 +200,18 @@ def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
-def share_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
+def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     """Yield the figure of test score by share of the reply, if there are `share_lines`."""
     scored = share_lines(scores)
     if not scored:
         return
-    styles = [LINES.get(name) or replace(LEVELS[name], marker_size=6) for name, _ in scored]
+    styles = [
+        style.LINES.get(name) or replace(style.LEVELS[name], marker_size=6) for name, _ in scored
+    ]
     figure = _draw(
         [
-            (style.label, style, number, points.assign(percent=100 * points["share"]))
-            for number, (style, (_, points)) in enumerate(zip(styles, scored, strict=True))
+            (look.label, look, number, points.assign(percent=100 * points["share"]))
+            for number, (look, (_, points)) in enumerate(zip(styles, scored, strict=True))
         ],
         "percent",
         lambda name, row: f"{name}, {position_words(row['position'])}",
@@ -236,9 +228,9 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[FigurePart]:
             since = f"{100 * above.min():g} %"
             answer = f"From {since} on, the score is above that with exchanged labels (each p < "
         answer += f"{LEVEL:g}, adjusted for all sites and shares). "
-    yield FigurePart(
+    yield page.FigurePart(
         f"{main_name(v)} by share of the reply",
-        figure_json(figure),
+        page.figure_json(figure),
         f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
         "selected over all shares, read at the token at each share of a reply; 0 % is the last "
         "token before it. At each share the baselines read the prompt and the reply up to that "
@@ -259,11 +251,11 @@ def _draw(lines: Sequence[Line], across: str, words: Callable[[str, pd.Series], 
     The band is that of its intervals. `words` name a point in its hover text, given the name of the
     line and the row of the point.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
-    for place, (name, style, number, points) in enumerate(lines):
+    figure = go.Figure(layout={"template": style.TEMPLATE})
+    for place, (name, look, number, points) in enumerate(lines):
         hover = [point_hover(words(name, row), row) for _, row in points.iterrows()]
         hover = [text.removeprefix("<b></b><br>") for text in hover]  # baselines have no site
-        line = scatter(points[across], points["value"], style, number, name, hover)
+        line = scatter(points[across], points["value"], look, number, name, hover)
         if place == 0:
             figure.add_traces(band(points[across], points, line))
         figure.add_trace(line)
@@ -310,15 +302,15 @@ def spaced(sizes: Sequence[float]) -> list[float]:
     return descending[::-1]
 
 
-def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> FigurePart:
+def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> page.FigurePart:
     """Return the reliability diagram: accuracy by confidence for each kind of probe.
 
     Of a kind with many sizes only the best size is shown, as in the layer curves.
     """
     bins = bins[~bins["probe"].isin(scores.hidden_kinds)]
-    return FigurePart(
+    return page.FigurePart(
         "Confidence and accuracy",
-        figure_json(reliability_figure(bins)),
+        page.figure_json(reliability_figure(bins)),
         reliability_caption(bins, scores, v),
         lines_in_words(
             "Accuracy against confidence",
@@ -371,16 +363,16 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     >>> [trace.name for trace in figure.data]
     ['perfectly calibrated', 'all', 'rows: all']
     """
-    style = LEVELS["chance"]
-    figure = go.Figure(layout={"template": TEMPLATE})
-    line = {"color": style.colour, "dash": style.dash, "width": style.width}
-    figure.add_trace(plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
+    look = style.LEVELS["chance"]
+    figure = go.Figure(layout={"template": style.TEMPLATE})
+    line = {"color": look.colour, "dash": look.dash, "width": look.width}
+    figure.add_trace(style.plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
     lines = bins.groupby("probe", sort=False)
     for number, (name, of_probe) in enumerate(lines):
-        label = plotly_text(name)
+        label = style.plotly_text(name)
         points = of_probe.sort_values("confidence")
         # Accuracy by confidence with intervals as error bars, and bars of row counts.
-        marker = series_marker(number + 1, 8)
+        marker = style.series_marker(number + 1, 8)
         shared = {
             "legendgroup": label,
             "hovertext": [
@@ -395,7 +387,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
         line = go.Scatter(
             x=points["confidence"].tolist(),
             y=points["accuracy"].tolist(),
-            error_y=error_bars(points, "accuracy", 1),
+            error_y=style.error_bars(points, "accuracy", 1),
             name=label,
             mode="lines+markers",
             line={"color": marker["color"], "width": 2},
@@ -425,13 +417,13 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def norms_part(norms: list[Norms]) -> FigurePart:
+def norms_part(norms: list[Norms]) -> page.FigurePart:
     """Return the figure that compares activation norms at position 0 with those elsewhere."""
     rows = pd.DataFrame([norm.model_dump() for norm in norms])
     ratios = rows["first_position_norm"] / rows["other_norm"]
-    return FigurePart(
+    return page.FigurePart(
         "Norm of position 0",
-        figure_json(norm_curve(rows)),
+        page.figure_json(norm_curve(rows)),
         "Median norm of the activations at position 0 and at all other positions. Models may use "
         "the first position as an attention sink, and later tokens too: if their norms are much "
         "larger, means and scalers that include them do not represent the other tokens.",
@@ -464,19 +456,19 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     """
     rows = by_depth(norms.assign(head=math.nan))
     rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     lines = rows.groupby("line", sort=False)
-    for number, ((name, points), (column, style)) in enumerate(product(lines, NORMS.items())):
-        label = style.label if len(lines) == 1 else f"{style.label} · {name}"
+    for number, ((name, points), (column, look)) in enumerate(product(lines, style.NORMS.items())):
+        label = look.label if len(lines) == 1 else f"{look.label} · {name}"
         hover = [
-            f"<b>{plotly_text(row['site'])}</b><br>{style.label}: {row[column]:,.1f}"
+            f"<b>{style.plotly_text(row['site'])}</b><br>{look.label}: {row[column]:,.1f}"
             f"<br>position 0 / others: {row['ratio']:,.1f}"
             for _, row in points.iterrows()
         ]
-        figure.add_trace(scatter(points["depth"], points[column], style, number, label, hover))
-    layer_axis(figure, ticks(rows))
+        figure.add_trace(scatter(points["depth"], points[column], look, number, label, hover))
+    style.layer_axis(figure, ticks(rows))
     figure.update_yaxes(
-        title_text="median norm", **log_axis(rows.melt(value_vars=list(NORMS))["value"])
+        title_text="median norm", **log_axis(rows.melt(value_vars=list(style.NORMS))["value"])
     )
     name_lines(figure, end_labels(figure.data))
     return figure

@@ -10,18 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.report.elements import page
-from probekit.report.elements.style import MAGNITUDES
+from probekit.report.elements import page, style
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import capitalised, model_title
-from probekit.report.figures.maps import (
-    LEAST_RANGE,
-    MOST_TEXTS,
-    Colours,
-    frame_cell,
-    map_row,
-    text_map,
-)
+from probekit.report.figures import maps
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"
@@ -53,7 +45,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         is_sortable=True,
     )
     first = [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")]
-    maps = [page.Group("rows", list(head_figures(scored))), page.Paragraph(SCALES, "note")]
+    drawn = [page.Group("rows", list(head_figures(scored))), page.Paragraph(SCALES, "note")]
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
     return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
@@ -62,7 +54,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=[
             page.PageSection("", first, "first"),
-            page.PageSection("Scores by layer and head", maps),
+            page.PageSection("Scores by layer and head", drawn),
             *([page.PageSection("Known heads", known)] if known else []),
             page.PageSection("All heads", [page.Fold(table.title, [table])]),
         ],
@@ -156,7 +148,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
     ]
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     end = max(scale_end(scored.rows, score) for score in WEIGHTS)
-    maps = {
+    drawn = {
         HEAD_TEXTS[score].title: head_score_map(
             scored.rows, score, scored.known.get(score, ()), end
         )
@@ -164,7 +156,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
     }
     yield page.FigurePart(
         "Attention weights",
-        page.figure_json(map_row(maps)),
+        page.figure_json(maps.map_row(drawn)),
         f"{meanings}.{outlined}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + 1.9 * n_layers,
@@ -198,19 +190,19 @@ def head_score_map(
     scored = rows[rows["score"] == score].sort_values(["layer", "head"])
     hovered = ["layer", "head", "value", "sd", "n"]
     layers, heads = scored["layer"].unique(), scored["head"].unique()
-    figure = text_map(
+    figure = maps.text_map(
         scored["value"],
         [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
-        Colours(0.0, end or scale_end(rows, score), MAGNITUDES, is_diverging=False),
+        maps.Colours(0.0, end or scale_end(rows, score), style.MAGNITUDES, is_diverging=False),
         across=[str(head) for head in heads],
         down=[str(layer) for layer in layers],
         title="head",
         # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
         # too many, a browser would draw them slowly.
-        most_texts=MOST_TEXTS * 10,
+        most_texts=maps.MOST_TEXTS * 10,
     )
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
-        frame_cell(figure, column=head, row=layer)
+        maps.frame_cell(figure, column=head, row=layer)
     return figure
 
 
@@ -222,7 +214,7 @@ def scale_end(rows: pd.DataFrame, score: str) -> float:
     (0.31, 0.05)
     """
     values = rows.loc[rows["score"] == score, "value"]
-    return float(max([LEAST_RANGE, *values.dropna()]))
+    return float(max([maps.LEAST_RANGE, *values.dropna()]))
 
 
 def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:

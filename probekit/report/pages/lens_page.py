@@ -12,18 +12,8 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.report.elements import page
-from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
+from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    capitalised,
-    line_label,
-    model_title,
-    quote,
-    short_heading,
-    short_label,
-    token_label,
-)
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.maps import Colours, text_map, thin_ticks
 
@@ -74,7 +64,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         model: display name of the model.
         facts: provenance of the numbers, by name.
     """
-    texts = list(rows.groupby("prompt", sort=False))
+    of_texts = list(rows.groupby("prompt", sort=False))
     # The section with the numbers of the answer: curve and table by layer.
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
@@ -93,14 +83,14 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
     )
     first = [page.Group("split", [curve, _table(summary)]), page.Paragraph(CAVEAT, "note")]
     return page.Page(
-        eyebrow=["probekit", "logit lens", model_title(model)],
+        eyebrow=["probekit", "logit lens", texts.model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
         details=[page.Paragraph(lens_accuracy(rows))],
         sections=[
             page.PageSection("", first, "first"),
             # The table of a single text would repeat the one of all texts.
-            *(_of_text(*text, has_table=len(texts) > 1) for text in texts),
+            *(_of_text(*text, has_table=len(of_texts) > 1) for text in of_texts),
         ],
         method=METHOD,
         facts={"": facts},
@@ -117,7 +107,7 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
     # The text alternative of the map: the prediction of each layer at the last position.
     at_last = rows[rows["position"] == rows["position"].max()]
     predictions = "; ".join(
-        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
+        f"{label}: {texts.token_label(row['token_1'])} {format_number(row['probability_1'])}"
         for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
     )
     picture = page.FigurePart(
@@ -130,7 +120,7 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
         width=9 + len(tokens) * (4.2 if has_texts else 1),
         views=views,
     )
-    heading = short_heading(line_label("".join(tokens)))
+    heading = texts.short_heading(texts.line_label("".join(tokens)))
     table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
     return page.PageSection(f"{number} · {heading}", [picture, *table])
 
@@ -205,13 +195,16 @@ def lens_answer(rows: pd.DataFrame) -> str:
     n, final = int(summary["n"].iloc[0]), _final(summary.iloc[-1], "token")
     if len(rows["prompt"].unique()) == 1:
         at_last = rows[rows["position"] == rows["position"].max()]
-        token, (since, _) = quote(at_last.iloc[-1]["token_1"]), _settled(lens_summary(at_last))
+        token, (since, _) = (
+            texts.quote(at_last.iloc[-1]["token_1"]),
+            _settled(lens_summary(at_last)),
+        )
         of_layer = "" if final == "final token" else f", the {final},"
         clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
         since, counts = _settled(summary)
         clauses.append(f"at least half of the {n} positions have their {final} {since} ({counts})")
-    return capitalised(f"{'; '.join(clauses)}.")
+    return texts.capitalised(f"{'; '.join(clauses)}.")
 
 
 def _settled(summary: pd.DataFrame) -> tuple[str, str]:
@@ -270,9 +263,9 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     figure = text_map(
         values,
         [_hover(row) for row in rows.to_dict("records")],
-        Colours(0.0, high, MAGNITUDES, is_diverging=False),
+        Colours(0.0, high, style.MAGNITUDES, is_diverging=False),
         texts=[_cell(row) for row in rows.to_dict("records")],
-        across=[plotly_text(short_label(token)) for token in tokens],
+        across=[style.plotly_text(texts.short_label(token)) for token in tokens],
         down=sites,
         title="",  # plotly would draw a title over the cells, because the colour bar is above
         most_texts=MOST_TEXTS,
@@ -306,7 +299,7 @@ def _site_label(site: str) -> str:
 
 
 def _cell(row: dict[Hashable, Any]) -> str:
-    text = plotly_text(short_label(row["token_1"]))
+    text = style.plotly_text(texts.short_label(row["token_1"]))
     return f"<b>{text}</b>" if row["next_rank"] == 1 else text
 
 
@@ -314,10 +307,10 @@ def _hover(row: dict[Hashable, Any]) -> str:
     """Return the hover text of a cell: its tokens, the next token of the text, entropy and KL."""
 
     def named(token_column: str, probability_column: str) -> str:
-        token, p = plotly_text(token_label(row[token_column])), row[probability_column]
+        token, p = style.plotly_text(texts.token_label(row[token_column])), row[probability_column]
         return f"{token} {format_number(p) if p >= 0.001 else f'{p:.1e}'}"
 
-    here = plotly_text(token_label(row["token"]))
+    here = style.plotly_text(texts.token_label(row["token"]))
     lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
     ranks = takewhile(lambda rank: f"token_{rank}" in row, count(1))
     lines += [f"{rank}. {named(f'token_{rank}', f'probability_{rank}')}" for rank in ranks]
@@ -330,10 +323,10 @@ def _hover(row: dict[Hashable, Any]) -> str:
 
 def lens_curve(summary: pd.DataFrame) -> go.Figure:
     """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     shares = {name: summary[name] / summary[total] for name, (_, total, _) in _LINES.items()}
     for (name, (label, total, dash)), colour in zip(
-        _LINES.items(), SERIES_COLOURS[1:], strict=False
+        _LINES.items(), style.SERIES_COLOURS[1:], strict=False
     ):
         figure.add_scatter(
             x=list(range(len(summary))),

@@ -24,7 +24,7 @@ from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import parts
-from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
+from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.method import identity_sentence, method, size_words
@@ -79,12 +79,12 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         DataError: A file of the run cannot be read, or was changed after the run.
     """
     if has_causes_alone(run_dir):
-        return cause_figures(run_dir)
+        return cause_parts(open_causes(run_dir))
     record = open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
     figures = _result_figures(run_dir, scores, record)
     # After the first figure, which is the layer curve if there is one.
-    figures[1:1] = cause_figures(run_dir, scores.layers)
+    figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
@@ -145,7 +145,7 @@ def report_page(run_dir: Path) -> str:
     attention_styles = EXPLORER_STYLES if attention else ()
     causes_styles = ("causes.css",) if causes else ()
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
-    config_text = paths.hide(_text(run_dir / "config.yaml"))
+    config_text = paths.hide(parts.file_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
     answer, *others = run_answers(causes, record)
     return page.Page(
@@ -177,7 +177,7 @@ def _sites(
     if others:
         best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
-    csv = paths.hide(_text(run_dir / "results.csv"))
+    csv = paths.hide(parts.file_text(run_dir / "results.csv"))
     if any(column.name in CHOSEN_MINUS.values() for column in best.headings):
         items.append(page.Paragraph(CHOSEN_MINUS_RULE, "note"))
     items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
@@ -284,8 +284,3 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
         patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
         prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
     return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
-
-
-def _text(path: Path) -> str:
-    with reading_run_file(path):
-        return inside(path).read_text("utf-8")

@@ -20,18 +20,7 @@ from probekit.report.sentences.answer import rival_name
 from probekit.report.sentences.comparisons import difference_words
 from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.study import (
-    ABOVE_CHANCE,
-    BETTER,
-    STUDY,
-    STUDY_RIVALS,
-    WORSE,
-    StudyResult,
-    by_gain,
-    compared_cells,
-    compared_settings,
-    measured_rivals,
-)
+from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
@@ -54,19 +43,19 @@ METHOD = (
 )
 
 
-def study_page(result: StudyResult) -> str:
+def study_page(result: study.StudyResult) -> str:
     """Return a self-contained HTML page of a finished study."""
     table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
-    names = measured_rivals(result.rivals)
+    names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
-    of_rivals = {name: compared_cells(table, result.rivals, name) for name in names}
+    of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
-    settings = compared_settings(table, record.keys)
+    settings = study.compared_settings(table, record.keys)
     if len(settings):
         details.append(page.Paragraph(settings_answer(settings, metric)))
     if names:
-        figures = [_figures(by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
         first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
@@ -75,7 +64,7 @@ def study_page(result: StudyResult) -> str:
         warnings = _warning_table(table)
         sections.append(page.PageSection(warnings.title, [warnings]))
     if names:
-        tables = [(f"Save {one}", one) for one in (STUDY, STUDY_RIVALS)]
+        tables = [(f"Save {one}", one) for one in (study.STUDY, study.STUDY_RIVALS)]
         files = [(title, one, (result.folder / one).read_text("utf-8")) for title, one in tables]
         cells = _cell_table(of_rivals, metric)
         sections.append(page.PageSection("Cells", [cells, page.Files(files)]))
@@ -201,8 +190,10 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
     rows = []
     for name, found in of_rivals.items():
         results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        better, worse, above = (results.get(one, 0) for one in (BETTER, WORSE, ABOVE_CHANCE))
-        n_fdr, of_constant = (found["fdr"] == BETTER).sum(), f"{above} of {constant}"
+        better, worse, above = (
+            results.get(one, 0) for one in (study.BETTER, study.WORSE, study.ABOVE_CHANCE)
+        )
+        n_fdr, of_constant = (found["fdr"] == study.BETTER).sum(), f"{above} of {constant}"
         numbers = found["p"].count() - constant, better, n_fdr, worse
         texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
@@ -239,7 +230,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
     """
     first, *others = of_rivals
     columns = {name: Column(_title(name, metric)) for name in others if name in SHOWN}
-    rows = by_gain(of_rivals[first])
+    rows = study.by_gain(of_rivals[first])
     rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
