@@ -38,25 +38,9 @@ NAMES = {
 }
 
 
-def attribution_title(attribution: AttributedLogit) -> str:
-    """Return the name of the attributed logit or logit difference.
-
-    >>> attribution_title(AttributedLogit(("a",), 0, " b", " c", 1.0, 0.5, 1, pd.DataFrame()))
-    'the logit of ␣b minus that of ␣c'
-    """
-    logit = f"the logit of {texts.token_label(attribution.token)}"
-    if not attribution.minus:
-        return logit
-    is_mean = attribution.minus == MEAN
-    subtracted = MEAN if is_mean else f"that of {texts.token_label(attribution.minus)}"
-    return f"{logit} minus {subtracted}"
-
-
 def strongest_parts(attribution: AttributedLogit) -> pd.DataFrame:
     """Return the components with their `name`, in descending order of absolute contribution."""
-    parts = zip(
-        attribution.rows["part"], attribution.rows["layer"], attribution.rows["head"], strict=True
-    )
+    parts = attribution.rows[["part", "layer", "head"]].itertuples(index=False)
     named = attribution.rows.assign(name=[part_name(*part) for part in parts])
     return named.sort_values("value", key=abs, ascending=False, kind="stable")
 
@@ -128,10 +112,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     shown = texts.short_heading(text, keeps_end=True)
     token, minus = texts.quote(attribution.token), attribution.minus
     rather = f" rather than {texts.quote(minus)}" if minus and minus != MEAN else ""
-    cells = [
-        (name, format_number(value))
-        for name, value in zip(parts["name"], parts["value"], strict=True)
-    ]
+    cells = list(zip(parts["name"], parts["value"].map(format_number), strict=True))
     title = f"{len(cells):,} components, largest contribution first"
     every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
     first = page.Group("split", [by_head, largest_table(attribution)])
@@ -161,22 +142,26 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
     if len(rest):
         rows.append((f"other {len(rest)} of {len(parts)} components", rest.sum()))
-    rows.append((attribution_title(attribution), attribution.logit))
-    has_share = bool(attribution.minus)
+    total = f"the logit of {texts.token_label(attribution.token)}"
+    if attribution.minus == MEAN:
+        total += f" minus {MEAN}"
+    elif attribution.minus:
+        total += f" minus that of {texts.token_label(attribution.minus)}"
+    rows.append((total, attribution.logit))
+    cells = {
+        "component": [name for name, _ in rows],
+        "contribution": [signed(value) for _, value in rows],
+    }
+    if attribution.minus:
+        logit = attribution.logit
+        cells["share"] = [percent(value / logit) if logit else "–" for _, value in rows]
     return ResultTable(
         "Largest contributions",
-        ("component", "contribution", *(["share"] if has_share else [])),
-        [
-            (name, signed(value), *([_share(value, attribution.logit)] if has_share else []))
-            for name, value in rows
-        ],
+        tuple(cells),
+        list(zip(*cells.values(), strict=True)),
         has_title=True,
         is_sortable=True,
     )
-
-
-def _share(value: float, total: float) -> str:
-    return percent(value / total) if total else "–"
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:
@@ -200,19 +185,16 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     """
     blocks = rows[rows["layer"].notna()]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
-    across = list(dict.fromkeys(columns))
-    # Each layer has one row for each of these columns, in this order, so that a reshape gives the
-    # map.
-    down = [str(layer) for layer in blocks["layer"].unique()]
     values = blocks["value"]
-    named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
+    named = blocks[["part", "layer", "head", "value"]].itertuples(index=False)
     figure = text_map(
+        # Each layer has one row for each column, in this order, so that a reshape gives the map.
         values,
         [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
         diverging(values, 1e-9),  # above 0, so that the scale has a width if all values are 0
         texts=[fixed(value, 2) for value in values],
-        across=across,
-        down=down,
+        across=list(dict.fromkeys(columns)),
+        down=[str(layer) for layer in blocks["layer"].unique()],
         title="head",
         # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
         # too many, a browser would draw them slowly.
@@ -224,14 +206,13 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
 def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     """Return the waterfall chart of a logit: contributions in the order of the forward pass."""
     steps = step_rows(rows)
-    hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
-    total = float(steps.sum())
+    named = [*steps.items(), ("logit", float(steps.sum()))]
     figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_waterfall(
         x=[*steps.index, "logit"],
         y=[*steps, 0.0],  # plotly computes the bar of the total and ignores its 0
         measure=["relative"] * len(steps) + ["total"],
-        hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
+        hovertext=[f"<b>{name}</b> {signed(value)}" for name, value in named],
         hoverinfo="text",
         increasing={"marker": {"color": texts.HIGH}},
         decreasing={"marker": {"color": texts.LOW}},

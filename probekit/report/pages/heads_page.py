@@ -97,15 +97,13 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
     rows = []
     for score, known in scored.known.items():
-        name, ranked = (HEAD_TEXTS[score].title.lower(), scored.strongest(score, len(scored.rows)))
-        heads = list(zip(ranked["layer"], ranked["head"], strict=True))
+        ranked = scored.strongest(score, len(scored.rows)).set_index(["layer", "head"])["value"]
         for layer, head in known:
             value, place = "–", "undefined for all tokens"
-            if (layer, head) in heads:
-                index = heads.index((layer, head))
-                value = format_number(ranked["value"].iloc[index])
-                place = f"{index + 1:,} of {len(heads):,}"
-            rows.append((name, f"L{layer}H{head}", value, place))
+            if (layer, head) in ranked.index:
+                value = format_number(ranked[layer, head])
+                place = f"{ranked.index.get_loc((layer, head)) + 1:,} of {len(ranked):,}"
+            rows.append((HEAD_TEXTS[score].title.lower(), f"L{layer}H{head}", value, place))
     title = "Heads of GPT-2 small described in the literature, outlined in the maps"
     columns = ("score", "head", "value", "rank")
     return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
@@ -138,26 +136,18 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
 
     Other scores have a colour scale of their own.
     """
-    meanings = "; ".join(
-        f"{HEAD_TEXTS[score].title}: {HEAD_TEXTS[score].meaning}" for score in WEIGHTS
-    )
-    outlined = " Outlined: known heads." if scored.known else ""
-    highest = [
-        f"{HEAD_TEXTS[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
-        for score in WEIGHTS
-    ]
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     end = max(scale_end(scored.rows, score) for score in WEIGHTS)
-    drawn = {
-        HEAD_TEXTS[score].title: head_score_map(
-            scored.rows, score, scored.known.get(score, ()), end
-        )
-        for score in WEIGHTS
-    }
+    drawn, meanings, highest = {}, [], []
+    for score in WEIGHTS:
+        title, known = HEAD_TEXTS[score].title, scored.known.get(score, ())
+        drawn[title] = head_score_map(scored.rows, score, known, end)
+        meanings.append(f"{title}: {HEAD_TEXTS[score].meaning}")
+        highest.append(f"{title.lower()} {heads_text(scored, score, 3) or 'none'}")
     yield page.FigurePart(
         "Attention weights",
         page.figure_json(maps.map_row(drawn)),
-        f"{meanings}.{outlined}",
+        f"{'; '.join(meanings)}.{' Outlined: known heads.' if scored.known else ''}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + 1.9 * n_layers,
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
@@ -188,14 +178,18 @@ def head_score_map(
         end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
     """
     scored = rows[rows["score"] == score].sort_values(["layer", "head"])
-    hovered = ["layer", "head", "value", "sd", "n"]
-    layers, heads = scored["layer"].unique(), scored["head"].unique()
+    name, hover = HEAD_TEXTS[score].title.lower(), []
+    for row in scored.itertuples(index=False):
+        spread = "" if np.isnan(row.sd) else f" ± {format_number(row.sd)} (sd)"
+        result = f"{format_number(row.value)}{spread}, {counted(row.n, 'text')}"
+        result = result if row.n else "no token could have it"
+        hover.append(f"<b>L{row.layer}H{row.head}</b><br>{name}: {result}")
     figure = maps.text_map(
         scored["value"],
-        [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
+        hover,
         maps.Colours(0.0, end or scale_end(rows, score), style.MAGNITUDES, is_diverging=False),
-        across=[str(head) for head in heads],
-        down=[str(layer) for layer in layers],
+        across=[str(head) for head in scored["head"].unique()],
+        down=[str(layer) for layer in scored["layer"].unique()],
         title="head",
         # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
         # too many, a browser would draw them slowly.
@@ -215,11 +209,3 @@ def scale_end(rows: pd.DataFrame, score: str) -> float:
     """
     values = rows.loc[rows["score"] == score, "value"]
     return float(max([maps.LEAST_RANGE, *values.dropna()]))
-
-
-def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
-    """Return the hover text of a head's score, its standard deviation and its number of texts."""
-    texts = f"{n} text" if n == 1 else f"{n:,} texts"
-    spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
-    result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
-    return f"<b>L{layer}H{head}</b><br>{HEAD_TEXTS[score].title.lower()}: {result}"

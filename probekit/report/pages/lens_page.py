@@ -40,13 +40,11 @@ LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
-# Column of the summary -> label of the line, column of its number of positions, and dash.
-_LINES = {
-    "as_output": ("equals the final prediction", "n", "solid"),
-    "right": ("equals the next token of the text", "n_next", "dot"),
-}
-
-
+# Column of the summary, label of its line, column of its number of positions, and dash.
+_LINES = (
+    ("as_output", "equals the final prediction", "n", "solid"),
+    ("right", "equals the next token of the text", "n_next", "dot"),
+)
 # Quantity that the colour of a cell shows: title of the colour bar, and column of the lens rows.
 MEASURES = {
     "probability": ("probability of the token in the cell", "probability_1"),
@@ -324,13 +322,11 @@ def _hover(row: dict[Hashable, Any]) -> str:
 def lens_curve(summary: pd.DataFrame) -> go.Figure:
     """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
     figure = go.Figure(layout={"template": style.TEMPLATE})
-    shares = {name: summary[name] / summary[total] for name, (_, total, _) in _LINES.items()}
-    for (name, (label, total, dash)), colour in zip(
-        _LINES.items(), style.SERIES_COLOURS[1:], strict=False
-    ):
+    labels: list[LineLabel] = []
+    for (name, label, total, dash), colour in zip(_LINES, style.SERIES_COLOURS[1:], strict=False):
         figure.add_scatter(
             x=list(range(len(summary))),
-            y=(100 * shares[name]).tolist(),
+            y=(100 * (summary[name] / summary[total]).astype(float)).tolist(),
             mode="lines+markers",
             line={"color": colour, "dash": dash, "width": 2.5},
             hovertext=[
@@ -339,6 +335,7 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
             ],
             hoverinfo="text",
         )
+        labels += label_at_end(figure.data[-1], label)
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
@@ -348,8 +345,5 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )
     figure.update_yaxes(title_text="share of positions", range=[-3, 105], ticksuffix=" %")
-    labels: list[LineLabel] = []
-    for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
-        labels += label_at_end(line, label)
     label_lines(figure, labels)
     return figure
