@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,13 @@ class ResultTable:
     head: int = 0
     chosen: Collection[int] = ()
     foot: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def of(
+        cls, title: str, columns: Mapping[str, Iterable[Cell | str]], **options: Any
+    ) -> ResultTable:
+        """Return a table, given the cells of each column by its heading."""
+        return cls(title, tuple(columns), list(zip(*columns.values(), strict=True)), **options)
 
     @property
     def headings(self) -> list[Column]:

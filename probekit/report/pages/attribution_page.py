@@ -112,9 +112,9 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
     shown = texts.short_heading(text, keeps_end=True)
     token, minus = texts.quote(attribution.token), attribution.minus
     rather = f" rather than {texts.quote(minus)}" if minus and minus != MEAN else ""
-    cells = list(zip(parts["name"], parts["value"].map(format_number), strict=True))
-    title = f"{len(cells):,} components, largest contribution first"
-    every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
+    title = f"{len(parts):,} components, largest contribution first"
+    cells = {"component": parts["name"], "contribution": parts["value"].map(format_number)}
+    every = ResultTable.of(title, cells, is_sortable=True)
     first = page.Group("split", [by_head, largest_table(attribution)])
     return page.Page(
         eyebrow=["probekit", "direct logit attribution", texts.model_title(model)],
@@ -155,13 +155,7 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     if attribution.minus:
         logit = attribution.logit
         cells["share"] = [percent(value / logit) if logit else "–" for _, value in rows]
-    return ResultTable(
-        "Largest contributions",
-        tuple(cells),
-        list(zip(*cells.values(), strict=True)),
-        has_title=True,
-        is_sortable=True,
-    )
+    return ResultTable.of("Largest contributions", cells, has_title=True, is_sortable=True)
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:

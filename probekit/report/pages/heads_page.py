@@ -32,18 +32,14 @@ WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     by_head = scored.rows.set_index(["layer", "head"])
-    wide = pd.DataFrame(
-        {name: by_head.loc[by_head["score"] == name, "value"] for name in HEAD_TEXTS}
-    )
-    table = ResultTable(
-        f"{len(wide):,} heads",
-        ("head", *(score.title.lower() for score in HEAD_TEXTS.values())),
-        [
-            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
-            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
-        ],
-        is_sortable=True,
-    )
+    columns = {
+        text.title.lower(): by_head.loc[by_head["score"] == name, "value"].map(_number)
+        for name, text in HEAD_TEXTS.items()
+    }
+    wide = pd.DataFrame(columns)
+    heads = [f"L{layer}H{head}" for layer, head in wide.index]
+    title = f"{len(wide):,} heads"
+    table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)
     first = [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")]
     drawn = [page.Group("rows", list(head_figures(scored))), page.Paragraph(SCALES, "note")]
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
@@ -75,12 +71,16 @@ def _highest(scored: ScoredHeads) -> ResultTable:
             continue
         highest, *others = ranked.head(2).to_dict("records")
         following = (_name(others[0]), format_number(others[0]["value"])) if others else ("–", "–")
-        spread = "–" if pd.isna(highest["sd"]) else format_number(highest["sd"])
+        spread = _number(highest["sd"])
         median = format_number(ranked["value"].median())
         value = format_number(highest["value"])
         rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
     return ResultTable("Highest head of each score", names, rows, has_title=True, is_sortable=True)
+
+
+def _number(value: float) -> str:
+    return "–" if pd.isna(value) else format_number(value)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:

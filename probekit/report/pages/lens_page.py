@@ -125,30 +125,21 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
     """Return the rows of `lens_summary` as a table."""
-    return ResultTable(
-        BY_LAYER,
-        (
-            "layer",
-            "equals the final prediction",
-            "equals the next token",
-            "median rank of the next token",
-            "entropy (nats)",
-            "KL (nats)",
-        ),
-        [
-            (
-                row["layer"],
-                f"{row['as_output']} of {row['n']}",
-                f"{row['right']} of {row['n_next']}",
-                "–" if pd.isna(row["rank"]) else f"{row['rank']:,.0f}",
-                f"{row['entropy']:.2f}",
-                f"{row['kl']:.2f}",
-            )
-            for _, row in summary.iterrows()
+    shares = {
+        name: [f"{found} of {n}" for found, n in zip(summary[name], summary[total], strict=True)]
+        for name, _, total, _ in _LINES
+    }
+    columns = {
+        "layer": summary["layer"],
+        "equals the final prediction": shares["as_output"],
+        "equals the next token": shares["right"],
+        "median rank of the next token": [
+            "–" if pd.isna(rank) else f"{rank:,.0f}" for rank in summary["rank"]
         ],
-        has_title=has_title,
-        is_sortable=True,
-    )
+        "entropy (nats)": summary["entropy"].map("{:.2f}".format),
+        "KL (nats)": summary["kl"].map("{:.2f}".format),
+    }
+    return ResultTable.of(BY_LAYER, columns, has_title=has_title, is_sortable=True)
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:

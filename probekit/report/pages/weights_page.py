@@ -32,8 +32,8 @@ QUANTILE = 0.995
 # Block and kind of a tensor, as in h.3.mlp.c_fc.weight and model.layers.3.mlp.up_proj.weight.
 _OF_BLOCK = r"(?:^|\.)(?:h|layers)\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$"
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
+CURVES = style.SERIES_COLOURS[1:]  # the first colour is that of the task
 Floats = NDArray[np.float32]
-Wide = NDArray[np.float64]
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> str:
@@ -47,18 +47,18 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
         norms = zip(drawn["name"], drawn["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
         figure = go.Figure(layout={"template": style.TEMPLATE})
-        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False)):
+        looks = cycle(CURVES), cycle(style.SERIES_MARKERS)
+        lines = drawn.groupby("kind", sort=False)
+        for (kind, points), colour, symbol in zip(lines, *looks, strict=False):
+            name = style.plotly_text(kind)
             figure.add_scatter(
                 x=points["block"].tolist(),
                 y=points["norm"].tolist(),
                 mode="lines+markers",
-                name=style.plotly_text(kind),
-                line={"color": style.SERIES_COLOURS[1 + number % (len(style.SERIES_COLOURS) - 1)]},
-                marker={
-                    "symbol": style.SERIES_MARKERS[number % len(style.SERIES_MARKERS)],
-                    "size": 8,
-                },
-                hovertemplate=f"{style.plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
+                name=name,
+                line={"color": colour},
+                marker={"symbol": symbol, "size": 8},
+                hovertemplate=f"{name} of block %{{x}}: %{{y:.1f}}<extra></extra>",
             )
         last, highest = drawn["block"].max(), style.finite_ends(drawn["norm"])[1]
         # The step between ticks is such that there are at most 16.
@@ -78,11 +78,10 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
 
 def weight_page(weight: WeightTensor, model: str) -> str:
     """Return a self-contained HTML page with figures of one tensor."""
-    heads = weight.heads
-    figures = list(_weight_parts(weight))
-    folded = list(_head_parts(weight)) if heads else []
+    figures, folded, heads = list(_weight_parts(weight)), [], weight.heads
     if heads:
-        figures += list(_attention_parts(heads))
+        figures += _attention_parts(heads)
+        folded = list(_head_parts(weight, heads))
     title = f"Which values does {weight.row['name'].iloc[0]} have?"
     return _render(model, title, weight.row, figures, folded, heads)
 
@@ -114,20 +113,14 @@ def _render(
             page.PageSection("Single heads", [page.Fold(part.title, [part]) for part in folded])
         )
     if len(rows) > 1:
-        table = ResultTable(
-            "Table of tensors",
-            ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
-            [
-                (
-                    row["name"],
-                    " × ".join(map(str, row["shape"])),
-                    row["dtype"],
-                    *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
-                )
-                for _, row in rows.iterrows()
-            ],
-            is_sortable=True,
-        )
+        names = {"mean": "mean", "std": "std", "norm": "norm", "min": "least", "max": "most"}
+        columns = {
+            "tensor": rows["name"],
+            "shape": [" × ".join(map(str, shape)) for shape in rows["shape"]],
+            "dtype": rows["dtype"],
+            **{name: rows[column].map(format_weight) for name, column in names.items()},
+        }
+        table = ResultTable.of("Table of tensors", columns, is_sortable=True)
         sections.append(page.PageSection(f"All {len(rows):,} tensors", [table]))
     return page.Page(
         eyebrow=["probekit", "weights", model_title(model)],
@@ -148,7 +141,7 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     >>> weights_answer(pd.DataFrame([row]))
     '6 weights between −1.5 and 0.5, with a standard deviation of 0.5.'
     """
-    n = sum(math.prod(shape) for shape in rows["shape"])
+    n = sum(map(math.prod, rows["shape"]))
     least, most = format_weight(rows["least"].min()), format_weight(rows["most"].max())
     if len(rows) > 1:
         ends = rows.set_index("name")[["least", "most"]]
@@ -158,40 +151,31 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
             f"in absolute value is in {largest}."
         )
     spread = format_weight(rows["std"].iloc[0])
-    strongest = "; ".join(_strongest(name, s) for name, s in heads.spectra.items()) if heads else ""
-    return (
+    clauses = [
         f"{counted(n, 'weight')} between {least} and {most}, with a standard deviation of {spread}"
-        f"{f'; {strongest}' if strongest else ''}."
-    )
-
-
-def _strongest(name: str, spectra: Wide) -> str:
-    """Return the head with the largest singular value of a circuit, as a clause.
-
-    `spectra` has the singular values of each head, largest first, shape (n_heads, d_head).
-    """
-    order = np.argsort(-spectra[:, 0], kind="stable")
-    first = f"head {order[0]} has the largest singular value of W_{name}"
-    following = f", next {format_weight(spectra[order[1], 0])}" if len(order) > 1 else ""
-    return f"{first} ({format_weight(spectra[order[0], 0])}{following})"
+    ]
+    for name, spectra in heads.spectra.items() if heads else ():
+        # The singular values of each head, largest first, shape (n_heads, d_head).
+        order = np.argsort(-spectra[:, 0], kind="stable")
+        values = [format_weight(spectra[head, 0]) for head in order[:2]]
+        clauses.append(
+            f"head {order[0]} has the largest singular value of W_{name} ({', next '.join(values)})"
+        )
+    return f"{'; '.join(clauses)}."
 
 
 def _summary(rows: pd.DataFrame) -> dict[str, str]:
     """Return the main numbers of one tensor, or of all tensors together, by name."""
-    n = sum(math.prod(shape) for shape in rows["shape"])
-    dtypes = ", ".join(dict.fromkeys(rows["dtype"]))
+    n, dtypes = sum(map(math.prod, rows["shape"])), ", ".join(dict.fromkeys(rows["dtype"]))
     ends = {"min": format_weight(rows["least"].min()), "max": format_weight(rows["most"].max())}
     if len(rows) > 1:
         n_matrices = int((rows["shape"].map(len) == 2).sum())
         counts = {"weights": n, "tensors": len(rows), "matrices": n_matrices}
         return {name: f"{count:,}" for name, count in counts.items()} | {"dtype": dtypes} | ends
     row = rows.iloc[0]
-    return {
-        "shape": " × ".join(f"{size:,}" for size in row["shape"]),
-        "weights": f"{n:,}",
-        "dtype": dtypes,
-        **{name: format_weight(row[name]) for name in ("mean", "std", "norm")},
-    } | ends
+    shape = " × ".join(f"{size:,}" for size in row["shape"])
+    norms = {name: format_weight(row[name]) for name in ("mean", "std", "norm")}
+    return {"shape": shape, "weights": f"{n:,}", "dtype": dtypes, **norms, **ends}
 
 
 def format_weight(value: float) -> str:
@@ -213,12 +197,11 @@ def _weight_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         # The scatter plot of a vector by index.
-        marker = {"size": 4, "color": style.SERIES_COLOURS[1]}
-        figure = value_curves(
-            {"value": np.ascontiguousarray(values)}, "index", style.SERIES_COLOURS[1:]
-        )
+        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", CURVES)
         figure.update_traces(
-            mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
+            mode="markers",
+            marker={"size": 4, "color": CURVES[0]},
+            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
         )
         figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
         yield page.FigurePart("All values", page.figure_json(figure), "Values by index.", name)
@@ -227,8 +210,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
     down, across = (embeddings[name], "dimension") if name in embeddings else ("input", "output")
     shown = values[: weight.corner, : weight.corner]  # all values if `corner` is None
-    size = _size(shown)
-    is_whole = shown.shape == values.shape
+    size, is_whole = _size(shown), shown.shape == values.shape
     # The heat map of a matrix, rows down, with diverging colours centred on 0.
     figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_trace(_heatmap(shown, colour_end(shown), down, across))
@@ -245,7 +227,7 @@ def _weight_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
     )
     if weight.columns:
         columns = {f"column {n}": np.ascontiguousarray(values[:, n]) for n in weight.columns}
-        curves = value_curves(columns, down, style.SERIES_COLOURS[1:])
+        curves = value_curves(columns, down, CURVES)
         yield page.FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
             page.figure_json(curves.update_yaxes(title_text="weight")),
@@ -305,13 +287,11 @@ def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
         )
 
 
-def _head_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
+def _head_parts(weight: WeightTensor, heads: HeadWeights) -> Iterator[page.FigurePart]:
     """Yield for each head a figure of its matrices in the tensor, as heat maps next to each other.
 
-    The tensor must have heads. The first `corner` rows and columns of a matrix are shown, or all.
+    The first `corner` rows and columns of a matrix are shown, or all.
     """
-    heads = weight.heads
-    assert heads is not None
     end, corner = colour_end(weight.numbers), weight.corner
     for head in range(heads.norms.shape[1]):
         parts = {part: heads.parts[part][head, :corner, :corner] for part in heads.drawn}
