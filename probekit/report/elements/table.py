@@ -29,6 +29,12 @@ class Cell:
     is_strong: bool = False
     url: str = ""
 
+    @classmethod
+    def number(cls, text: str) -> Cell:
+        """Return a cell with a number, "–" for NaN, and what follows it in a smaller text."""
+        value, _, interval = text.partition(" ")
+        return cls("–" if "nan" in value else value, [(interval, "")])
+
     @property
     def line(self) -> str:
         """The cell as a line of text."""
@@ -83,7 +89,7 @@ class ResultTable:
 
     @classmethod
     def of(
-        cls, title: str, columns: Mapping[str, Iterable[Cell | str]], **options: Any
+        cls, title: str, columns: Mapping[Any, Iterable[Cell | str]], **options: Any
     ) -> ResultTable:
         """Return a table, given the cells of each column by its heading."""
         return cls(title, tuple(columns), list(zip(*columns.values(), strict=True)), **options)

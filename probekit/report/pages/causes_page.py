@@ -351,9 +351,9 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             page.figure_json(cause_figures.dose_figure(shown)),
             "Edit: multiples of the standard deviation of the projection are added along the "
             f"direction ({method}), {tokens}. Measure: mean change of the {measure} "
-            f"({rows['unit'].iloc[0]}{_answers(tables)}){towards}. {size}{folds}. Controls: 95 % of "
-            f"{record.draws:,} directions on permuted labels, which the test compares with (grey); "
-            "95 % of random directions with the features' covariance, not tested (dotted)."
+            f"({rows['unit'].iloc[0]}{_answers(tables)}){towards}. {size}{folds}. Controls: 95 % "
+            f"of {record.draws:,} directions on permuted labels, which the test compares with "
+            "(grey); 95 % of random directions with the features' covariance, not tested (dotted)."
             f"{loss}{chosen}",
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,

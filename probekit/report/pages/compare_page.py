@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +36,6 @@ from probekit.results.record import RunRecord, check_finished, open_record
 from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import by_depth, differs, metric_name, only, ticks
-from probekit.results.verdict import Verdict
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
@@ -148,7 +146,6 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
     names = (Column(name, form="title") for name in comparison.names)
     cells = []
     for _, row in rows.iterrows():
-        difference, _, interval = comparisons.difference_words(row).partition(" ")
         result = [(comparisons.result_words(row), "verdict")]
         sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
         cells.append(
@@ -156,7 +153,7 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
                 Cell(_place(row), [(sites, "badge")]),
                 format_number(row["value_a"]),
                 format_number(row["value_b"]),
-                Cell(difference, [(interval, "")]),
+                Cell.number(comparisons.difference_words(row)),
                 Cell(format_p(row["p"]), result, is_strong=row["holds"]),
             )
         )
@@ -253,54 +250,17 @@ class ShownRun:
 
     Attributes:
         name: title of the run, unique on the page.
-        folder: path of its folder.
         record: contents of its run.json, without folders of the machine.
         scores: its scores.
-        settings: settings that affect the results, by name.
         facts: settings, digests and versions, by name, without folders of the machine.
         answer: main results, in one line.
     """
 
     name: str
-    folder: Path
     record: RunRecord
     scores: Scores
-    settings: Mapping[str, str]
     facts: Mapping[str, str]
     answer: str
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of the run."""
-        return self.record.verdict
-
-    @property
-    def identity(self) -> str:
-        """Experiment and key, as in the run's folder NAME/KEY."""
-        return f"{self.record.run}/{self.record.key}"
-
-    @classmethod
-    def load(cls, folder: Path) -> ShownRun:
-        """Return the run in a folder.
-
-        Raises:
-            MissingError: A file of the run is missing.
-            DataError: A file of the run cannot be read, or was changed after the run.
-        """
-        check_finished(folder)
-        record = open_record(folder)
-        config = load_config(folder / "config.yaml")
-        paths = MachinePaths.of(config, record.model.source)
-        facts = run_facts(config, record)
-        return cls(
-            name=record.run,  # `load_runs` makes it unique
-            folder=folder,
-            record=paths.hide_in(record),
-            scores=Scores.load(folder / "results.csv"),
-            settings=settings_of(config),
-            facts={name: paths.hide(text) for name, text in facts.items()},
-            answer=" ".join(run_answers(open_causes(folder), record)),
-        )
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
@@ -311,26 +271,39 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         DataError: A file of a run cannot be read, or the runs have different main metrics.
         ConfigError: A run is given twice.
     """
-    runs = [ShownRun.load(folder) for folder in folders]
-    for one, other in combinations(runs, 2):
-        if one.identity == other.identity:
+    runs, settings, seen = list[ShownRun](), [], dict[str, Path]()
+    for folder in folders:
+        check_finished(folder)
+        record, config = open_record(folder), load_config(folder / "config.yaml")
+        paths = MachinePaths.of(config, record.model.source)
+        facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
+        scores = Scores.load(folder / "results.csv")
+        answer = " ".join(run_answers(open_causes(folder), record))
+        runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
+        settings.append((record, settings_of(config)))
+        first = seen.setdefault(_identity(runs[-1]), folder)
+        if len(seen) < len(runs):
             raise ConfigError(
-                f"One run is given twice: {one.folder} and {other.folder} have the same key. Give "
-                "each run once."
+                f"One run is given twice: {first} and {folder} have the same key. Give each run "
+                "once."
             )
-    titles = run_titles([(run.record, run.settings) for run in runs])
-    named = [replace(run, name=name) for run, name in zip(runs, titles, strict=True)]
-    if len({run.verdict.metric for run in named}) > 1:
-        metrics = ", ".join(f"{run.name}: {run.verdict.metric}" for run in named)
+    runs = [replace(run, name=name) for run, name in zip(runs, run_titles(settings), strict=True)]
+    if len({run.record.verdict.metric for run in runs}) > 1:
+        metrics = ", ".join(f"{run.name}: {run.record.verdict.metric}" for run in runs)
         raise DataError(
             f"These runs have different main metrics ({metrics}). Give runs with the same metric."
         )
-    return named
+    return runs
+
+
+def _identity(run: ShownRun) -> str:
+    """Return experiment and key of a run, as in its folder NAME/KEY."""
+    return f"{run.record.run}/{run.record.key}"
 
 
 def runs_page(runs: Sequence[ShownRun]) -> str:
     """Return a self-contained HTML page that compares several runs."""
-    metric = metric_name(runs[0].verdict.metric)
+    metric = metric_name(runs[0].record.verdict.metric)
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
     common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
@@ -345,7 +318,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         for one in runs
     ]
     names = [run.name for run in runs]
-    folders = page.Pairs([(run.name, run.identity) for run in runs])
+    folders = page.Pairs([(run.name, _identity(run)) for run in runs])
     # The table of the selected sites.
     numbers = [_numbers(run) for run in runs]
     columns = list(dict.fromkeys(name for cells in numbers for name in cells))
@@ -355,7 +328,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
             run.name,
             run.record.model.source,
             run.record.data.name,
-            chosen_words(run.verdict),
+            chosen_words(run.record.verdict),
             *(cells.get(name, "–") for name in columns),
         )
         for run, cells in zip(runs, numbers, strict=True)
@@ -387,7 +360,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         curve_rows(run.scores).rows.assign(run=run.name, model="", dataset="", seed=0)
         for run in runs
     ]
-    table, metric = pd.concat(tables, ignore_index=True), runs[0].verdict.metric
+    table, metric = pd.concat(tables, ignore_index=True), runs[0].record.verdict.metric
     # The page has control task and random weights in a table.
     scores = Scores.of(table[~table["target"].isin(["control", "random_weights"])])
     if metric not in scores.metrics:
@@ -397,7 +370,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     null = ""
     if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
         null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
-    nested = [run.verdict for run in runs if run.verdict.is_nested]
+    nested = [run.record.verdict for run in runs if run.record.verdict.is_nested]
     marks = [RINGS] if len(nested) < len(runs) else []
     if nested and marks:
         marks.append("Runs with a nested cross-validation have a line instead.")
@@ -486,14 +459,13 @@ def _cells_of_common_line(scores: Scores, metric: str) -> pd.DataFrame:
 
 def _numbers(run: ShownRun) -> dict[str, Cell | str]:
     """Return the numbers of a run, by column name; {} if no site was chosen."""
-    v = run.verdict
+    v = run.record.verdict
     if not v.is_chosen:
         return {}
     cells: dict[str, Cell | str] = {metric_name(v.metric): Cell("–")}
     if v.score is not None:
         text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
-        value, _, limits = text.partition(" ")
-        cells[metric_name(v.metric)] = Cell(value, [(limits, "")])
+        cells[metric_name(v.metric)] = Cell.number(text)
     for target in REFERENCES:
         if target in v.rivals:
             cells[target.replace("_", " ")] = format_number(v.rivals[target].value)

@@ -69,10 +69,9 @@ def study_page(result: study.StudyResult) -> str:
         cells = _cell_table(of_rivals, metric)
         sections.append(page.PageSection("Cells", [cells, page.Files(files)]))
     if len(failed):
-        errors = zip(failed["cell"], failed["error"], strict=True)
-        columns = [Column("cell"), Column("error", "words")]
-        items = [ResultTable("Cells that failed", columns, list(errors))]
-        sections.append(page.PageSection("Cells that failed", items))
+        columns = {Column("cell"): failed["cell"], Column("error", "words"): failed["error"]}
+        errors = ResultTable.of("Cells that failed", columns)
+        sections.append(page.PageSection(errors.title, [errors]))
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
@@ -210,17 +209,14 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
 
 def _settings_table(settings: pd.DataFrame) -> ResultTable:
     """Return the paired comparisons of settings."""
-    rows = [
-        (
-            Cell(f"{row['a']} minus {row['b']}", [(row["key"], "")]),
-            str(row["n"]),
-            difference_words(row),
-            format_p(row["p_holm"]),
-        )
-        for _, row in settings.iterrows()
-    ]
-    columns = (Column("settings", "words"), "data sets", "median difference [95 %]", "adjusted p")
-    return ResultTable("Settings compared over data sets", columns, rows, css="compact")
+    pairs = zip(settings["a"], settings["b"], settings["key"], strict=True)
+    columns = {
+        Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
+        "data sets": settings["n"].map(str),
+        "median difference [95 %]": [difference_words(row) for _, row in settings.iterrows()],
+        "adjusted p": settings["p_holm"].map(format_p),
+    }
+    return ResultTable.of("Settings compared over data sets", columns, css="compact")
 
 
 def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTable:
@@ -239,11 +235,11 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
             Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
             *([metric_name(row["metric"])] if has_metrics else []),
             "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
-            _number(format_number(row["score"], row["score_low"], row["score_high"])),
-            _number(format_number(row["value"])),
-            _number(difference_words(row)),
+            Cell.number(format_number(row["score"], row["score_low"], row["score_high"])),
+            Cell.number(format_number(row["value"])),
+            Cell.number(difference_words(row)),
             Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
-            *(_number(format_number(row[name])) for name in columns),
+            *(Cell.number(format_number(row[name])) for name in columns),
             layers[row["site"]] or "–",
             "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
             str(len(row["caveats"].splitlines())),
@@ -279,9 +275,3 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
 def _title(rival: str, metric: str) -> str:
     """Return the name of a rival without article."""
     return rival_name(rival, metric).removeprefix("the ")
-
-
-def _number(text: str) -> Cell:
-    """Return a cell with a number, and its interval in a smaller text."""
-    value, _, interval = text.partition(" ")
-    return Cell("–" if "nan" in value else value, [(interval, "")])

@@ -49,18 +49,20 @@ SPACES = {
 
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+
+    def matrices(site: str, probe: str) -> page.Group:
+        parts = place_parts(transfer, site, probe)
+        return page.Group("columns", parts, column=14 + 5 * len(transfer.names))
+
     others = [place for place in transfer.places() if place != transfer.chosen]
-    sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
+    sections = [page.PageSection("", [matrices(*transfer.chosen)], "first")]
     site, probe = transfer.chosen
     for analysis, section in doors("page", "transferred_section"):
         if analysis.file in transfer.tables:
             rows = only(transfer.tables[analysis.file], site=site, probe=probe)
             sections.append(section(rows))
     if others:
-        folds = [
-            page.Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)])
-            for place in others
-        ]
+        folds = [page.Fold(f"Site {' · '.join(place)}", [matrices(*place)]) for place in others]
         sections += [
             page.PageSection("All sites", [_summary_part(transfer)]),
             page.PageSection(
@@ -79,29 +81,21 @@ def transfer_page(transfer: Transfer) -> str:
     ).html()
 
 
-def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
-    """Return the figures of one kind of probe at one site, next to each other."""
-    parts = place_parts(transfer, site, probe)
-    return page.Group("columns", parts, column=14 + 5 * len(transfer.names))
-
-
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, *cosines = transfer.maps(site, probe).items()
     metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
-    figures = [
-        page.FigurePart(
-            f"{capitalised(metric)} on the test rows",
-            page.figure_json(
-                score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
-            ),
-            "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
-            "or at the lowest score if that is below chance. Lower rows: one probe of the training "
-            "rows of several data sets together.",
-            f"{metric}: {_in_words(scores[1])}",
-            height=height + 3.5 * len(transfer.pooled),
-        )
-    ]
+    figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
+    scored = page.FigurePart(
+        f"{capitalised(metric)} on the test rows",
+        page.figure_json(figure),
+        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
+        "the lowest score if that is below chance. Lower rows: one probe of the training rows of "
+        "several data sets together.",
+        f"{metric}: {_in_words(scores[1])}",
+        height=height + 3.5 * len(transfer.pooled),
+    )
+    figures = [scored]
     for space, rows in cosines:
         title, caption = SPACES[space]
         draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
