@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import (
-    ExampleRecord,
     RunRecord,
     check_finished,
     has_causes_alone,
@@ -115,7 +114,6 @@ def report_page(run_dir: Path) -> str:
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
-    attention = _attention(run_dir, record) if record.attention else None
     figures = parts.with_choices(_result_figures(run_dir, scores, record))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
@@ -139,11 +137,14 @@ def report_page(run_dir: Path) -> str:
         sections.append(page.PageSection("More figures", folded, "folds"))
     sections += parts.of_analyses("details", run)
     sections += parts.of_analyses("examples", run)
-    if attention:
-        view = page.View("attention/explorer.html", {"attention": attention}, EXPLORER_SCRIPTS)
+    styles = ["report.css"]
+    if record.attention:
+        contents = {"attention": _attention(run_dir, record)}
+        view = page.View("attention/explorer.html", contents, EXPLORER_SCRIPTS)
         sections.append(page.PageSection("Attention", [view]))
-    attention_styles = EXPLORER_STYLES if attention else ()
-    causes_styles = ("causes.css",) if causes else ()
+        styles += EXPLORER_STYLES
+    if causes is not None:
+        styles.append("causes.css")
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
     config_text = paths.hide(parts.file_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
@@ -156,7 +157,7 @@ def report_page(run_dir: Path) -> str:
         details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in others],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
-        styles=("report.css", *attention_styles, *causes_styles),
+        styles=styles,
         scripts=[one.scripts for one in items if isinstance(one, page.View) and one.scripts],
     ).html()
 
@@ -187,12 +188,6 @@ def _sites(
     yield page.PageSection("All sites", items)
 
 
-def _examples(rows: Sequence[ExampleRecord]) -> page.View:
-    """Return a list of examples with their labels and splits; the labelled span is marked."""
-    values = {"rows": rows, "label_text": class_label, "pieces": pieces}
-    return page.View("examples.html", values)
-
-
 def _data(record: RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
@@ -208,7 +203,8 @@ def _data(record: RunRecord) -> page.PageSection:
     if checks or notes:
         items.append(page.Fold("Data checks and notes", [page.Texts([*checks, *notes])]))
     if data.examples:
-        items.append(page.Fold("Examples", [_examples(data.examples)]))
+        values = {"rows": data.examples, "label_text": class_label, "pieces": pieces}
+        items.append(page.Fold("Examples", [page.View("examples.html", values)]))
     if data.card:
         items.append(page.Fold("Data card", [page.Paragraph(data.card, kind="source")], css="card"))
     return page.PageSection("Data", items)
@@ -279,8 +275,8 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
         tensors = load_file(inside(path))
     prompts = []
     for number, prompt in enumerate(record.attention):
-        keys = {name: f"{number}.{name}" for name in SCORE_NAMES}
-        scores = {name: tensors[key] for name, key in keys.items() if key in tensors}
+        saved = {name: tensors.get(f"{number}.{name}") for name in SCORE_NAMES}
+        scores = {name: values for name, values in saved.items() if values is not None}
         patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
         prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
     return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))

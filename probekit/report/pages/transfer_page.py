@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -161,38 +162,27 @@ def _map(
         hover: Columns of each line of the hover text, by its name.
         pooled: Names of the training rows of several sets, below the sets.
     """
-    texts = rows.assign(
-        text=[_cell(len(names), row) for _, row in rows.iterrows()],
-        hover=["" if np.isnan(row["value"]) else _hover(row, hover) for _, row in rows.iterrows()],
-    )
-    every = pd.MultiIndex.from_product([[*names, *pooled], names])
-    cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
+    space = "<br>" if len(names) > 2 else " "  # in narrow columns an interval takes two lines
+    cells = {}
+    for _, row in rows.dropna(subset="value").iterrows():
+        text = format_number(row["value"])
+        if not np.isnan(row["ci_low"]):
+            text += f"<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
+        cells[row["train"], row["test"]] = text, _hover(row, hover)
+    down = (*names, *pooled)
+    in_order = [cells.get(place, ("", "")) for place in product(down, names)]
     return text_map(
         matrix(rows, names, "value", pooled).to_numpy(),
-        cells["hover"].tolist(),
+        [hover for _, hover in in_order],
         colours,
-        texts=cells["text"].tolist(),
+        texts=[text for text, _ in in_order],
         across=[style.short_tick(name) for name in names],
         # Two lines leave room for cells on narrow screens.
-        down=[style.two_line_tick(name) for name in (*names, *pooled)],
+        down=[style.two_line_tick(name) for name in down],
         title="tested on",
         most_texts=MOST_TEXTS**2,
         down_title="trained on",
     )
-
-
-def _cell(n_columns: int, row: pd.Series) -> str:
-    """Return a value and, below it, its interval, which takes two lines in narrow columns.
-
-    Without an interval it is the value alone, and "" if the value is undefined.
-    """
-    if np.isnan(row["value"]):
-        return ""
-    text = format_number(row["value"])
-    if np.isnan(row["ci_low"]):
-        return text
-    space = "<br>" if n_columns > 2 else " "
-    return f"{text}<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
@@ -207,10 +197,9 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
         numbers = [row[column] for column in columns]
         if np.isnan(numbers[0]):
             continue
-        if len(numbers) == 2:  # a range without a value
-            text = " to ".join(map(format_number, numbers))
-        else:  # a number, or a value with its interval
-            text = FORMATS.get(columns[0], format_number)(*numbers)
+        # A range without a value, or a number or a value with its interval.
+        words = FORMATS.get(columns[0], format_number)
+        text = " to ".join(map(words, numbers)) if len(numbers) == 2 else words(*numbers)
         texts.append(f"{name}: {text}")
     return "<br>".join(texts)
 
