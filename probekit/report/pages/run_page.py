@@ -41,7 +41,7 @@ from probekit.results.record import (
     reading_run_file,
 )
 from probekit.results.scores import Scores
-from probekit.results.table import DIFFERENCES, metric_name, page_table, read_columns
+from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
@@ -81,21 +81,21 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         return cause_parts(open_causes(run_dir))
     record = open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
-    figures = _result_figures(run_dir, scores, record)
+    figures = _result_figures(parts.Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
     figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run_dir: Path, scores: Scores, record: RunRecord) -> list[page.FigurePart]:
+def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
-    run, bins = parts.Shown(run_dir, scores, record), page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [reliability_part(bins, scores, record.verdict)]
-    figures = list(parts.result_parts(scores, record.verdict, record.control))
+    bins, v = run.rows("reliability.csv"), run.verdict
+    reliable = [] if bins is None else [reliability_part(bins, run.scores, v)]
+    figures = list(parts.result_parts(run.scores, v, run.record.control))
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.of_analyses("first_figures", run),
-        *parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict),
+        *parts.step_parts(parts.load_training(run.folder / "training.csv"), v),
     ]
     return [*figures, *reliable, *parts.of_analyses("figures", run)]
 
@@ -114,7 +114,8 @@ def report_page(run_dir: Path) -> str:
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
-    figures = parts.with_choices(_result_figures(run_dir, scores, record))
+    run = parts.Shown(run_dir, scores, record)
+    figures = parts.with_choices(_result_figures(run))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -129,14 +130,11 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    run = parts.Shown(run_dir, scores, record)
-    sections += parts.of_analyses("sections", run)
-    sections += parts.of_analyses("curves", run)
-    sections += _sites(run_dir, record, scores, paths)
+    sections += [*parts.of_analyses("sections", run), *parts.of_analyses("curves", run)]
+    sections += _sites(run, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    sections += parts.of_analyses("details", run)
-    sections += parts.of_analyses("examples", run)
+    sections += [*parts.of_analyses("details", run), *parts.of_analyses("examples", run)]
     styles = ["report.css"]
     if record.attention:
         contents = {"attention": _attention(run_dir, record)}
@@ -162,13 +160,11 @@ def report_page(run_dir: Path) -> str:
     ).html()
 
 
-def _sites(
-    run_dir: Path, record: RunRecord, scores: Scores, paths: MachinePaths
-) -> Iterator[page.PageSection]:
+def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
-    v = record.verdict
-    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    tables = site_tables(scores, v, reported_differences(differences, v))
+    v = run.verdict
+    differences = read_columns(run.folder / "differences.csv", DIFFERENCES)
+    tables = site_tables(run.scores, v, reported_differences(differences, v))
     if not tables:
         return
     best, *others = tables
@@ -178,10 +174,11 @@ def _sites(
     if others:
         best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
-    csv = paths.hide(parts.file_text(run_dir / "results.csv"))
+    csv = paths.hide(parts.file_text(run.folder / "results.csv"))
     if any(column.name in CHOSEN_MINUS.values() for column in best.headings):
         items.append(page.Paragraph(CHOSEN_MINUS_RULE, "note"))
-    items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
+    name = f"{run.record.run}-{run.record.key}.csv"
+    items.append(page.Files([("Save all numbers as CSV", name, csv)]))
     for more in others:
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
