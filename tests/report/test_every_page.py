@@ -178,6 +178,13 @@ def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_markup_in_the_texts_of_users_stays_text(page_of, kind):
+    page = page_of(kind).read_text("utf-8")
+    assert HOSTILE not in page
+    assert "<b>%{x}" not in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
     page = page_of(kind).read_text("utf-8")
     for figure in figures_of(page):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -88,9 +88,7 @@ class ResultTable:
     foot: Sequence[Sequence[str]] = ()
 
     @classmethod
-    def of(
-        cls, title: str, columns: Mapping[Any, Iterable[Cell | str]], **options: Any
-    ) -> ResultTable:
+    def of(cls, title: str, columns: Mapping[Any, Any], **options: Any) -> ResultTable:
         """Return a table, given the cells of each column by its heading."""
         return cls(title, tuple(columns), list(zip(*columns.values(), strict=True)), **options)
 

@@ -40,8 +40,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     heads = [f"L{layer}H{head}" for layer, head in wide.index]
     title = f"{len(wide):,} heads"
     table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)
-    first = [page.Group("rows", [_highest(scored)]), page.Paragraph(CAVEAT, "note")]
-    drawn = [page.Group("rows", list(head_figures(scored))), page.Paragraph(SCALES, "note")]
+    note, drawn = page.Paragraph(CAVEAT, "note"), page.Group("rows", list(head_figures(scored)))
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
     return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
@@ -49,8 +48,8 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         answer=heads_answer(scored),
         details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=[
-            page.PageSection("", first, "first"),
-            page.PageSection("Scores by layer and head", drawn),
+            page.PageSection("", [page.Group("rows", [_highest(scored)]), note], "first"),
+            page.PageSection("Scores by layer and head", [drawn, page.Paragraph(SCALES, "note")]),
             *([page.PageSection("Known heads", known)] if known else []),
             page.PageSection("All heads", [page.Fold(table.title, [table])]),
         ],
@@ -102,7 +101,7 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
             value, place = "–", "undefined for all tokens"
             if (layer, head) in ranked.index:
                 value = format_number(ranked[layer, head])
-                place = f"{ranked.index.get_loc((layer, head)) + 1:,} of {len(ranked):,}"
+                place = f"{list(ranked.index).index((layer, head)) + 1:,} of {len(ranked):,}"
             rows.append((HEAD_TEXTS[score].title.lower(), f"L{layer}H{head}", value, place))
     title = "Heads of GPT-2 small described in the literature, outlined in the maps"
     columns = ("score", "head", "value", "rank")
@@ -179,11 +178,11 @@ def head_score_map(
     """
     scored = rows[rows["score"] == score].sort_values(["layer", "head"])
     name, hover = HEAD_TEXTS[score].title.lower(), []
-    for row in scored.itertuples(index=False):
-        spread = "" if np.isnan(row.sd) else f" ± {format_number(row.sd)} (sd)"
-        result = f"{format_number(row.value)}{spread}, {counted(row.n, 'text')}"
-        result = result if row.n else "no token could have it"
-        hover.append(f"<b>L{row.layer}H{row.head}</b><br>{name}: {result}")
+    for row in scored.to_dict("records"):
+        spread = "" if np.isnan(row["sd"]) else f" ± {format_number(row['sd'])} (sd)"
+        result = f"{format_number(row['value'])}{spread}, {counted(row['n'], 'text')}"
+        result = result if row["n"] else "no token could have it"
+        hover.append(f"<b>{_name(row)}</b><br>{name}: {result}")
     figure = maps.text_map(
         scored["value"],
         hover,

@@ -79,14 +79,14 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    first = [page.Group("split", [curve, _table(summary)]), page.Paragraph(CAVEAT, "note")]
+    first = page.Group("split", [curve, _table(summary)])
     return page.Page(
         eyebrow=["probekit", "logit lens", texts.model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
         details=[page.Paragraph(lens_accuracy(rows))],
         sections=[
-            page.PageSection("", first, "first"),
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
             # The table of a single text would repeat the one of all texts.
             *(_of_text(*text, has_table=len(of_texts) > 1) for text in of_texts),
         ],

@@ -192,8 +192,8 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         layout = "split" if family == HEADS else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
-    first = [parts.pop(next(iter(parts))), page.Paragraph(CAVEAT, "note")]
-    sections = [page.PageSection("", first, "first")]
+    first = parts.pop(next(iter(parts)))
+    sections = [page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first")]
     sections += [page.PageSection(heading, [group]) for heading, group in parts.items()]
     if pair.is_estimated:
         points = page.FigurePart(
