@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from probekit.probes.arrays import Floats
 
 from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from probekit.probes.arrays import Floats
 from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL

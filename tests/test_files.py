@@ -31,10 +31,10 @@ from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.measure.run_folder import do_task, pause, until_done
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest, digest_json
+from probekit.report.pages.compare_page import load_runs
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
-from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import pack_record
 from probekit.training.corpus import read_corpus
 from probekit.training.run_files import read_log

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from probekit.report.elements import texts
     from probekit.report.figures import figure_files
     from probekit.report.notebooks.run_result import RunResult
-    from probekit.report.pages import losses, parts, run_page, runs_page
+    from probekit.report.pages import compare_page, losses, parts, run_page
     from probekit.report.sentences import caveats
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
@@ -204,12 +204,12 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         out = out or Path("runs.html")
         for run in runs:
             record.check_finished(run)
-        loaded = runs_page.load_runs(runs)
-        files.write_atomic(out, runs_page.runs_page(loaded))
+        loaded = compare_page.load_runs(runs)
+        files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
         if formats:
-            drawn, folder = runs_page.runs_figures(loaded), out.with_suffix("") / "figures"
+            drawn, folder = compare_page.runs_figures(loaded), out.with_suffix("") / "figures"
             figure_files.write_figures(drawn, folder, formats, columns)
         click.echo(str(out))
         return

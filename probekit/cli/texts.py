@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
     from probekit.report.elements import texts as labels
+    from probekit.report.elements import tokens
     from probekit.results import network as measured
     from probekit.results import record
 globals().update(later(__file__))
@@ -244,7 +245,7 @@ def _paint_answers(
     """Print the texts, with tokens or answers in the colours of their scores, and a legend."""
     from rich.text import Text
 
-    palette = labels.Palette.of(readings, classes)
+    palette = tokens.Palette.of(readings, classes)
     for number, reading in enumerate(readings, start=1):
         pieces: list[tuple[str, str]] = [(f"{number} ", "dim")]
         if per == "token":
@@ -263,9 +264,9 @@ def _paint_answers(
     pieces = []
     if not classes:
         limits = f" {format_number(palette.low)} to {format_number(palette.high)}"
-        pieces = [(" number ", _style(labels.Paint(labels.NUMBER, 1.0))), (limits, "dim")]
+        pieces = [(" number ", _style(tokens.Paint(tokens.NUMBER, 1.0))), (limits, "dim")]
     for name in classes:
-        paint = labels.Paint(palette.hue(name), 1.0)
+        paint = tokens.Paint(palette.hue(name), 1.0)
         pieces += [(f" {labels.line_label(name)} ", _style(paint)), (" ", "")]
     if len(classes) == 2:
         strongest = f"palest at score 0, strongest from ±{format_number(palette.high)}"
@@ -273,5 +274,5 @@ def _paint_answers(
     console.print(Text.assemble(*pieces))
 
 
-def _style(paint: labels.Paint) -> str:
+def _style(paint: tokens.Paint) -> str:
     return f"#000000 on {paint.on_white}"

@@ -19,11 +19,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from probekit.errors import ConfigError, ProbekitError
-from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
-from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.study_page import study_page
 from probekit.results.record import STARTED
 from probekit.results.study import STUDY_RECORD, StudyResult

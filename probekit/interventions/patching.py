@@ -53,12 +53,12 @@ from probekit.interventions.edits import (
 from probekit.interventions.measures import AnswerMeasure, check_pairs
 from probekit.interventions.names import Replacement
 from probekit.interventions.verdicts import ratio_of_sums, resamples_of, skewed_interval
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import head_or_neuron, part_features, remember
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
-from probekit.probes.arrays import Floats
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.metrics import mean_of_rows
 

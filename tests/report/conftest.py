@@ -144,20 +144,8 @@ SHARED = {
     "heads": make_heads,
     "sweep": make_sweep,
 }
-TOKENS = [
-    "The",
-    " keys",
-    " to",
-    " the",
-    " cabinet",
-    " the",
-    "\n",
-    "\t",
-    "<0xE2>",
-    " 👩‍👩‍👧",
-    " שלום",
-]
-TOKENS += [HOSTILE]
+TOKENS = ["The", " keys", " to", " the", " cabinet", " the", "\n", "\t", "<0xE2>"]
+TOKENS += [" 👩‍👩‍👧", " שלום", HOSTILE]
 
 
 def make_record() -> dict:
@@ -297,12 +285,6 @@ def table() -> pd.DataFrame:
 def heads() -> pd.DataFrame:
     """The table of a run over single heads."""
     return make_heads()
-
-
-@pytest.fixture
-def sweep() -> pd.DataFrame:
-    """The table of a run over several positions."""
-    return make_sweep()
 
 
 @pytest.fixture

@@ -119,13 +119,13 @@ def test_sentences_and_known_heads_are_those_that_are_stored(snapshot, name):
     assert "\n".join([heads_answer(scored), *map(str, known_heads_table(scored).rows)]) == snapshot
 
 
+def test_the_page_of_a_text_of_one_token_has_no_share_of_next_tokens():
+    assert "one token each" in lens_page(lens_rows(("A",)), model="made", facts={})
+
+
 def test_a_page_of_undefined_scores_has_no_numbers(snapshot):
     none = ScoredHeads(HEAD_SCORES["undefined scores"], "a text")
     assert text_of(heads_page(none, model="made", facts={})) == snapshot
-
-
-def test_the_same_contents_give_the_same_bytes(lens):
-    assert lens.read_text("utf-8") == lens_page(BOTH, model="made", facts=FACTS)
 
 
 GROUND = "getComputedStyle(document.querySelectorAll('.plot .textpoint text')[{at}]).fill"

@@ -11,13 +11,12 @@ from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.causes_page import write_causes_page
-from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.lens_page import lens_page
 from probekit.report.pages.pair_page import pair_page
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.study_page import study_page
 from probekit.report.pages.texts_page import texts_page
 from probekit.report.pages.transfer_page import transfer_page
@@ -176,6 +175,13 @@ def test_every_colouring_is_legible_and_its_masked_cells_are_grey(browser, page_
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("weight")])
 def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
     assert text_of(page_of(kind).read_text("utf-8")) == snapshot
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_markup_in_the_texts_of_users_stays_text(page_of, kind):
+    page = page_of(kind).read_text("utf-8")
+    assert HOSTILE not in page
+    assert "<b>%{x}" not in page
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,8 +11,7 @@ from safetensors.numpy import save_file
 
 from probekit.cli.view_server import RunsServer
 from probekit.pipeline.look.weights import write_weights_page
-from probekit.report.pages.compare_page import comparison_page
-from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.transfer_page import transfer_page
 from tests.report.conftest import SITES, make_record, make_table, seal_run, write_shown
 from tests.report.pictures import PLACES, make_comparison, make_transfer

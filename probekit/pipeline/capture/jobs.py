@@ -181,7 +181,7 @@ def work_at(
                 continue
             with threads(n_threads or cpu_count()):
                 work = job.open(cache, device)
-                yield from capture.compute_shards(work, seed, watcher)
+                yield from compute_shards(work, seed, watcher)
             finish(work.store, job)
 
 

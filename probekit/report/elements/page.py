@@ -192,6 +192,10 @@ def pairs_of(facts: Mapping[str, Mapping[str, Any]]) -> list[Pairs]:
     ]
 
 
+# Style sheets of pages about one network, whose maps may be wide.
+WITH_MAPS = ("report.css", "analysis.css")
+
+
 @dataclass(frozen=True)
 class Page:
     """Contents of a self-contained page.

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from probekit.amounts import format_number
 from probekit.chosen.registry import doors
+from probekit.files import inside
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.texts import capitalised
@@ -26,9 +27,9 @@ from probekit.report.figures.maps import (
     position_tables,
     step_tables,
 )
-from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
-from probekit.results.record import BY_WORD, Control, RunRecord
+from probekit.results.record import BY_WORD, Control, RunRecord, reading_run_file
 from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, TableColumn, metric_name, page_table
 from probekit.results.verdict import Verdict
@@ -180,6 +181,17 @@ def map_part(
     """
     height = max(7 + 1.75 * max(len(figure.data[0].z), 4), least)
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
+
+
+def file_text(path: Path) -> str:
+    """Return the text of a file of a run.
+
+    Raises:
+        MissingError: The file is missing.
+        DataError: The file cannot be read.
+    """
+    with reading_run_file(path):
+        return inside(path).read_text("utf-8")
 
 
 def load_training(path: Path) -> Scores | None:

@@ -24,18 +24,7 @@ from probekit.report.sentences.comparisons import (
     study_warnings,
 )
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.study import (
-    ABOVE_CHANCE,
-    BETTER,
-    STUDY,
-    STUDY_RIVALS,
-    WORSE,
-    StudyResult,
-    by_gain,
-    compared_cells,
-    compared_settings,
-    measured_rivals,
-)
+from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
@@ -58,19 +47,19 @@ METHOD = (
 )
 
 
-def study_page(result: StudyResult) -> str:
+def study_page(result: study.StudyResult) -> str:
     """Return a self-contained HTML page of a finished study."""
     table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
-    names = measured_rivals(result.rivals)
+    names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
-    of_rivals = {name: compared_cells(table, result.rivals, name) for name in names}
+    of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
-    settings = compared_settings(table, record.keys)
+    settings = study.compared_settings(table, record.keys)
     if len(settings):
         details.append(page.Paragraph(settings_answer(settings, metric)))
     if names:
-        figures = [_figures(by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
         first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
@@ -79,15 +68,14 @@ def study_page(result: StudyResult) -> str:
         warnings = _warning_table(table)
         sections.append(page.PageSection(warnings.title, [warnings]))
     if names:
-        tables = [(f"Save {one}", one) for one in (STUDY, STUDY_RIVALS)]
+        tables = [(f"Save {one}", one) for one in (study.STUDY, study.STUDY_RIVALS)]
         files = [(title, one, (result.folder / one).read_text("utf-8")) for title, one in tables]
         cells = _cell_table(of_rivals, metric)
         sections.append(page.PageSection("Cells", [cells, page.Files(files)]))
     if len(failed):
-        errors = zip(failed["cell"], failed["error"], strict=True)
-        columns = [Column("cell"), Column("error", "words")]
-        items = [ResultTable("Cells that failed", columns, list(errors))]
-        sections.append(page.PageSection("Cells that failed", items))
+        columns = {Column("cell"): failed["cell"], Column("error", "words"): failed["error"]}
+        errors = ResultTable.of("Cells that failed", columns)
+        sections.append(page.PageSection(errors.title, [errors]))
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
@@ -205,8 +193,10 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
     rows = []
     for name, found in of_rivals.items():
         results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        better, worse, above = (results.get(one, 0) for one in (BETTER, WORSE, ABOVE_CHANCE))
-        n_fdr, of_constant = (found["fdr"] == BETTER).sum(), f"{above} of {constant}"
+        better, worse, above = (
+            results.get(one, 0) for one in (study.BETTER, study.WORSE, study.ABOVE_CHANCE)
+        )
+        n_fdr, of_constant = (found["fdr"] == study.BETTER).sum(), f"{above} of {constant}"
         numbers = found["p"].count() - constant, better, n_fdr, worse
         texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
@@ -223,17 +213,14 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
 
 def _settings_table(settings: pd.DataFrame) -> ResultTable:
     """Return the paired comparisons of settings."""
-    rows = [
-        (
-            Cell(f"{row['a']} minus {row['b']}", [(row["key"], "")]),
-            str(row["n"]),
-            difference_words(row),
-            format_p(row["p_holm"]),
-        )
-        for _, row in settings.iterrows()
-    ]
-    columns = (Column("settings", "words"), "data sets", "median difference [95 %]", "adjusted p")
-    return ResultTable("Settings compared over data sets", columns, rows, css="compact")
+    pairs = zip(settings["a"], settings["b"], settings["key"], strict=True)
+    columns = {
+        Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
+        "data sets": settings["n"].map(str),
+        "median difference [95 %]": [difference_words(row) for _, row in settings.iterrows()],
+        "adjusted p": settings["p_holm"].map(format_p),
+    }
+    return ResultTable.of("Settings compared over data sets", columns, css="compact")
 
 
 def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTable:
@@ -243,7 +230,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
     """
     first, *others = of_rivals
     columns = {name: Column(_title(name, metric)) for name in others if name in SHOWN}
-    rows = by_gain(of_rivals[first])
+    rows = study.by_gain(of_rivals[first])
     rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
@@ -252,11 +239,11 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
             Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
             *([metric_name(row["metric"])] if has_metrics else []),
             "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
-            _number(format_number(row["score"], row["score_low"], row["score_high"])),
-            _number(format_number(row["value"])),
-            _number(difference_words(row)),
+            Cell.number(format_number(row["score"], row["score_low"], row["score_high"])),
+            Cell.number(format_number(row["value"])),
+            Cell.number(difference_words(row)),
             Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
-            *(_number(format_number(row[name])) for name in columns),
+            *(Cell.number(format_number(row[name])) for name in columns),
             layers[row["site"]] or "–",
             "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
             str(len(row["caveats"].splitlines())),
@@ -292,9 +279,3 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
 def _title(rival: str, metric: str) -> str:
     """Return the name of a rival without article."""
     return rival_name(rival, metric).removeprefix("the ")
-
-
-def _number(text: str) -> Cell:
-    """Return a cell with a number, and its interval in a smaller text."""
-    value, _, interval = text.partition(" ")
-    return Cell("–" if "nan" in value else value, [(interval, "")])

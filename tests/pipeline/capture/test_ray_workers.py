@@ -162,8 +162,11 @@ def test_missing_ray_and_cluster_are_reported(tmp_path, monkeypatch):
         capture(load(tmp_path), tmp_path / "ray", Heard())
 
 
-def test_sigterm_handler_is_restored_after_ray():
+def test_sigterm_handler_is_restored_after_ray(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
-    with ray_workers._sigterm_handler_restored():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own
-    assert signal.getsignal(signal.SIGTERM) == before
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    # As ray.init sets its own.
+    monkeypatch.setattr(ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    with ray_workers._connected(None):
+        assert signal.getsignal(signal.SIGTERM) == before

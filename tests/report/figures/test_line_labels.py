@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts
+from probekit.report.pages.compare_page import load_runs, runs_page
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.runs_page import load_runs, runs_page
 from tests.report.conftest import make_record, make_table, row
 
 MEASURE = Path(__file__).with_name("line_labels.js").read_text("utf-8")

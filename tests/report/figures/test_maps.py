@@ -14,9 +14,8 @@ from probekit.report.figures.layer_curve import layer_curve
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.maps import Colours, inks, luminance, map_cells, map_colours, text_map
 from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
-from probekit.report.pages.norms import norm_curve
+from probekit.report.pages.further_figures import norm_curve, reliability_figure
 from probekit.report.pages.parts import load_training, step_parts
-from probekit.report.pages.reliability import reliability_figure
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 from probekit.results.scores import Scores
 from tests.report import pictures
@@ -117,7 +116,9 @@ def with_error_bars(bars):
 
 
 CURVES = {
-    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(BINS),
+    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(
+        BINS.assign(probe="all")
+    ),
     "several reliabilities have labels and styles": lambda: reliability_figure(
         pd.concat([BINS.assign(probe="layer 3"), BINS.assign(probe="<b>%{x}")])
     ),

@@ -35,6 +35,7 @@ MLPS = [
     for layer in range(40)
 ]
 BARE = {"attention": [], "norms": [], "versions": {}}
+COLUMNS = "fpr setting passed_1 passed_2 cost tpr test_fpr n_positive n_negative"
 CASCADE = pd.DataFrame(
     [
         (0.01, "words only", 0, 0, 0, 0.2, 0.01, 50, 60),
@@ -43,17 +44,7 @@ CASCADE = pd.DataFrame(
         (0.05, "words, 20 % to blocks.1.hook_resid_post", 0.2, 0, 0.1, 0.7, 0.06, 50, 60),
         (0.05, "all sites only", 1, 1, 1, 0.9, 0.04, 50, 60),
     ],
-    columns=[
-        "fpr",
-        "setting",
-        "passed_1",
-        "passed_2",
-        "cost",
-        "tpr",
-        "test_fpr",
-        "n_positive",
-        "n_negative",
-    ],
+    columns=COLUMNS.split(),
 )
 LABELS = {"train": {f"c{n}": 10 for n in range(60)}, "test": {}}
 FILES = ("results.csv", "run.json", "config.yaml", "attention.safetensors")

@@ -8,8 +8,7 @@ import pytest
 from probekit.report.figures.line_labels import levels
 from probekit.report.figures.maps import map_cells, map_description
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.pages.reliability import reliability_caption
-from probekit.report.pages.size_curves import learning_part
+from probekit.report.pages.further_figures import learning_part, reliability_caption
 from probekit.report.sentences import captions
 from probekit.report.sentences.answer import nested_sentence
 from probekit.report.sentences.captions import description
