@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,8 @@ from numbers import Real
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from probekit.errors import ProbekitError
 
@@ -22,6 +24,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 # Names of devices on Windows, which cannot be names of files there, whatever their extension.
 DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+
+# The part of a docstring that describes the attributes.
+_ATTRIBUTES = re.compile(r"^Attributes:\n(?P<keys>(?: {4}.*(?:\n|$)|\n(?= {4}))+)\n?", re.MULTILINE)
 
 
 def _refuse_device(name: str) -> str:
@@ -37,9 +42,32 @@ FolderName = Annotated[Name, AfterValidator(_refuse_device)]
 
 
 class Section(BaseModel):
-    """Base class for sections of a file: immutable, no unknown keys, no type conversion."""
+    """Base class for sections of a file: immutable, no unknown keys, no type conversion.
+
+    The part `Attributes` of the docstring describes the keys, also in error messages and in the
+    JSON schema.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        found = _ATTRIBUTES.search(inspect.cleandoc(cls.__doc__ or ""))
+        _, *parts = re.split(r"^    (\w+): ", found["keys"], flags=re.MULTILINE) if found else [""]
+        for key, text in zip(parts[::2], parts[1::2], strict=True):
+            cls.model_fields[key].description = " ".join(text.split())
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler(core_schema)
+        schema = handler.resolve_ref_schema(found)
+        schema["description"] = _ATTRIBUTES.sub("", inspect.getdoc(cls) or "").rstrip()
+        for name, field in cls.model_fields.items():
+            if field.description is not None:
+                schema["properties"][field.alias or name]["description"] = field.description
+        return found
 
 
 class HoldingSection(Section):

@@ -34,25 +34,25 @@ BUDGETS = {
 ROOMS = """
 chosen/ interventions/ pipeline/intervene/ report/causes/ report/pages/causes_page
 report/pages/pair_page experiment/interventions results/causes results/cause_verdict
-analysis/ pipeline/look/ report/pages/lens_page report/pages/heads_page report/pages/network_page
-report/pages/attribution_page report/pages/weights_page report/figures/maps results/network
+analysis/ pipeline/look/ report/pages/lens_page report/pages/heads_page report/pages/attribution_page report/pages/weights_page report/figures/maps report/elements/tokens results/network
 cli/pictures cli/models cli/view_server
 model/families/gemma model/families/llama model/families/neox model/families/olmo2
-model/families/olmoe model/families/opt model/families/phi3 model/families/rotary model/text/chat
-model/transformer_lens model/generation report/pages/texts_page cli/texts
-pipeline/compare/ report/pages/transfer_page report/pages/compare_page report/pages/runs_page
+model/families/olmoe model/families/opt model/families/phi3 model/families/rotary model/text/chat model/text/hub_tokenizer
+model/families/from_transformers model/transformer_lens model/generation report/pages/texts_page cli/texts
+pipeline/compare/ report/pages/transfer_page report/pages/compare_page probes/score/unpaired
 results/comparison report/sentences/comparisons
-experiment/study pipeline/experiment/run_study report/pages/study_page report/sentences/studies
+experiment/study pipeline/experiment/run_study report/pages/study_page
 results/study training/ pipeline/pretrain report/pages/losses
 activations/given/ pipeline/engines/given pipeline/experiment/probe experiment/activations
 activations/requests pipeline/engines/requests activations/replies pipeline/engines/replies
+experiment/replies pipeline/capture/jobs workers cli/around_runs
 pipeline/experiment/ray_workers pipeline/experiment/run_job pipeline/experiment/plan
 pipeline/experiment/validate pipeline/selftest
 probes/kinds/aggregated probes/kinds/attention_pooled probes/kinds/class_means probes/kinds/k_sparse
 probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees probes/aggregation
 probes/score/description_length
-activations/upkeep activations/export activations/object_store cli/caches data/hub data/frames hub
-report/notebooks/ report/pages/index_page report/figures/figure_files
+activations/upkeep activations/object_store cli/caches data/frames hub model/weights/hub
+report/notebooks/ report/pages/index_page report/pages/further_figures report/figures/figure_files
 """
 FEATURES = ROOMS.split()
 NO_CODE = (

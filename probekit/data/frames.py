@@ -335,19 +335,24 @@ def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
 
 
 class HubSection(Section):
-    """A data set of the Hugging Face hub, or a folder that its library reads."""
+    """A data set of the Hugging Face hub, or a folder that its library reads.
 
-    name: str = Field(
-        min_length=1,
-        examples=["stanfordnlp/sst2"],
-        description="name on the hub, or a folder: one written by `save_to_disk`, or one with "
-        "Parquet, CSV or JSON files; a relative path is resolved like that of `model.source`",
-    )
-    revision: str | None = Field(None, description="hash of a commit; null for a folder")
-    config: str | None = Field(None, description="name of the configuration, if there are several")
-    split: str | None = Field(None, description="name of the split; null for the only one")
-    train: str | None = Field(None, description="instead of `split`: split of the training rows")
-    test: str | None = Field(None, description="split of the test rows, together with `train`")
+    Attributes:
+        name: name on the hub, or a folder: one written by `save_to_disk`, or one with Parquet, CSV
+            or JSON files; a relative path is resolved like that of `model.source`
+        revision: hash of a commit; null for a folder
+        config: name of the configuration, if there are several
+        split: name of the split; null for the only one
+        train: instead of `split`: split of the training rows
+        test: split of the test rows, together with `train`
+    """
+
+    name: str = Field(min_length=1, examples=["stanfordnlp/sst2"])
+    revision: str | None = None
+    config: str | None = None
+    split: str | None = None
+    train: str | None = None
+    test: str | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> HubSection:

@@ -58,52 +58,39 @@ class PositionRule(Section):
     its norm would dominate a mean. For massive tokens see `RowPlan`. Of n tokens, `share` selects
     the last one of the first `share * n`.
 
+    Attributes:
+        at: last or first token; mean over all tokens; all tokens, one row each; one token by index;
+            mean over the span; the word marked by the span; with `chat`: last token of the user's
+            turn, or of the assistant's; of a reply: mean over its tokens, its last token, the token
+            at a `share` of it, or the mean `between` two markers; `share` and `between` need no
+            `at`
+        pieces: for `at: word`: tokens of the word to read; for `at: reply` and `between`, `all`
+            reads each token as a row instead of their mean
+        share: for `at: share`: the token at this share of the reply; 0 is the last token before it,
+            1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each
+        between: for `at: between` and `share`: the part of the reply between two strings, without
+            them; "" is the beginning or the end of the reply
+        index: for `at: index`: index of the token; negative values count from the end
+        skip_first: whether means and scaling exclude position 0, whose norm is far larger
+        skip_massive: whether means exclude tokens with over 5 times the median norm at the site
+        offset: offset in tokens from a span, word or turn; -1 is before it, 1 after it
+
     >>> PositionRule(at="word", offset=-1).text
     'word:last-1'
     """
 
     model_config = ConfigDict(json_schema_extra=require_any("at", "share", "between"))
 
-    at: At = Field(
-        description="last or first token; mean over all tokens; all tokens, one row each; one "
-        "token by index; mean over the span; the word marked by the span; with `chat`: last token "
-        "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
-        "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
-        "`between` need no `at`"
-    )
-    pieces: Pick = Field(
-        "last",
-        description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
-        "`all` reads each token as a row instead of their mean",
-    )
-    share: Shares | None = Field(
-        None,
-        examples=[0.5],
-        description="for `at: share`: the token at this share of the reply; 0 is the last token "
-        "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
-    )
+    at: At
+    pieces: Pick = "last"
+    share: Shares | None = Field(None, examples=[0.5])
     between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
-        None,
-        examples=['["<think>", "</think>"]'],
-        description="for `at: between` and `share`: the part of the reply between two strings, "
-        'without them; "" is the beginning or the end of the reply',
+        None, examples=['["<think>", "</think>"]']
     )
-    index: int | None = Field(
-        None,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="for `at: index`: index of the token; negative values count from the end",
-    )
-    skip_first: bool = Field(
-        True, description="whether means and scaling exclude position 0, whose norm is far larger"
-    )
-    skip_massive: bool = Field(
-        False,
-        description="whether means exclude tokens with over 5 times the median norm at the site",
-    )
-    offset: Offset = Field(
-        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
-    )
+    index: int | None = Field(None, ge=-1_000_000, le=1_000_000)
+    skip_first: bool = True
+    skip_massive: bool = False
+    offset: Offset = 0
 
     @property
     def pick(self) -> Pick:

@@ -17,7 +17,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
@@ -52,39 +52,31 @@ class Columns(Section):
     """Names of the columns of the data.
 
     Without a label, "", each text is its own label.
+
+    Attributes:
+        text: column with the text; for the format `columns` its number, from 1
+        label: column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM
+            or `FEATS:Name`; for the format `columns` its number, from 1
+        group: column with the group of a row; a group is never split in train and test; for words
+            `sentence` (the default) or `document`; null makes every row its own group
+        id: column with a unique name of the row; null numbers the rows
+        start: column with the first character of the probed span
+        end: column with the character after the last one of the span
+        split: column with `train` or `test`
+        reply: column with the assistant's turn, for `tokens.chat: true`
+        messages: instead of `text`, for `tokens.chat: true`: column with conversations, each a list
+            of {role, content} or its JSON; user and assistant in turn, after at most one system
     """
 
-    text: OptionalColumn = Field(
-        "text", description="column with the text; for the format `columns` its number, from 1"
-    )
-    label: ColumnName = Field(
-        "label",
-        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
-        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
-    )
-    group: OptionalColumn = Field(
-        None,
-        description="column with the group of a row; a group is never split in train and test; "
-        "for words `sentence` (the default) or `document`; null makes every row its own group",
-    )
-    id: OptionalColumn = Field(
-        None, description="column with a unique name of the row; null numbers the rows"
-    )
-    start: OptionalColumn = Field(
-        None, description="column with the first character of the probed span"
-    )
-    end: OptionalColumn = Field(
-        None, description="column with the character after the last one of the span"
-    )
-    split: OptionalColumn = Field(None, description="column with `train` or `test`")
-    reply: OptionalColumn = Field(
-        None, description="column with the assistant's turn, for `tokens.chat: true`"
-    )
-    messages: OptionalColumn = Field(
-        None,
-        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
-        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
-    )
+    text: OptionalColumn = "text"
+    label: ColumnName = "label"
+    group: OptionalColumn = None
+    id: OptionalColumn = None
+    start: OptionalColumn = None
+    end: OptionalColumn = None
+    split: OptionalColumn = None
+    reply: OptionalColumn = None
+    messages: OptionalColumn = None
 
     @property
     def span(self) -> tuple[str, str] | None:

@@ -21,83 +21,69 @@ GIVEN_POSITION = "given"  # name of the position in results
 
 
 class ActivationsSection(Section):
-    """The activations: one array for each site, with one row for each row of the data."""
+    """The activations: one array for each site, with one row for each row of the data.
 
-    folder: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        examples=["activations"],
-        description="folder of .npy, .safetensors, .parquet or .zarr arrays of shape (n_rows, "
-        "n_features), one for each site; relative to the folder of the experiment file",
-    )
-    source: str = Field(
-        "given activations",
-        min_length=1,
-        description="name of the model that computed the activations, shown on the page",
-        examples=["pythia-160m"],
-    )
-    sites: Items[str] = Field(
-        ("*",), min_length=1, description="names or globs of the probed sites"
-    )
-    position: int | None = Field(
-        None, description="for arrays (n_rows, n_positions, n_features): index of the position"
-    )
-    verify: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        examples=["gpt2"],
-        description="name or folder of the model that computed the activations: 32 rows are "
-        "computed again, and the record and the page state which tensor each array is; needs "
-        "`data.columns.text` or `ids`",
-    )
-    bos: bool | None = Field(
-        None,
-        description="whether the model read a beginning-of-text token before each text; required "
-        "with `data.columns.text`",
-    )
+    Attributes:
+        folder: folder of .npy, .safetensors, .parquet or .zarr arrays of shape (n_rows,
+            n_features), one for each site; relative to the folder of the experiment file
+        source: name of the model that computed the activations, shown on the page
+        sites: names or globs of the probed sites
+        position: for arrays (n_rows, n_positions, n_features): index of the position
+        verify: name or folder of the model that computed the activations: 32 rows are computed
+            again, and the record and the page state which tensor each array is; needs
+            `data.columns.text` or `ids`
+        bos: whether the model read a beginning-of-text token before each text; required with
+            `data.columns.text`
+    """
+
+    folder: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["activations"])
+    source: str = Field("given activations", min_length=1, examples=["pythia-160m"])
+    sites: Items[str] = Field(("*",), min_length=1)
+    position: int | None = None
+    verify: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["gpt2"])
+    bos: bool | None = None
 
 
 class RowColumns(Section):
-    """Column names of the table of rows."""
+    """Column names of the table of rows.
 
-    label: str = Field("label", description="column with the label to predict")
-    group: str | None = Field(
-        None,
-        description="column with the group of a row; a group is never split between train and "
-        "test; null makes every row its own group",
-    )
-    id: str | None = Field(
-        None,
-        description="column with a unique name of the row; compared with the column `id` of "
-        "rows.csv in the folder of the activations, if there is one",
-    )
-    token: str | None = Field(
-        None,
-        description="column with the word of a row, for the control task and the word identity",
-    )
-    split: str | None = Field(None, description="column with `train` or `test`")
-    text: str | None = Field(
-        None, description="column with the text that the model read, for `activations.verify`"
-    )
-    ids: str | None = Field(
-        None,
-        description="column with the token ids that the model read, separated by spaces or as a "
-        "JSON list, for `activations.verify`",
-    )
-    position: str | None = Field(
-        None,
-        description="column with the index of the token of a row, for `activations.verify`; by "
-        "default the last token",
-    )
+    Attributes:
+        label: column with the label to predict
+        group: column with the group of a row; a group is never split between train and test; null
+            makes every row its own group
+        id: column with a unique name of the row; compared with the column `id` of rows.csv in the
+            folder of the activations, if there is one
+        token: column with the word of a row, for the control task and the word identity
+        split: column with `train` or `test`
+        text: column with the text that the model read, for `activations.verify`
+        ids: column with the token ids that the model read, separated by spaces or as a JSON list,
+            for `activations.verify`
+        position: column with the index of the token of a row, for `activations.verify`; by default
+            the last token
+    """
+
+    label: str = "label"
+    group: str | None = None
+    id: str | None = None
+    token: str | None = None
+    split: str | None = None
+    text: str | None = None
+    ids: str | None = None
+    position: str | None = None
 
 
 class RowsSection(Section):
-    """The rows of the activations, in the same order: labels, groups and tokens."""
+    """The rows of the activations, in the same order: labels, groups and tokens.
+
+    Attributes:
+        format: format of the file
+        file: table with one line for each row of activations
+    """
 
     name: DataName
-    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = Field(
-        None, description="format of the file"
-    )
+    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = None
     root: Root = "."
-    file: str | None = Field(None, description="table with one line for each row of activations")
+    file: str | None = None
     card: Card = None
     columns: RowColumns = RowColumns()
     positive: Positive = None
@@ -115,6 +101,10 @@ class RowsSection(Section):
 class ActivationExperiment(SettingsFile):
     """One experiment on given activations: labelled rows, and the settings of the probes.
 
+    Attributes:
+        name: name of the experiment and of the folder of its runs
+        question: research question, shown in the report
+
     >>> experiment = ActivationExperiment(
     ...     name="mine", activations=ActivationsSection(folder="a"), data=RowsSection(name="mine")
     ... )
@@ -122,8 +112,8 @@ class ActivationExperiment(SettingsFile):
     (0.25, {'given': 0})
     """
 
-    name: FolderName = Field(description="name of the experiment and of the folder of its runs")
-    question: str | None = Field(None, description="research question, shown in the report")
+    name: FolderName
+    question: str | None = None
     activations: ActivationsSection
     data: RowsSection
     split: SplitSection = SplitSection()

@@ -47,14 +47,19 @@ Positive = Annotated[
 
 
 class MemorySection(Section):
-    """Rows that were passed in Python; written by the run, to recognise the same rows again."""
+    """Rows that were passed in Python; written by the run, to recognise the same rows again.
 
-    kind: str = Field(description="type of the table")
-    n_rows: int = Field(ge=0, description="number of rows")
-    digest: str = Field(description="digest of the rows in the columns that were read")
-    is_split: bool = Field(
-        False, description="whether training and test rows were passed as two tables"
-    )
+    Attributes:
+        kind: type of the table
+        n_rows: number of rows
+        digest: digest of the rows in the columns that were read
+        is_split: whether training and test rows were passed as two tables
+    """
+
+    kind: str
+    n_rows: int = Field(ge=0)
+    digest: str
+    is_split: bool = False
 
 
 def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
@@ -65,42 +70,39 @@ def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
 
 
 class DataSection(HoldingSection):
-    """The labelled examples."""
+    """The labelled examples.
+
+    Attributes:
+        format: format of the files; `columns` has a word in each line; not needed with the section
+            `hub`, nor for rows passed in Python
+        file: single file, split by the `split` section or by a column
+        train: file of the training rows, together with `test`
+        test: file of the test rows
+        hub: data set of the hub, instead of files
+        memory: written by a run whose rows were passed in Python
+        special_tokens: how special tokens that are written out in a text, such as <|im_start|>, are
+            read: as plain characters, or as the tokens
+        pairs: column with the counterfactual of each text, for `interventions`: a text with as many
+            tokens but another label, otherwise alike
+        label_of_reply: for `capture.generate`: label of each reply, instead of a column of the data
+    """
 
     model_config = ConfigDict(json_schema_extra=_has_no_format_of_its_own)
 
     name: DataName
-    format: FormatName = Field(
-        description="format of the files; `columns` has a word in each line; not needed with the "
-        "section `hub`, nor for rows passed in Python"
-    )
+    format: FormatName
     root: Root = "."
-    file: str | None = Field(
-        None, description="single file, split by the `split` section or by a column"
-    )
-    train: str | None = Field(None, description="file of the training rows, together with `test`")
-    test: str | None = Field(None, description="file of the test rows")
-    hub: HubSection | None = Field(None, description="data set of the hub, instead of files")
-    memory: MemorySection | None = Field(
-        None, description="written by a run whose rows were passed in Python"
-    )
+    file: str | None = None
+    train: str | None = None
+    test: str | None = None
+    hub: HubSection | None = None
+    memory: MemorySection | None = None
     card: Card = None
     columns: Columns = Columns()
-    special_tokens: Literal["text", "tokens"] = Field(
-        "text",
-        description="how special tokens that are written out in a text, such as <|im_start|>, are "
-        "read: as plain characters, or as the tokens",
-    )
-    pairs: OptionalColumn = Field(
-        None,
-        description="column with the counterfactual of each text, for `interventions`: a text with "
-        "as many tokens but another label, otherwise alike",
-    )
+    special_tokens: Literal["text", "tokens"] = "text"
+    pairs: OptionalColumn = None
     positive: Positive = None
-    label_of_reply: ReplyLabelSection | None = Field(
-        None,
-        description="for `capture.generate`: label of each reply, instead of a column of the data",
-    )
+    label_of_reply: ReplyLabelSection | None = None
 
     @property
     def has_words(self) -> bool:

@@ -43,51 +43,34 @@ LEAST_DRAWS = 59
 
 
 class InterventionSection(Section):
-    """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`."""
+    """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`.
+
+    Attributes:
+        do: patch: replace activations by those of the counterfactual; ablate: by a mean, zero or
+            those of another text; erase, swap and steer: edit along a direction
+        from_: for patch: where the activations come from
+        with_: for ablate: the mean of the training rows, zero, or the activations of another text
+            with as many tokens
+        along: for erase, swap and steer: methods of the direction; default: probe
+        rank: for swap: number of directions
+        by: for steer: doses in standard deviations of the projection
+        draws: for erase, swap and steer: directions on permuted labels; default: 999
+        sites: names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or `chosen`, the
+            best site of the probes in the residual stream
+        at: edited tokens: the probed one, all, or, for patch and ablate, each in turn
+    """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    do: Literal["patch", "ablate", "erase", "swap", "steer"] = Field(
-        description="patch: replace activations by those of the counterfactual; ablate: by a mean, "
-        "zero or those of another text; erase, swap and steer: edit along a direction"
-    )
-    from_: Literal["counterfactual"] | None = Field(
-        None, alias="from", description="for patch: where the activations come from"
-    )
-    with_: Replacement | None = Field(
-        None,
-        alias="with",
-        description="for ablate: the mean of the training rows, zero, or the activations of "
-        "another text with as many tokens",
-    )
-    along: OneOrMore[Along] | None = Field(
-        None,
-        description="for erase, swap and steer: methods of the direction; default: probe",
-        json_schema_extra=or_one_item,
-    )
-    rank: Literal[1] | None = Field(None, description="for swap: number of directions")
-    by: Doses | None = Field(
-        None,
-        description="for steer: doses in standard deviations of the projection",
-        examples=[[-4, -2, 2, 4]],
-    )
-    draws: int | None = Field(
-        None,
-        ge=LEAST_DRAWS,
-        le=100_000,
-        description="for erase, swap and steer: directions on permuted labels; default: 999",
-    )
-    sites: OneOrMore[str] = Field(
-        (CHOSEN,),
-        description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
-        "`chosen`, the best site of the probes in the residual stream",
-        json_schema_extra=or_one_item,
-    )
-    at: OneOrMore[At] = Field(
-        ("probed",),
-        description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
-        json_schema_extra=or_one_item,
-    )
+    do: Literal["patch", "ablate", "erase", "swap", "steer"]
+    from_: Literal["counterfactual"] | None = Field(None, alias="from")
+    with_: Replacement | None = Field(None, alias="with")
+    along: OneOrMore[Along] | None = Field(None, json_schema_extra=or_one_item)
+    rank: Literal[1] | None = None
+    by: Doses | None = Field(None, examples=[[-4, -2, 2, 4]])
+    draws: int | None = Field(None, ge=LEAST_DRAWS, le=100_000)
+    sites: OneOrMore[str] = Field((CHOSEN,), json_schema_extra=or_one_item)
+    at: OneOrMore[At] = Field(("probed",), json_schema_extra=or_one_item)
 
     @model_validator(mode="before")
     @classmethod
@@ -124,19 +107,18 @@ class InterventionSection(Section):
 class MeasureSection(Section):
     """A measure of the network's answers.
 
+    Attributes:
+        name: name of the measure
+        answer: column or token with the right answer; null: that of the first measure
+        wrong: column or literal token with the wrong answer
+
     >>> MeasureSection.model_validate({"logit_difference": {"answer": "verb", "wrong": "other"}})
     MeasureSection(name='logit_difference', answer='verb', wrong='other')
     """
 
-    name: MeasureName = Field(description="name of the measure")
-    answer: str | None = Field(
-        None,
-        min_length=1,
-        description="column or token with the right answer; null: that of the first measure",
-    )
-    wrong: str | None = Field(
-        None, min_length=1, description="column or literal token with the wrong answer"
-    )
+    name: MeasureName
+    answer: str | None = Field(None, min_length=1)
+    wrong: str | None = Field(None, min_length=1)
 
     @model_validator(mode="before")
     @classmethod

@@ -16,33 +16,23 @@ if TYPE_CHECKING:
 
 
 class ReplyLabelSection(Section):
-    """Label of each reply that the network generates, from its text."""
+    """Label of each reply that the network generates, from its text.
 
-    match: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\byes\b"],
-        description="regular expression; replies that it matches somewhere have the first label. "
-        "With `equals`, its last match is what is compared (its first group, if it has one), and "
-        "replies without a match are left out",
-    )
-    other: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\bno\b"],
-        description="regular expression of the second label; replies that match neither or both "
-        "are left out. Null: all replies that `match` does not match have the second label",
-    )
-    equals: str | None = Field(
-        None,
-        min_length=1,
-        examples=["answer"],
-        description="column of the data; replies that equal its cell, both without spaces at their "
-        "ends, have the first label, others the second",
-    )
-    labels: Annotated[tuple[str, str], Field(strict=False)] = Field(
-        ("yes", "no"), description="names of the two labels"
-    )
+    Attributes:
+        match: regular expression; replies that it matches somewhere have the first label. With
+            `equals`, its last match is what is compared (its first group, if it has one), and
+            replies without a match are left out
+        other: regular expression of the second label; replies that match neither or both are left
+            out. Null: all replies that `match` does not match have the second label
+        equals: column of the data; replies that equal its cell, both without spaces at their ends,
+            have the first label, others the second
+        labels: names of the two labels
+    """
+
+    match: str | None = Field(None, min_length=1, examples=[r"\byes\b"])
+    other: str | None = Field(None, min_length=1, examples=[r"\bno\b"])
+    equals: str | None = Field(None, min_length=1, examples=["answer"])
+    labels: Annotated[tuple[str, str], Field(strict=False)] = ("yes", "no")
 
     @field_validator("match", "other")
     @classmethod
@@ -75,35 +65,27 @@ class GenerateSection(Section):
     """Replies of the network to the texts of the data, which are then its prompts.
 
     Activations are captured while they are generated.
+
+    Attributes:
+        max_new_tokens: maximum number of tokens of a reply
+        temperature: 0 for greedy decoding; 1 samples from the model's distribution
+        top_p: sample from the smallest set of most probable tokens whose probabilities sum to at
+            least this
+        top_k: sample from this number of most probable tokens
+        seed: random seed for sampling
+        samples: replies to each prompt; they have the group of the prompt, and so are never split
+            between train and test
+        stop: strings that end a reply, which does not include them; null means the ends of text of
+            the tokenizer, such as <|endoftext|>
     """
 
-    max_new_tokens: int = Field(ge=1, description="maximum number of tokens of a reply")
-    temperature: float = Field(
-        1.0, ge=0, description="0 for greedy decoding; 1 samples from the model's distribution"
-    )
-    top_p: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="sample from the smallest set of most probable tokens whose probabilities sum "
-        "to at least this",
-    )
-    top_k: int | None = Field(
-        None, ge=1, description="sample from this number of most probable tokens"
-    )
-    seed: Seed = Field(0, description="random seed for sampling")
-    samples: int = Field(
-        1,
-        ge=1,
-        description="replies to each prompt; they have the group of the prompt, and so are never "
-        "split between train and test",
-    )
-    stop: Items[Annotated[str, Field(min_length=1)]] | None = Field(
-        None,
-        examples=['["\\n"]'],
-        description="strings that end a reply, which does not include them; null means the "
-        "ends of text of the tokenizer, such as <|endoftext|>",
-    )
+    max_new_tokens: int = Field(ge=1)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=1)
+    seed: Seed = 0
+    samples: int = Field(1, ge=1)
+    stop: Items[Annotated[str, Field(min_length=1)]] | None = Field(None, examples=['["\\n"]'])
 
     @model_validator(mode="after")
     def _greedy_replies_are_equal(self) -> GenerateSection:
@@ -116,22 +98,19 @@ class GenerateSection(Section):
 
 
 class RequestsSection(Section):
-    """Hidden states that a serving engine has written, in place of a forward pass."""
+    """Hidden states that a serving engine has written, in place of a forward pass.
 
-    folder: str = Field(
-        min_length=1,
-        examples=["hidden_states"],
-        description="folder of .safetensors files with the token ids and hidden states of each "
-        "request, or one such file; relative to the folder of the experiment file",
-    )
-    layers: dict[str, str] = Field(
-        {},
-        description="site of each layer in the files, such as {0: blocks.3.hook_resid_post}, "
-        "which is compared with the network; without it, the layers are identified",
-    )
-    missing: Literal["error", "skip"] = Field(
-        "error", description="handling of texts without hidden states"
-    )
+    Attributes:
+        folder: folder of .safetensors files with the token ids and hidden states of each request,
+            or one such file; relative to the folder of the experiment file
+        layers: site of each layer in the files, such as {0: blocks.3.hook_resid_post}, which is
+            compared with the network; without it, the layers are identified
+        missing: handling of texts without hidden states
+    """
+
+    folder: str = Field(min_length=1, examples=["hidden_states"])
+    layers: dict[str, str] = Field({})
+    missing: Literal["error", "skip"] = "error"
 
     @field_validator("layers")
     @classmethod

@@ -38,36 +38,29 @@ FOLDS = 5  # outer folds inside the sources of `split.leave_out`
 
 
 class SplitSection(Section):
-    """Split into train and test; `test` and `seed` are used if the data do not give a split."""
+    """Split into train and test; `test` and `seed` are used if the data do not give a split.
 
-    test: float = Field(0.25, gt=0, lt=1, description="fraction of rows in the test set")
-    folds: int | None = Field(
-        None,
-        ge=2,
-        le=100,
-        description="instead of one test set: number of outer folds of a nested cross-validation, "
-        "in which each fold is tested once, at the site that is chosen on the other folds, and all "
-        "folds are scored together; with `leave_out` (default 5), those of the score inside the "
-        "sources",
-    )
-    leave_out: str | None = Field(
-        None,
-        min_length=1,
-        examples=["source"],
-        description="instead of one test set: column of the data, such as data set, template, "
-        "author or language, whose values (the sources) are each the test set once; site, penalty "
-        "and threshold are chosen on the other sources, and the scores are compared with those of "
-        "a nested cross-validation inside the sources",
-    )
-    seed: Seed = Field(0, description="random seed for the selection of test groups")
-    drop_repeated: bool = Field(
-        False,
-        description="whether to remove test rows whose text and span are also in train; with "
-        "`folds`, rows whose text and span are in an earlier group",
-    )
-    word_disjoint: bool = Field(
-        False, description="whether to remove rows so that no probed word is in both train and test"
-    )
+    Attributes:
+        test: fraction of rows in the test set
+        folds: instead of one test set: number of outer folds of a nested cross-validation, in which
+            each fold is tested once, at the site that is chosen on the other folds, and all folds
+            are scored together; with `leave_out` (default 5), those of the score inside the sources
+        leave_out: instead of one test set: column of the data, such as data set, template, author
+            or language, whose values (the sources) are each the test set once; site, penalty and
+            threshold are chosen on the other sources, and the scores are compared with those of a
+            nested cross-validation inside the sources
+        seed: random seed for the selection of test groups
+        drop_repeated: whether to remove test rows whose text and span are also in train; with
+            `folds`, rows whose text and span are in an earlier group
+        word_disjoint: whether to remove rows so that no probed word is in both train and test
+    """
+
+    test: float = Field(0.25, gt=0, lt=1)
+    folds: int | None = Field(None, ge=2, le=100)
+    leave_out: str | None = Field(None, min_length=1, examples=["source"])
+    seed: Seed = 0
+    drop_repeated: bool = False
+    word_disjoint: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -89,62 +82,56 @@ class SplitSection(Section):
 
 
 class CaptureSection(Section):
-    """Activations to capture."""
+    """Activations to capture.
 
-    sites: Distinct[str] = Field(
-        RESIDUAL_STREAM,
-        description="names or globs of sites, optionally followed by [head=3], [head=0,3], "
-        "[head=*] or the same with neuron, such as [neuron=17]; each head or neuron is probed "
-        "separately",
-    )
+    Attributes:
+        sites: names or globs of sites, optionally followed by [head=3], [head=0,3], [head=*] or the
+            same with neuron, such as [neuron=17]; each head or neuron is probed separately
+        concatenate: lists of sites whose features are concatenated, in addition to `sites`
+        view: raw activations, or each row centred and divided by sqrt(var + eps) over d_model, as
+            in the next layer norm without its affine part (means over tokens are normalised after
+            averaging); both views use the same cache
+        dtype: data type on disk: float16 holds numbers up to 65,504 with 3 to 4 digits, bfloat16
+            those of float32 with 2 to 3 digits; both take half the space of float32
+        generate: the network replies to each text, and its activations are captured while it does;
+            null for the texts as they are
+        requests: files of a serving engine (its folder, or this section), from which the
+            activations of the probed network are read; untrained networks are captured as always
+    """
+
+    sites: Distinct[str] = RESIDUAL_STREAM
     concatenate: Items[Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] = Field(
-        (),
-        description="lists of sites whose features are concatenated, in addition to `sites`",
-        examples=["[blocks.*.hook_resid_post]"],
+        (), examples=["[blocks.*.hook_resid_post]"]
     )
-    view: Literal["raw", "normalized"] = Field(
-        "raw",
-        description="raw activations, or each row centred and divided by sqrt(var + eps) over "
-        "d_model, as in the next layer norm without its affine part (means over tokens are "
-        "normalised after averaging); both views use the same cache",
-    )
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32",
-        description="data type on disk: float16 holds numbers up to 65,504 with 3 to 4 digits, "
-        "bfloat16 those of float32 with 2 to 3 digits; both take half the space of float32",
-    )
-    generate: GenerateSection | None = Field(
-        None,
-        description="the network replies to each text, and its activations are captured while it "
-        "does; null for the texts as they are",
-    )
-    requests: OptionalRequests = Field(
-        None,
-        examples=["hidden_states"],
-        description="files of a serving engine (its folder, or this section), from which the "
-        "activations of the probed network are read; untrained networks are captured as always",
-    )
+    view: Literal["raw", "normalized"] = "raw"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    generate: GenerateSection | None = None
+    requests: OptionalRequests = Field(None, examples=["hidden_states"])
 
 
 class AttentionSection(Section):
-    """Texts whose attention patterns the report shows."""
+    """Texts whose attention patterns the report shows.
 
-    texts: Items[str] = Field(
-        (),
-        description="texts, each shown as a grid of layers and heads",
-        examples=["The keys to the cabinet"],
-    )
+    Attributes:
+        texts: texts, each shown as a grid of layers and heads
+    """
+
+    texts: Items[str] = Field((), examples=["The keys to the cabinet"])
 
 
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
+    Attributes:
+        name: name of the experiment and of the folder of its runs
+        question: research question, shown in the report
+
     >>> Experiment.from_file("quickstart").model.source
     'mini'
     """
 
-    name: FolderName = Field(description="name of the experiment and of the folder of its runs")
-    question: str | None = Field(None, description="research question, shown in the report")
+    name: FolderName
+    question: str | None = None
     model: ModelSection
     data: DataSection
     tokens: TokensSection
