@@ -99,14 +99,6 @@ def test_selectivity_is_positive_if_the_task_scores_better():
     assert selectivity > 0
 
 
-def test_baselines_have_the_main_metric_too():
-    data = data_of(Y, types=np.where(POSITIVE, "w", "v"))
-    measured = prober(data, metric="auroc").baselines().measurements
-    values = {(m.target, m.metric): m.value for m in measured}
-    assert values["majority", "auroc"] == 0.5
-    assert values["word_identity", "auroc"] == 1.0
-
-
 def test_trees_have_the_default_of_each_kind():
     depth, distance = ProbeSpec(kind="structural_depth"), ProbeSpec(kind="structural_distance")
     assert ProbeSettings(kinds=(depth,)).main_metric == "root_accuracy"

@@ -86,11 +86,8 @@ def test_without_turns_all_is_said_by_the_user(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     text = "The keys\n\nto the cabinet"
     tokens = tokenizer.encode_chat(text)
-    assert (
-        tokens.ids.tolist()
-        == tokenizer.encode_chat(text, ((0, len(text), "user", ""),)).ids.tolist()
-    )
-    assert tokens.ids.tolist() == their_ids(folder, [text])
+    said_by_user = tokenizer.encode_chat(text, ((0, len(text), "user", ""),))
+    assert tokens.ids.tolist() == said_by_user.ids.tolist() == their_ids(folder, [text])
 
 
 # Before the text of the assistant, as Qwen 3 and gpt-oss write thoughts; after it, as calls of
@@ -112,9 +109,8 @@ VALUES = {
 
 def with_keys(template, **keys):
     said = [{"role": "user", "content": "The doors"}, {"role": "assistant", "content": "The keys"}]
-    body = (
-        f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{template}<|im_end|>{{% endfor %}}"
-    )
+    turn = "<|im_start|>{{ m.role }}\n" + template + "<|im_end|>"
+    body = "{% for m in messages %}" + turn + "{% endfor %}"
     return body, [said[0], said[1] | keys, said[0]]
 
 
@@ -128,10 +124,8 @@ def test_further_keys_of_a_message_are_read_by_the_template(tmp_path, key):
     reference = PreTrainedTokenizerFast.from_pretrained(folder)
     theirs = reference.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
     assert tokens.ids.tolist() == theirs
-    assert (
-        tokens.ids.tolist()
-        != tokenizer.encode_chat(text, [(*t[:3], "") for t in turns]).ids.tolist()
-    )
+    without_keys = tokenizer.encode_chat(text, [(*turn[:3], "") for turn in turns])
+    assert tokens.ids.tolist() != without_keys.ids.tolist()
     for start, end, *_ in turns:
         own = (tokens.offsets >= start).all(1) & (tokens.offsets <= end).all(1)
         own &= tokens.offsets[:, 0] < tokens.offsets[:, 1]
@@ -152,9 +146,8 @@ def test_keys_that_the_template_does_not_read_are_named(tmp_path):
             tokenizer.encode_chat(*read_messages("", chat))
         empty = [one | {"name": "", "tool_calls": [], "weight": None} for one in with_keys("")[1]]
         tokenizer.encode_chat(*read_messages("", empty))
-        tokenizer.encode_chat(
-            "ab", [(0, 1, "user", ""), (1, 2, "assistant", '{"tool_calls": null}')]
-        )
+        null = '{"tool_calls": null}'
+        tokenizer.encode_chat("ab", [(0, 1, "user", ""), (1, 2, "assistant", null)])
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
@@ -189,12 +182,6 @@ def test_two_texts_of_reasoning_are_not_dropped():
     others = ("", json.dumps({"reasoning": "a", "thinking": "b"}))
     with pytest.raises(DataError, match="does not read reasoning of message 2"):
         template.render(["x", "y"], others=others)
-
-
-def test_a_template_that_writes_no_turn_says_what_it_writes():
-    for template in ("", "hello"):
-        with pytest.raises(DataError, match=f"1 turns once, but '{template}'"):
-            ChatTemplate(template).render(["x"])
 
 
 def test_bos_is_that_of_the_template(folder):
@@ -239,7 +226,7 @@ def test_a_model_without_a_template_says_so(tmp_path, refused):
         ("{{ ''.__class__.__mro__ }}", CheckpointError, "unsafe|failed"),
         ("{{ raise_exception('No one.') }}", DataError, "refuses 'Keys': No one"),
         ("{{ messages[0].content | upper }}", DataError, "changes the text 'Keys'"),
-        ("{{ 'x' }}", DataError, "does not write each of 1 turns once"),
+        *((text, DataError, f"not write each of 1 turns once, but '{text}'") for text in ("", "x")),
         ("{{ messages[0].content * 2 }}", DataError, "does not write each of 1 turns once"),
     ],
 )

@@ -102,30 +102,15 @@ def test_of_a_pair_only_named_tokens_are_special(tmp_path, settings):
         assert read == reference(text)["input_ids"]
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+DIGITS = [{"type": "Digits", "individual_digits": True}, BYTES | {"use_regex": True}]
 STEPS = {
     "own": {},
     "NFC": {"normalizer": {"type": "NFC"}},
     "NFKC": {"normalizer": {"type": "NFKC"}},
-    "trimmed": {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    },
-    "space": {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
-    },
-    "digits": {
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Digits", "individual_digits": True},
-                {
-                    "type": "ByteLevel",
-                    "add_prefix_space": False,
-                    "trim_offsets": True,
-                    "use_regex": True,
-                },
-            ],
-        }
-    },
+    "trimmed": {"pre_tokenizer": BYTES | {"trim_offsets": False}},
+    "space": {"pre_tokenizer": BYTES | {"add_prefix_space": True}},
+    "digits": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": DIGITS}},
 }
 CLASSES = ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizer", None]
 
@@ -174,10 +159,8 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     reference = GPT2Tokenizer.from_pretrained(folder)
     assert (tokenizer.bos_id, tokenizer.own_bos) == (N_IDS, bool(adds))
     assert tokenizer.ends_of_text == ("</s>",)
-    assert (
-        tokenizer.encode("The <s> keys").ids.tolist()
-        == (reference("The <s> keys", split_special_tokens=True)["input_ids"])
-    )
+    expected = reference("The <s> keys", split_special_tokens=True)["input_ids"]
+    assert tokenizer.encode("The <s> keys").ids.tolist() == expected
     tokenizer.save_pretrained(tmp_path / "saved")
     assert Tokenizer.from_pretrained(tmp_path / "saved").bos_id == N_IDS
 
@@ -246,20 +229,19 @@ def test_the_beginning_of_text_is_not_read_twice(tmp_path):
     assert own == [bos, *tokenizer.encode("Keys", bos=False).ids.tolist()]
 
 
+NFD = normalizers.NFD()
+
+
 @pytest.mark.parametrize(
     ("normalizer", "text", "covered"),
     [
         (normalizers.NFC(), "cafe\u0301 e\u0301", ["c", "af", "e\u0301", " ", "e\u0301"]),
         (normalizers.NFC(), "e\u0301 \U0001f468\u0301", None),
         (normalizers.NFKC(), "ﬁ ½ e\u0301", None),
-        (normalizers.NFD(), "café", None),
+        (NFD, "café", None),
         (normalizers.Lowercase(), "The KEY \u0130", None),
         (normalizers.Strip(), "  The key  ", ["The", " key"]),
-        (
-            normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
-            "e\u0301a\u0301",
-            None,
-        ),
+        (normalizers.Sequence([NFD, normalizers.StripAccents()]), "e\u0301a\u0301", None),
     ],
 )
 def test_characters_that_a_normalizer_joins_belong_to_their_token(

@@ -213,3 +213,7 @@ def test_the_vocabulary_of_gpt2_has_the_same_reader(tmp_path):
     (tmp_path / "vocab.json").write_bytes(b'{"a": ' + b"9" * 5000 + b"}")
     with pytest.raises(CheckpointError, match=r"vocab\.json is not valid JSON"):
         Tokenizer.from_pretrained(tmp_path)
+    write_small_vocabulary(tmp_path)
+    (tmp_path / "merges.txt").write_bytes((tmp_path / "merges.txt").read_bytes() + b"\n\xff a")
+    with pytest.raises(CheckpointError, match=r"merges\.txt is not UTF-8"):
+        Tokenizer.from_pretrained(tmp_path)

@@ -11,14 +11,7 @@ from probekit.probes.score import metrics
 from probekit.probes.score.differences import DRAWS, bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
 from probekit.probes.score.unpaired import Side, signed_rank, unpaired_differences
 
 
@@ -136,7 +129,7 @@ def _bootstrap(contributions, resamples):
     return bootstrap_tests(contributions, resamples, is_skewed=False)
 
 
-@pytest.mark.parametrize("widening", [1.0, WIDER_OVER_FOLDS])
+@pytest.mark.parametrize("widening", [1.0, metrics.WIDER_OVER_FOLDS])
 @pytest.mark.parametrize("is_skewed", [True, False])
 def test_the_bootstrap_interval_ends_where_hall_s_statistic_is_critical(is_skewed, widening):
     """A difference at a limit has a p-value of the level, and so do all adjusted ones."""

@@ -10,14 +10,7 @@ from scipy.stats import binomtest
 
 from probekit.amounts import LEVEL
 from probekit.probes.score import contributions, exchange, metrics
-from probekit.probes.score.contributions import (
-    RowScores,
-    of_accuracy,
-    of_auprc,
-    of_auroc,
-    of_balanced_accuracy,
-    of_macro_f1,
-)
+from probekit.probes.score.contributions import RowScores, of_accuracy, of_auprc, of_auroc
 from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
 from tests.stored import each_line
@@ -489,7 +482,9 @@ def p_of(function, predictions, groups):
     return exchange_of(scores, groups).null([scores]).p.single[0]
 
 
-@pytest.mark.parametrize("function", [of_accuracy, of_balanced_accuracy, of_macro_f1])
+@pytest.mark.parametrize(
+    "function", [of_accuracy, contributions.of_balanced_accuracy, contributions.of_macro_f1]
+)
 def test_mixed_groups_that_all_agree_have_the_p_of_their_agreement(function):
     # Of 60 rows, 6 have label 1 and 54 the guess 1: at least 0 and at most 6 hits of label 1, and
     # 5.4 by chance. The share of .9 that all 6 are hits is that of each group.

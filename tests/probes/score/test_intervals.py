@@ -7,12 +7,7 @@ import pytest
 from scipy.stats import binomtest, t
 
 from probekit.probes.score import intervals, metrics
-from probekit.probes.score.intervals import (
-    Interval,
-    degrees_of_freedom,
-    jackknife_interval,
-    score_interval,
-)
+from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
 from probekit.probes.score.metric_table import METRICS, SHARE, UNBOUNDED, metric_functions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
 from probekit.probes.score.scored import parts_of, with_interval
@@ -95,24 +90,12 @@ def test_groups_of_one_row_give_nearly_the_exact_binomial_interval():
         assert found.high >= exact.high
 
 
-def test_rows_of_equal_groups_count_once():
-    generator = np.random.default_rng(0)
-    right = generator.random(60) < 0.7
-    once = of_correct(right, np.arange(60))
-    copied = of_correct(np.repeat(right, 10), np.repeat(np.arange(60), 10))
-    as_rows = of_correct(np.repeat(right, 10), np.arange(600))
-    # The t quantile has 59 degrees of freedom, compared with that of 599 rows: slightly wider.
-    assert width(copied) == pytest.approx(width(once), rel=0.05)
-    assert width(copied) >= width(once)
-    assert width(copied) / width(as_rows) == pytest.approx(np.sqrt(10), rel=0.1)
-
-
 def test_one_large_group_widens_the_interval():
     generator = np.random.default_rng(0)
     correct, equal = generator.random(400) < 0.8, np.arange(400) // 20
     skewed = np.where(np.arange(400) < 360, 0, np.arange(400))  # 41 groups, one with 90 %
-    assert degrees_of_freedom(Resamples.leave_one_out(equal)) == pytest.approx(19)
-    assert degrees_of_freedom(Resamples.leave_one_out(skewed)) < 0.3
+    assert intervals.degrees_of_freedom(Resamples.leave_one_out(equal)) == pytest.approx(19)
+    assert intervals.degrees_of_freedom(Resamples.leave_one_out(skewed)) < 0.3
     assert width(of_correct(correct, skewed)) > 2 * width(of_correct(correct, equal))
     # The same on the scale without ends, where only the t quantile differs.
     values = np.append(0.5, 0.5 + 0.01 * generator.normal(size=20))
