@@ -276,9 +276,7 @@ def test_the_end_of_a_text_in_the_model_s_own_word_ends_it(tokenizer, monkeypatc
 def _stream_of(tokenizer, ids, monkeypatch, stop):
     """Stream of a model whose chosen tokens are replaced by these."""
     says = iter(ids)
-    monkeypatch.setattr(
-        Decoding, "choose", lambda self, logits, draws: logits[:, 0].long() * 0 + next(says)
-    )
+    monkeypatch.setattr(Decoding, "choose", lambda *_: torch.tensor([next(says)]))
     mini = GPT2.from_pretrained("mini")
     return generation.stream_text(mini, tokenizer, "x", Decoding(len(ids)), bos=False, stop=stop)
 

@@ -60,9 +60,8 @@ def test_gradients_and_later_blocks_are_those_of_the_network_on_one_device(tmp_p
         stream = cache["resid_post", 0]
         (gradient,) = torch.autograd.grad(logits[0, -1, 5], [stream])
         resumed = model.resume(stream, last, after_attention=True)
-        found.append(
-            [one.detach().to("cpu") for one in (gradient, resumed, model.resume(stream, 1))]
-        )
+        after = gradient, resumed, model.resume(stream, 1)
+        found.append([one.detach().to("cpu") for one in after])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     assert found[0][0].any()
 

@@ -32,16 +32,8 @@ from tests.probes.kinds.planted import marked_texts, trees
 
 FAKE = os.environ.get("ACCELERATOR", "cpu:1")
 WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-KINDS = {
-    "logistic": {},
-    "ridge": {},
-    "lda": {},
-    "mass_mean": {},
-    "mass_mean:covariance": {"covariance": True},
-    "nearest_mean": {},
-    "k_sparse": {"k": (3,)},
-    "svm": {},
-}
+KINDS = {name: {} for name in ("logistic", "ridge", "lda", "mass_mean", "nearest_mean", "svm")}
+KINDS |= {"mass_mean:covariance": {"covariance": True}, "k_sparse": {"k": (3,)}}
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -73,9 +65,8 @@ def results(X, labels, spec, device):
     row = np.arange(len(X)).astype(str)
     train, test = np.arange(200), np.arange(200, len(X))
     data = ProbeData(labels.astype(str), row, row, train=train, test=test)
-    settings = ProbeSettings(
-        kinds=(spec,), C=(0.01, 0.1), folds=2, control_draws=0, description=False
-    )
+    how = {"C": (0.01, 0.1), "folds": 2, "control_draws": 0, "description": False}
+    settings = ProbeSettings(kinds=(spec,), **how)
     return Prober(data, settings.on(device)).site(X)
 
 
@@ -138,10 +129,8 @@ def test_the_attention_pooled_probe_reads_the_same_tokens(tight):
 @pytest.mark.parametrize(("gold", "loss"), [("distances", distance_loss), ("depths", depth_loss)])
 def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
     X, heads, texts = trees(12, 16, 8)
-    of_texts = [
-        (X[tree.rows].astype(np.float32), getattr(tree, gold).astype(np.float32))
-        for tree in read_trees(heads, texts)
-    ]
+    both = [(X[tree.rows], getattr(tree, gold)) for tree in read_trees(heads, texts)]
+    of_texts = [(rows.astype(np.float32), own.astype(np.float32)) for rows, own in both]
     assert len({len(rows) for rows, _ in of_texts}) > 2
     weight = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) / 4
     each = [loss(rows @ weight, target) for rows, target in of_texts]
@@ -206,9 +195,8 @@ def test_moments_and_scores_of_features_far_from_0():
     X[:, 2] = 7.1
     counts, everything = generator.integers(3, size=5000) * 1.0, np.ones(5000, dtype=bool)
     rows = LazyRows.of(X)
-    (found, found_spread), (mean, spread) = on_both(
-        lambda device: moments(rows.on(device), counts, everything)
-    )
+    there, here = on_both(lambda device: moments(rows.on(device), counts, everything))
+    (found, found_spread), (mean, spread) = there, here
     assert spread[2] == found_spread[2] == np.inf
     np.testing.assert_allclose((found - mean)[:2] / spread[:2], 0, atol=1e-7)
     np.testing.assert_allclose(found_spread[:2], spread[:2], rtol=1e-6)

@@ -31,21 +31,12 @@ from tests.stored import each_line
 
 def made_facts(**others):
     """The metadata of a probe, with changes to the defaults."""
-    facts = {
-        "kind": "logistic",
-        "scores_are_logits": True,
-        "sites": ("blocks.1.hook_resid_post",),
-        "position": {"at": "last", "index": None},
-        "bos": False,
-        "model": "mini",
-        **dict.fromkeys(("compute", "dtype"), "float32"),
-        **{"weights": "ww", "tokenizer": "tt", "cache": "cc"},
-        "hyperparameters": {"C": 0.01},
-        "seed": 0,
-        "metrics": {"accuracy": HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=200)},
-        "created": "2025-01-01T00:00:00+00:00",
-        "versions": {"probekit": "0.1.0"},
-    }
+    facts = {"kind": "logistic", "scores_are_logits": True, "hyperparameters": {"C": 0.01}}
+    facts |= {"sites": ("blocks.1.hook_resid_post",), "position": {"at": "last", "index": None}}
+    facts |= {"model": "mini", "compute": "float32", "dtype": "float32", "bos": False, "seed": 0}
+    facts |= {"weights": "ww", "tokenizer": "tt", "cache": "cc", "versions": {"probekit": "0.1.0"}}
+    score = HeldOutScore(value=0.9, ci_low=0.85, ci_high=0.95, n=200)
+    facts |= {"metrics": {"accuracy": score}, "created": "2025-01-01T00:00:00+00:00"}
     return ProbeFacts(**(facts | others))
 
 
@@ -184,7 +175,8 @@ def test_a_record_that_is_whole_but_wrong_is_refused_with_its_key(stem, change, 
 
 @each_line("path")
 def test_a_path_without_a_probe_is_refused_with_what_is_in_it(stem, tmp_path, path, refused):
-    for name in ("0a/probes/site/logistic", "0b/probes/+1/site/svm", "0b/probes/+1/site/lda"):
+    probes = ("0a/probes/site/logistic", "0b/probes/+1/site/svm", "0b/probes/+1/site/lda")
+    for name in (*probes, "0a/sites/last"):  # the last one is no probe
         file = tmp_path / "runs/one" / f"{name}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
@@ -322,9 +314,8 @@ def test_a_classifier_of_scikit_learn_predicts_the_same(n_classes, scaled, tmp_p
     probe = SavedProbe.from_sklearn(model, **PLACE, rows=X)
     assert probe.predict(X).tolist() == model.predict(X).tolist()
     np.testing.assert_allclose(probe.scores(X), model.decision_function(X), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(
-        probe.log_probabilities(X), model.predict_log_proba(X), rtol=1e-7, atol=1e-9
-    )
+    logs = model.predict_log_proba(X)
+    np.testing.assert_allclose(probe.log_probabilities(X), logs, rtol=1e-7, atol=1e-9)
     loaded = SavedProbe.load(probe.save(tmp_path / "probe"))
     assert loaded.facts == probe.facts
     spread = (X @ probe.unit_directions.T).std(axis=0)
@@ -414,16 +405,12 @@ def test_a_header_that_ends_early_is_refused(tmp_path, monkeypatch):
         probe_of(npy(SHAPE % ("[" * 100)))
 
 
-def test_the_default_of_a_detail_fits_every_position():
+def test_a_position_may_have_its_defaults_and_an_index_is_stored_as_an_integer():
     position = {"at": "last", "index": None, "share": None, "pieces": "last", "offset": 0}
-    assert SavedProbe.from_arrays([1.0], **PLACE | {"position": position}).facts.at == "last"
-
-
-@pytest.mark.parametrize("index", [3, 3.0])
-def test_an_index_is_stored_as_an_integer(index):
-    how = PLACE | {"position": {"at": "index", "index": index}}
-    facts = SavedProbe.from_arrays([1.0, 2.0], **how).facts
-    assert str(facts.position["index"]) == "3"
+    assert at(**position).facts.at == "last"
+    for index in (3, 3.0):
+        assert str(at(at="index", index=index).facts.position["index"]) == "3"
+    assert at(share=0.5).facts.position == {"at": "share", "share": 0.5}
 
 
 def test_a_direction_and_a_threshold_are_read_from_npy_files(tmp_path):
@@ -502,9 +489,7 @@ def test_a_scaler_of_another_width_is_refused():
 
 def test_a_probe_of_another_tool_may_read_a_head():
     for site in ("blocks.1.attn.hook_z[head=2]", "blocks.10.attn.hook_k[kv_head=0]"):
-        assert SavedProbe.from_arrays(np.ones(2), **PLACE | {"site": site}).facts.site == site
-    half = SavedProbe.from_arrays(np.ones(2), **PLACE | {"position": {"share": 0.5}})
-    assert half.facts.position == {"at": "share", "share": 0.5}
+        assert probe_of(site=site).facts.site == site
 
 
 @pytest.mark.parametrize("name", ["probe.joblib", "probe.pkl"])

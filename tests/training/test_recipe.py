@@ -38,7 +38,5 @@ def test_more_steps_leave_the_rates_before_the_decay_as_they_were():
 @pytest.mark.parametrize("steps", [1, 7, 1000])
 def test_the_last_step_is_always_kept(steps):
     assert recipe.checkpoint_steps(recipe.CheckpointsSection(), steps) == (steps,)
-    assert (
-        recipe.checkpoint_steps(recipe.CheckpointsSection(log_spaced=5, at=(0,)), steps)[-1]
-        == steps
-    )
+    section = recipe.CheckpointsSection(log_spaced=5, at=(0,))
+    assert recipe.checkpoint_steps(section, steps)[-1] == steps

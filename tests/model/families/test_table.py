@@ -47,9 +47,8 @@ def test_sharded_bfloat16_folders_load_in_their_dtype(row, tmp_path):
     assert type(loaded) is type(shared)
     for name, tensor in shared.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor), name
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, experts_implementation="eager"
-    )
+    how = {"dtype": torch.float32, "experts_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, **how)
     theirs = model(TOKENS).logits
     torch.testing.assert_close(load_model(tmp_path, "float32")(TOKENS), theirs, atol=5e-5, rtol=0)
 
@@ -78,12 +77,8 @@ def test_what_we_save_transformers_and_we_open_again(row, tmp_path):
     again = load_model(tmp_path)
     assert again.config == ours.config
     assert all(torch.equal(again.state_dict()[n], t) for n, t in ours.state_dict().items())
-    theirs, report = AutoModelForCausalLM.from_pretrained(
-        tmp_path,
-        attn_implementation=row.attention,
-        experts_implementation="eager",
-        output_loading_info=True,
-    )
+    how = {"attn_implementation": row.attention, "experts_implementation": "eager"}
+    theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, **how, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     assert torch.equal(theirs(TOKENS).logits, reference(TOKENS).logits)

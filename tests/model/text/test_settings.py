@@ -51,9 +51,8 @@ def write(folder, encoder=None, **files):
 def template(before="", after=""):
     """The post-processor that puts tokens before and after a text."""
     tokens = [("<|endoftext|>", 0), ("<new>", N_IDS)]
-    return processors.TemplateProcessing(
-        single=f"{before} $A {after}".strip(), special_tokens=tokens
-    )
+    single = f"{before} $A {after}".strip()
+    return processors.TemplateProcessing(single=single, special_tokens=tokens)
 
 
 @each_row("encoder, settings")
@@ -79,9 +78,8 @@ def test_flags_of_added_tokens_are_those_of_transformers(tmp_path, change, of):
     if of == "key":
         settings = {"bos_token": {"__type": "AddedToken", **settings["added_tokens_decoder"]["0"]}}
     folder = write(tmp_path, encoder, tokenizer_config=settings)
-    tokenizer, reference = (
-        one.from_pretrained(folder) for one in (Tokenizer, PreTrainedTokenizerFast)
-    )
+    both = Tokenizer, PreTrainedTokenizerFast
+    tokenizer, reference = (one.from_pretrained(folder) for one in both)
     for text in ("a <|endoftext|> b", "x<|endoftext|>y", "<|endoftext|>"):
         for mode in ("tokens", "text"):
             read = tokenizer.encode(text, bos=False, special_tokens=mode)
@@ -147,11 +145,8 @@ def test_a_class_that_builds_other_steps_is_named(tmp_path, refused):
 @pytest.mark.parametrize("adds", [True, False, None])
 def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     """GPT-2 without tokenizer.json, with another token at the beginning."""
-    settings = {
-        "bos_token": {"__type": "AddedToken", "content": "<s>", **FLAGS},
-        "eos_token": "</s>",
-        "add_bos_token": adds,
-    }
+    bos = {"__type": "AddedToken", "content": "<s>", **FLAGS}
+    settings = {"bos_token": bos, "eos_token": "</s>", "add_bos_token": adds}
     folder = write(tmp_path, tokenizer_config=settings)
     ids = IDS | {"<s>": N_IDS, "</s>": N_IDS + 1}
     (folder / "vocab.json").write_text(json.dumps(ids))

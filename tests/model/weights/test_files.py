@@ -57,13 +57,9 @@ def load(folder):
     Tokenizer.from_pretrained(folder)
 
 
-READ = {
-    "config.json": GPT2Config.from_folder,
-    "merges.txt": read_vocabulary,
-    "vocab.json": read_vocabulary,
-    "model.safetensors": partial(open_checkpoint, names=WEIGHTS),
-    "digests.json": GPT2Config.from_folder,
-}
+READ = dict.fromkeys(("config.json", "digests.json"), GPT2Config.from_folder)
+READ |= dict.fromkeys(("merges.txt", "vocab.json"), read_vocabulary)
+READ["model.safetensors"] = partial(open_checkpoint, names=WEIGHTS)
 
 
 @pytest.mark.parametrize("name", READ)

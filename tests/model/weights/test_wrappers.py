@@ -106,9 +106,8 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
     GPT2.reference().save_pretrained(tmp_path)
     if name == "pytorch_model.bin":
         (tmp_path / "model.safetensors").unlink()
-    (tmp_path / name).write_text(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-    )
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (tmp_path / name).write_text(pointer)
     with pytest.raises(CheckpointError, match=rf"{name} is a pointer of Git LFS.*git lfs pull"):
         load_model(tmp_path)
 

@@ -105,12 +105,10 @@ def test_the_alpha_chosen_is_that_of_a_plain_search_over_the_same_folds(seed):
     X, y = regression(60, 30, seed)
     y += 20 * np.random.default_rng(seed).normal(size=60)
     folds = group_folds(np.zeros(60), np.arange(60), 5, seed=0)
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), Ridge()),
-        {"ridge__alpha": ALPHAS},
-        cv=[(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(5)],
-        scoring="neg_mean_squared_error",
-    ).fit(X, y)
+    cv = [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(5)]
+    how = {"cv": cv, "scoring": "neg_mean_squared_error"}
+    model = make_pipeline(StandardScaler(), Ridge())
+    search = GridSearchCV(model, {"ridge__alpha": ALPHAS}, **how).fit(X, y)
     assert RidgeRegressionProbe(ALPHAS).fit(X, y).alpha_ == search.best_params_["ridge__alpha"]
 
 
@@ -191,17 +189,10 @@ def test_ties_go_to_the_lower_number_and_constants_come_last():
     assert best_features(X, y, k=10).tolist() == [9, *range(1, 8), 0, 8]
 
 
-LINEAR = [
-    LinearProbe(),
-    LdaProbe(),
-    MassMeanProbe(),
-    class_means.NearestMeanProbe(),
-    RidgeProbe(),
-    SvmProbe(),
-]
+LINEAR = LinearProbe, LdaProbe, MassMeanProbe, class_means.NearestMeanProbe, RidgeProbe, SvmProbe
 
 
-@pytest.mark.parametrize("probe", [MlpProbe(alpha=0.1), *LINEAR], ids=str)
+@pytest.mark.parametrize("probe", [MlpProbe(alpha=0.1), *(kind() for kind in LINEAR)], ids=str)
 def test_the_mlp_alone_reads_what_is_not_linear(probe):
     X, y = planted.xor(3000)
     score = probe.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:])
@@ -228,9 +219,8 @@ def test_layers_of_the_mlp_answer_as_scikit_learns_network_on_scaled_rows(classe
 def test_the_gradient_is_that_of_the_objective(codes):
     generator = np.random.default_rng(0)
     tokens, text = generator.normal(size=(12, 3)), np.repeat(np.arange(4), [1, 5, 2, 4])
-    objective = attention_pooled.PooledObjective(
-        TokensOfTexts(tokens, text), np.array(codes), C=0.5
-    )
+    texts = TokensOfTexts(tokens, text)
+    objective = attention_pooled.PooledObjective(texts, np.array(codes), C=0.5)
     point = generator.normal(size=len(objective.start(generator)))
     error = check_grad(lambda x: objective(x)[0], lambda x: objective(x)[1], point)
     assert error < 1e-6
@@ -265,8 +255,7 @@ def test_all_tokens_of_a_text_get_one_prediction_in_any_order():
     assert np.array_equal(scores, np.repeat(scores[::12], 12))
     mixed = np.random.default_rng(0).permutation(len(X))
     np.testing.assert_allclose(probe.decision_function(X[mixed], texts[mixed]), scores[mixed])
-    np.testing.assert_allclose(
-        probe.attention(X[mixed], texts[mixed]), probe.attention(X, texts)[mixed]
-    )
+    attention = probe.attention(X, texts)[mixed]
+    np.testing.assert_allclose(probe.attention(X[mixed], texts[mixed]), attention)
     again = AttentionPooledProbe(C=1.0).fit(X[mixed], y[mixed], texts[mixed])
     np.testing.assert_allclose(again.query_, probe.query_, atol=1e-3)

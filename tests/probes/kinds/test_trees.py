@@ -165,10 +165,9 @@ def test_too_few_epochs_are_reported_as_not_converged():
 def test_held_out_sentences_say_when_to_stop(monkeypatch):
     # Noise can be memorised if there are more weights than distances.
     generator = np.random.default_rng(0)
-    noise = [
-        (rows.astype(np.float32), structural.squared_distances(generator.normal(size=(5, 2))))
-        for rows in generator.normal(size=(40, 5, 300))
-    ]
+    tokens = generator.normal(size=(40, 5, 300)).astype(np.float32)
+    gold = (structural.squared_distances(generator.normal(size=(5, 2))) for _ in tokens)
+    noise = list(zip(tokens, gold, strict=True))
     inside = [noise[place] for place in np.random.default_rng(0).permutation(40)[4:]]
 
     def loss(weight):

@@ -163,10 +163,9 @@ def test_a_group_in_which_a_rival_fails_shows_that_signs_are_not_symmetric():
     leads = 0.1 + 0.08 * np.random.default_rng(0).normal(size=40)
     leads[0] = -0.85
     resamples = Resamples.leave_one_out(np.arange(40))
-    (signs,), (found,) = (
-        sign_tests(leads[None] / 40, resamples).T,
-        paired_differences([(mean_of_rows(leads, resamples), np.zeros(41))], resamples),
-    )
+    (signs,) = sign_tests(leads[None] / 40, resamples).T
+    values = mean_of_rows(leads, resamples), np.zeros(41)
+    (found,) = paired_differences([values], resamples)
     assert signs[0] < 0.003 < 0.3 < found.p < 0.6
     assert found.ci_low < -0.1 < 0 < signs[2]
     assert found.ci_high == pytest.approx(0.126, abs=0.002)
@@ -308,10 +307,8 @@ def test_adjusted_limits_of_unpaired_differences_exclude_0_exactly_if_p_is_below
         shares[0, :3] += 0.4 * gain
         resamples = Resamples.leave_one_out(np.arange(40))
         values = [[mean_of_rows(one, resamples) for one in side] for side in shares]
-        found = unpaired_differences(
-            [(Side(a, resamples), Side(b, resamples)) for a, b in zip(*values, strict=True)],
-            (0.0, 1.0),
-        )
+        sides = [[Side(one, resamples) for one in pair] for pair in zip(*values, strict=True)]
+        found = unpaired_differences(list(map(tuple, sides)), (0.0, 1.0))
         for one in found:
             assert (one.adjusted_low > 0 or one.adjusted_high < 0) == (one.p_adjusted < LEVEL)
             assert one.adjusted_low <= one.ci_low < one.ci_high <= one.adjusted_high

@@ -94,15 +94,8 @@ def test_each_resample_equals_scikit_learn_on_the_rows_of_the_other_groups(name,
         groups[given.truth == given.n_classes - 1] = 7
     names = np.unique(groups)
     kept = [np.arange(400), *(np.flatnonzero(groups != left_out) for left_out in names)]
-    columns = [
-        0,
-        1,
-        metrics.BLOCK - 1,
-        metrics.BLOCK,
-        metrics.BLOCK + 1,
-        len(names),
-        1 + np.searchsorted(names, 7),
-    ]
+    edges = [metrics.BLOCK - 1, metrics.BLOCK, metrics.BLOCK + 1]
+    columns = [0, 1, *edges, len(names), 1 + np.searchsorted(names, 7)]
     columns = columns if name in ("auroc", "macro_f1") else range(1 + len(names))
     expected = [by_scikit_learn(name, given, kept[column]) for column in columns]
     values = metrics_of(given)[name](given, Resamples.leave_one_out(groups))
@@ -172,10 +165,8 @@ def test_units_of_many_groups_leave_the_variance_unbiased():
     for _ in range(30):
         right = np.sort(generator.random(600) < 0.7).astype(int)
         given = ClassPredictions(np.ones(600, int), right, 2)
-        in_units, single = (
-            OF_CLASSES["accuracy"](given, Resamples.leave_one_out(np.arange(600), most))
-            for most in (60, 600)
-        )
+        both = (Resamples.leave_one_out(np.arange(600), most) for most in (60, 600))
+        in_units, single = (OF_CLASSES["accuracy"](given, one) for one in both)
         ratios.append(jackknife_variance(in_units) / jackknife_variance(single))
     assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
@@ -329,10 +320,8 @@ def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows()
     # A second fit has the same scores on another scale.
     moved = np.column_stack([np.zeros(150), np.where(first, score, 9 + 3 * score)])
     folds = np.where(first, 0, 1)
-    parts = [
-        replace(metrics.take(replace(given, scores=moved), folds == fold), positive=1)
-        for fold in (0, 1)
-    ]
+    moved = replace(given, scores=moved, positive=1)
+    parts = [metrics.take(moved, folds == fold) for fold in (0, 1)]
     training = [replace(given, scores=np.column_stack([0 * score, 9 * k + (1 + 2 * k) * score]))
                 for k in (0, 1)]  # fmt: skip
     both = joined([part.scaled_by(own) for part, own in zip(parts, training, strict=True)])
@@ -387,9 +376,8 @@ def differences_by_bin(given):
     """Right minus confidence of the rows in each bin, and their row numbers."""
     confidence, right = np.exp(given.scores).max(axis=1), given.truth == given.guess
     for low in range(metrics.BINS):
-        rows = np.flatnonzero(
-            (confidence > low / metrics.BINS) & (confidence <= (low + 1) / metrics.BINS)
-        )
+        inside = (confidence > low / metrics.BINS) & (confidence <= (low + 1) / metrics.BINS)
+        rows = np.flatnonzero(inside)
         yield right[rows] - confidence[rows], rows
 
 

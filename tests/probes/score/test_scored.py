@@ -269,14 +269,12 @@ def test_a_single_score_has_the_interval_of_its_row(family, metric):
     generator, groups = np.random.default_rng(0), np.arange(60) // 3
     labels = np.exp(2 * generator.normal(size=60))  # heavy tails: R2 has no interval
     truth, logits = generator.integers(2, size=60), generator.normal(size=(60, 2))
-    one = {
-        "class": ClassPredictions.of_scores(truth, logits, are_logits=True),
-        "number": NumberPredictions(labels, labels + 1),
-    }[family]
+    one = NumberPredictions(labels, labels + 1)
+    if family == "class":
+        one = ClassPredictions.of_scores(truth, logits, are_logits=True)
     resamples = Resamples.leave_one_out(groups)
     (row,) = measure(Scored((one,), (one,), groups, FACTS, metric), resamples)
     found = with_interval(metric, [one], resamples)
-    np.testing.assert_equal(
-        (found.value, found.low, found.high), (row.value, row.ci_low, row.ci_high)
-    )
+    limits = found.value, found.low, found.high
+    np.testing.assert_equal(limits, (row.value, row.ci_low, row.ci_high))
     assert np.isnan(found.low) == (metric == "r2")

@@ -22,20 +22,12 @@ def objectives_of(n_classes, C=0.1, n_fits=3):
     shares = [generator.uniform(0.1, 2, size=len(X)) for _ in range(n_fits)]
     design = shared(X, shares, np.ones(len(X), dtype=bool))
     total = design.weights.sum(dim=1)
-    return Objectives(
-        rows=design.rows,
-        axes=design.axes,
-        variances=design.variances,
-        columns=torch.as_tensor(codes)[None],
-        shares=design.weights,
-        column=torch.zeros(n_fits, dtype=torch.int64),
-        share=torch.arange(n_fits),
-        factor=1 / total,
-        class_weights=None,
-        units=design.units,
-        penalty=1 / (C * total * design.largest),
-        group=torch.zeros(n_fits, dtype=torch.int64),
-    )
+    zeros = torch.zeros(n_fits, dtype=torch.int64)
+    own = {"rows": design.rows, "axes": design.axes, "variances": design.variances}
+    own |= {"shares": design.weights, "units": design.units, "class_weights": None}
+    own |= {"factor": 1 / total, "penalty": 1 / (C * total * design.largest)}
+    own |= {"columns": torch.as_tensor(codes)[None], "share": torch.arange(n_fits)}
+    return Objectives(**own, column=zeros, group=zeros)
 
 
 def random_point(n_classes, n_fits=3, seed=0):
@@ -127,10 +119,8 @@ def test_the_principal_axes_spare_steps(monkeypatch):
     monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)
     objectives, one = objectives_of(4, C=1e3), torch.ones(7, dtype=torch.float64)
     blind = replace(objectives, axes=one.diag(), variances=one)
-    usual, without = (
-        max(end.n_iter for end in ends(made, zero(4), 1e-10, 5000).values())
-        for made in (objectives, blind)
-    )
+    both = (ends(made, zero(4), 1e-10, 5000) for made in (objectives, blind))
+    usual, without = (max(end.n_iter for end in found.values()) for found in both)
     assert without > 1.2 * usual
 
 
@@ -162,21 +152,10 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
     rows = DesignRows(LazyRows.of(X), np.zeros(1), np.ones(1), torch.float32)
-    one = torch.ones(1, 1)
-    made = Objectives(
-        rows=rows,
-        axes=one,
-        variances=one[0],
-        columns=torch.zeros(1, 65, dtype=torch.uint8),
-        shares=torch.ones(1, 65, dtype=torch.bool),
-        column=torch.zeros(1, dtype=torch.int64),
-        share=torch.zeros(1, dtype=torch.int64),
-        factor=one[0],
-        class_weights=None,
-        units=one,
-        penalty=0 * one[0],
-        group=torch.zeros(1, dtype=torch.int64),
-    )
+    one, zeros = torch.ones(1, 1), torch.zeros(1, 65, dtype=torch.uint8)
+    new = {"columns": zeros, "shares": zeros == 0, "penalty": 0 * one[0], "rows": rows}
+    new |= dict.fromkeys(("axes", "units"), one) | dict.fromkeys(("variances", "factor"), one[0])
+    made = replace(objectives_of(2, n_fits=1), **new)
     # The slope of the loss in each score is 1/2 for the first of two classes.
     _, gradient = made.at(torch.zeros(1, 1, 2))
     assert gradient.tolist() == [[[np.float32(0.5 * (1e8 + 64)), 32.5]]]
