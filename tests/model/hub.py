@@ -31,10 +31,9 @@ class _Handler(BaseHTTPRequestHandler):
         _, org, name, _, revision, file = self.path.split("/", 5)
         if with_content:
             self.asked.append(file)
-        commits = {"main": COMMIT} | {
-            path.name.partition("@")[2]: hashlib.sha1(path.name.encode()).hexdigest()
-            for path in (self.folder / org).glob(f"{name}@*")
-        }
+        commits = {"main": COMMIT}
+        for path in (self.folder / org).glob(f"{name}@*"):
+            commits[path.name.partition("@")[2]] = hashlib.sha1(path.name.encode()).hexdigest()
         if len(commits) == 1 and not (self.folder / org / name).is_dir():
             return self._refuse("RepoNotFound")
         names = {commit: branch for branch, commit in commits.items()}

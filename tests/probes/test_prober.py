@@ -176,9 +176,8 @@ def test_the_order_of_rows_does_not_matter():
     shuffled = ProbeData(*columns, place[DATA.train], place[DATA.test])
     for ours, theirs in zip(probed(X), probed(X[order], shuffled), strict=True):
         assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
-        assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(
-            (theirs.value, theirs.ci_low, theirs.ci_high), abs=1e-9
-        )
+        expected = theirs.value, theirs.ci_low, theirs.ci_high
+        assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(expected, abs=1e-9)
     first, second = (Prober(data, SETTINGS).baselines() for data in (DATA, shuffled))
     assert first.measurements == second.measurements
 
@@ -208,10 +207,9 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
 
 def test_an_outer_fold_may_test_a_single_group():
     quarters = np.minimum(ROWS // 110, 3)
-    folds = [
-        make_data(groups=quarters.astype(str), train=ROWS[quarters != n], test=ROWS[quarters == n])
-        for n in range(4)
-    ]
+    data = make_data(groups=quarters.astype(str))
+    sides = [(ROWS[quarters != n], ROWS[quarters == n]) for n in range(4)]
+    folds = [replace(data, train=train, test=test) for train, test in sides]
     assert Prober(folds, SETTINGS.changed(control_draws=0)).is_nested
 
 

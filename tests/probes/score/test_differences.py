@@ -226,10 +226,8 @@ def test_unpaired_equal_probes_rarely_differ_significantly(n_sets):
     resamples = [Resamples.leave_one_out(np.arange(n * 10) // 10) for n in sizes]
     for seed in range(n_sets):
         generator = np.random.default_rng(seed)
-        sides = [
-            of_correct(generator.random(n * 10) < np.repeat(generator.beta(6, 3, size=n), 10))
-            for n in sizes
-        ]
+        drawn = [(generator.random(n * 10), generator.beta(6, 3, size=n)) for n in sizes]
+        sides = [of_correct(draw < np.repeat(rates, 10)) for draw, rates in drawn]
         rejected += unpaired(*sides, *resamples).p < 0.05
     assert within(rejected, n_sets)
     assert rejected / n_sets > 0.01
@@ -291,11 +289,9 @@ def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():
 def test_unpaired_differences_are_adjusted_by_holms_method():
     generator = np.random.default_rng(0)
     resamples = [Resamples.leave_one_out(np.arange(n)) for n in (5, 40, 40)]
-    sides = [
-        [Side(mean_of_rows(generator.random(len(one.group_of_row)), one), one) for one in resamples]
-        for _ in range(2)
-    ]
-    none, *found = unpaired_differences(list(zip(*sides, strict=True)))
+    drawn = [(generator.random(len(one.group_of_row)), one) for one in resamples * 2]
+    sides = [Side(mean_of_rows(rows, one), one) for rows, one in drawn]
+    none, *found = unpaired_differences(list(zip(sides[:3], sides[3:], strict=True)))
     assert np.isnan([none.p, none.p_adjusted]).all()  # five groups
     assert [one.p_adjusted for one in found] == holm(np.array([one.p for one in found])).tolist()
 

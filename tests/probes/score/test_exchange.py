@@ -383,14 +383,14 @@ def ranked(generator, strength, metric):
     return [of_auroc(ClassPredictions(codes, codes, 2, scores))], np.arange(120) // 6
 
 
-def rare(generator, strength, of_metric):
+def rare(generator, strength, metric):
     """60 groups of five rows with one label, 1 in 6 positive, and dependent scores."""
     groups = np.arange(300) // 5
     truth = (generator.permutation(60) < 10)[groups].astype(int)
     margin = strength * truth + generator.normal(size=60)[groups] + generator.normal(size=300)
     scores = np.column_stack([np.zeros_like(margin), margin])
     guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
-    return [of_metric(metrics.with_alarms(guess, np.array([3.3, 2.3])))], groups
+    return [metric(metrics.with_alarms(guess, np.array([3.3, 2.3])))], groups
 
 
 @pytest.mark.parametrize(
@@ -403,10 +403,8 @@ def rare(generator, strength, of_metric):
     ],
 )
 def test_metrics_of_ranks_and_of_a_rare_class_have_power_and_size_too(draw, metric, strength):
-    p_of_null, p = (
-        simulated(lambda generator, effect=effect: draw(generator, effect, metric), 100)[0]
-        for effect in (0.0, strength)
-    )
+    draws = (partial(draw, strength=effect) for effect in (0.0, strength))
+    p_of_null, p = (simulated(partial(one, metric=metric), 100)[0] for one in draws)
     assert within(p_of_null <= 0.05)
     assert (p <= 0.05).sum() >= 90
 

@@ -219,10 +219,8 @@ def test_metrics_that_are_not_defined_are_left_out():
 
 
 def test_scores_of_several_splits_are_one_over_all_their_rows():
-    first, second = (
-        one.with_facts(n_train=n, C=C, n_iter=n, converged=n < 8)
-        for n, C, one in ((7, 0.1, reading(1.0)), (9, 1.0, reading(0.0, 1)))
-    )
+    first = reading(1.0).with_facts(n_train=7, C=0.1, n_iter=7, converged=True)
+    second = reading(0.0, 1).with_facts(n_train=9, C=1.0, n_iter=9, converged=False)
     accuracy = numbers(Scored.of_splits([first, second]))[0]
     assert (accuracy.n_train, accuracy.C) == (7, None)
     assert (accuracy.n_iter, accuracy.converged) == (9, False)
