@@ -207,9 +207,8 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
 
 def test_an_outer_fold_may_test_a_single_group():
     quarters = np.minimum(ROWS // 110, 3)
-    data = make_data(groups=quarters.astype(str))
-    sides = [(ROWS[quarters != n], ROWS[quarters == n]) for n in range(4)]
-    folds = [replace(data, train=train, test=test) for train, test in sides]
+    names, sides = quarters.astype(str), [(quarters != n, quarters == n) for n in range(4)]
+    folds = [replace(DATA, groups=names, train=ROWS[a], test=ROWS[b]) for a, b in sides]
     assert Prober(folds, SETTINGS.changed(control_draws=0)).is_nested
 
 

@@ -11,7 +11,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates, Factor, Product, centred
 from probekit.probes.solve.descent import BEYOND, StoppingRule, descend
-from probekit.probes.solve.design import DesignRows, Objectives, dual, shared
+from probekit.probes.solve.design import DesignRows, Objectives, dual, moments, shared
 from tests.probes.logistic import problem
 
 
@@ -141,6 +141,25 @@ def test_what_is_the_same_in_all_classes_is_taken_from_the_start():
         assert end.point.mean(dim=0).abs().max() < 1e-12
 
 
+def test_a_row_that_counts_nowhere_has_no_say():
+    X, _ = problem(2)
+    spoilt, counts = np.vstack([X, X[:1] * 1e9]), np.append(np.ones(len(X)), 0.0)
+    typical = np.ones(len(spoilt), dtype=bool)
+    one, other = shared(X, [counts[:-1]], typical[:-1]), shared(spoilt, [counts], typical)
+    for name in ("mean", "back", "variances"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-12)
+
+
+def test_rows_far_from_zero_keep_their_differences():
+    # A mean that float32 cannot hold would shift all rows by an amount that folding does not undo.
+    X = (1e4 + np.random.default_rng(0).normal(size=(500, 1))).astype(np.float32)
+    made = shared(X, [np.ones(500)], np.ones(500, dtype=bool))
+    coef, intercept = made.fold(0, np.ones((1, 1)), np.zeros(1))
+    scores = coef @ X.T.astype(np.float64) + intercept[:, None]
+    rows = torch.cat([block for _, block in made.rows.blocks()]) * made.units[0]
+    np.testing.assert_allclose(scores[0], rows[:, 0], atol=1e-6)
+
+
 def test_identical_rows_span_no_coordinates():
     made = dual(np.ones((3, 5)), np.ones(3), np.ones(3, dtype=bool))
     coef, intercept = made.fold(0, np.zeros((1, 0)), np.array([2.0]))
@@ -159,3 +178,11 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     # The slope of the loss in each score is 1/2 for the first of two classes.
     _, gradient = made.at(torch.zeros(1, 1, 2))
     assert gradient.tolist() == [[[np.float32(0.5 * (1e8 + 64)), 32.5]]]
+
+
+def test_weights_and_typical_rows_decide_the_moments():
+    X, weights = np.array([[0.0], [2.0], [50.0]]), np.array([3.0, 1.0, 1.0])
+    mean, spread = moments(X, weights, np.array([True, True, False]))
+    assert (mean[0], spread[0]) == (0.5, np.sqrt(0.75))
+    one_left, _ = moments(X, weights, np.array([True, False, False]))
+    np.testing.assert_allclose(one_left, (3 * 0 + 2 + 50) / 5)
