@@ -34,12 +34,9 @@ def reference_model(config: GPT2Config, dtype: torch.dtype, seed: int = 0) -> GP
 def our_model(reference: GPT2LMHeadModel, config: GPT2Config) -> GPT2:
     """Our GPT-2 with the reference's weights."""
     ours = GPT2(config, seed=None)
+    maps = "c_attn.weight", "c_proj.weight", "c_fc.weight"
     state = {
-        name.removeprefix("transformer."): (
-            tensor.T.contiguous()
-            if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-            else tensor
-        )
+        name.removeprefix("transformer."): tensor.T.contiguous() if name.endswith(maps) else tensor
         for name, tensor in reference.state_dict().items()
         if name != "lm_head.weight"
     }

@@ -59,11 +59,8 @@ def recorded(reference, tokens):
         values["hook_pos_embed"] = seen[positions][1].expand(len(tokens), -1, -1)
     blocks = "h" if kind == "gpt2" else "layers"
     for layer, block in enumerate(body.get_submodule(blocks)):
-        inside = {
-            name.removeprefix(f"{blocks}.{layer}."): pair
-            for name, pair in seen.items()
-            if name.startswith(f"{blocks}.{layer}.")
-        }
+        own = f"{blocks}.{layer}."
+        inside = {n.removeprefix(own): pair for n, pair in seen.items() if n.startswith(own)}
         found = {"hook_resid_post": seen[f"{blocks}.{layer}"][1]}
         if first is None:
             found["hook_resid_pre"], found["hook_resid_mid"] = (

@@ -145,11 +145,8 @@ def pick(value, site, at):
 def test_requested_positions_equal_those_of_the_full_block(model, side, explicit):
     ids, mask = pad(ragged(TINY, LENGTHS), side, filler=7)
     at = places(side)
-    sites = [
-        name
-        for name in site_names(TINY.n_layer, on_request=True)
-        if explicit or not name.endswith(("attn_scores", "pattern"))
-    ]
+    names, skipped = site_names(TINY.n_layer, on_request=True), ("attn_scores", "pattern")
+    sites = [name for name in names if explicit or not name.endswith(skipped)]
     seen, expected = {}, {}
     logits = model(ids, mask, seen.setdefault, sites, at=at)
     whole = model(ids, mask, expected.setdefault, sites)

@@ -66,11 +66,10 @@ def test_opt_is_fetched_with_the_vocabulary_that_it_has(hub):
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(MINI / name, folder)
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<|endoftext|>"}')
-    model, tokenizer = load_model("org/opt"), Tokenizer.from_pretrained("org/opt")
-    ids = tokenizer.encode("The keys", bos=True).ids
-    assert (
-        ids.tolist() == Tokenizer.from_pretrained("mini").encode("The keys", bos=True).ids.tolist()
-    )
+    model = load_model("org/opt")
+    tokenizer, mini = (Tokenizer.from_pretrained(name) for name in ("org/opt", "mini"))
+    ids, own = (one.encode("The keys", bos=True).ids for one in (tokenizer, mini))
+    assert ids.tolist() == own.tolist()
     assert model(torch.from_numpy(ids)[None]).shape == (1, len(ids), 8192)
 
 

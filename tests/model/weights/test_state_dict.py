@@ -138,12 +138,9 @@ TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35]])
 
 
 # Each switch, and the suffixes of the biases that it removes: transformers saves them as 0.
-SWITCHES = {
-    "plain": ({}, ()),
-    "untied": ({"tie_word_embeddings": False}, ()),
-    "bias": ({"bias": False}, (".bias",)),
-    "qkv_bias": ({"qkv_bias": False}, ("c_attn.bias",)),
-}
+SWITCHES = {"plain": ({}, ()), "untied": ({"tie_word_embeddings": False}, ())}
+SWITCHES |= {"bias": ({"bias": False}, (".bias",))}
+SWITCHES |= {"qkv_bias": ({"qkv_bias": False}, ("c_attn.bias",))}
 
 
 @pytest.fixture

@@ -48,13 +48,9 @@ EVERYTHING = np.arange(N_TRAIN)
 def make_data(**changes):
     """Three rows a group and 40 word types, which determine the label."""
     types = np.random.default_rng(0).integers(40, size=N_ROWS)
-    parts = {
-        "y": np.where(types % 2, "yes", "no"),
-        "groups": (np.arange(N_ROWS) // 3).astype(str),
-        "types": types.astype(str),
-        "train": EVERYTHING,
-        "test": np.arange(N_TRAIN, N_ROWS),
-    }
+    parts = {"y": np.where(types % 2, "yes", "no"), "types": types.astype(str)}
+    parts |= {"groups": (np.arange(N_ROWS) // 3).astype(str)}
+    parts |= {"train": EVERYTHING, "test": np.arange(N_TRAIN, N_ROWS)}
     return ProbeData(**(parts | changes))
 
 

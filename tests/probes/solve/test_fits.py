@@ -103,14 +103,6 @@ def test_the_most_accurate_c_wins_and_of_equals_the_smallest():
     assert min(GRID) == column.penalty
 
 
-def test_a_label_missing_from_a_fold_is_no_obstacle():
-    X, codes = planted()
-    codes[5] = 2
-    (column,), _ = fit(X, [codes])
-    assert column.held_out[5] != 2
-    assert column.solution.classes.tolist() == [0, 1, 2]
-
-
 def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
     made = []
 
@@ -151,19 +143,6 @@ def test_a_start_continues_the_path_linearly_in_log_c():
     path = [on_path(C) for C in (1e-3, 1e-2, 1e-1)]
     np.testing.assert_allclose(fits._ahead(path, 100.0).weight, [[7.0]])
     np.testing.assert_allclose(fits._ahead(path, 100.0).bias, [-7.0])
-
-
-def test_equal_values_of_c_are_no_obstacle(monkeypatch):
-    monkeypatch.setattr(fits, "PATH_SCORES", 1)
-    X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(0.1, 0.1, 1.0))
-    assert all(one.converged for one in column.search)
-
-
-def test_too_few_iterations_are_recorded_for_the_search_and_the_final_fit():
-    X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(100.0,), tuning=Tuning(StoppingRule(max_iter=1)))
-    assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
 
 
 def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch):
