@@ -33,8 +33,7 @@ HEADS = torch.stack([PREVIOUS, DUPLICATE, INDUCTION, FIRST, EVEN])
 def test_each_score_is_one_only_for_the_matching_head():
     scores = head_scores(HEADS, IDS)
     assert list(scores) == list(heads.HEAD_SCORES)
-    names = ("previous_token", "duplicate_token", "induction", "first_token")
-    for head, name in enumerate(names):
+    for head, name in enumerate(("previous_token", "duplicate_token", "induction", "first_token")):
         assert scores[name][head] == pytest.approx(1)
         assert max(scores[name][[i for i in range(len(HEADS)) if i != head]]) <= 0.5
 
@@ -216,8 +215,7 @@ def test_parts_are_those_the_model_computes_with():
     _, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
     parts = query_key_value(block.c_attn.weight.T.numpy(), 4)
     x = cache["blocks.2.ln1.hook_normalized"] * model.h[2].ln_1.weight + model.h[2].ln_1.bias
-    bias = block.c_attn.bias.view(3, 4, -1)
-    for part, site, b in zip(parts.values(), "qkv", bias, strict=True):
+    for part, site, b in zip(parts.values(), "qkv", block.c_attn.bias.view(3, 4, -1), strict=True):
         got = torch.einsum("bpd,hde->bphe", x, torch.tensor(part)) + b
         torch.testing.assert_close(got, cache[f"blocks.2.attn.hook_{site}"], rtol=1e-4, atol=1e-4)
     w_o = torch.tensor(heads.output(block.c_proj.weight.T.numpy(), 4))
@@ -233,8 +231,7 @@ def test_spectra_are_those_of_the_whole_products(attention):
     for head in range(N_HEADS):
         columns = slice(head * d, head * d + d)
         q, k, v = (c_attn.astype(float)[:, part * D :][:, columns] for part in range(3))
-        products = {"QK": q @ k.T, "OV": v @ c_proj.astype(float)[columns]}
-        for name, product in products.items():
+        for name, product in {"QK": q @ k.T, "OV": v @ c_proj.astype(float)[columns]}.items():
             expected = np.linalg.svd(product, compute_uv=False)
             assert np.allclose(found[name][head], expected[:d], rtol=1e-10)
             assert np.allclose(expected[d:], 0, atol=1e-10)

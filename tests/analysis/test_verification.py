@@ -96,8 +96,7 @@ def test_tokens_of_a_chat_are_compared(template, tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text(config)
     chat = verify_model(tmp_path)[1]
     assert (chat.site, chat.largest, chat.agrees) == ("chat tokens", 3, True)
-    plain = partialmethod(HubTokenizer.encode, bos=False)
-    monkeypatch.setattr(HubTokenizer, "encode_chat", plain)
+    monkeypatch.setattr(HubTokenizer, "encode_chat", partialmethod(HubTokenizer.encode, bos=False))
     assert not verify_model(tmp_path)[1].agrees
 
 

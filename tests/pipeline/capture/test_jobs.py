@@ -15,14 +15,7 @@ from probekit.errors import ConfigError, DamagedError, MissingError, StoreError,
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
 from probekit.pipeline.capture.captures import capture_only
-from probekit.pipeline.capture.jobs import (
-    by_processes,
-    jobs_in,
-    lay_out,
-    plan_capture,
-    plan_tokens,
-    work_at,
-)
+from probekit.pipeline.capture.jobs import plan_tokens, work_at
 from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
@@ -31,7 +24,7 @@ from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
 
 def captured(experiment, folder, watcher, root=None):
     """The capture by two processes in a folder."""
-    crew = partial(by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
+    crew = partial(jobs.by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
     root = root or folder / "caches"
     return capture_only(experiment, cache_root=root, watcher=watcher, crew=crew)["task"]
 
@@ -140,8 +133,8 @@ def test_worker_reports_errors(tmp_path):
     with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
         list(work_at(tmp_path))
     experiment = load(tmp_path)
-    store = lay_out(experiment, cache_root=tmp_path / "caches")["task"]
-    [(name, job)] = jobs_in(store.files).items()
+    store = jobs.lay_out(experiment, cache_root=tmp_path / "caches")["task"]
+    [(name, job)] = jobs.jobs_in(store.files).items()
     assert job.experiment == experiment.on_device("cpu")
     (tmp_path / "scale.csv").write_text("text,label\n" + "one,a\ntwo,b\n" * 9)
     with pytest.raises(StoreMismatchError, match="tokens: stored"):
@@ -192,7 +185,7 @@ def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, o
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_capture(prepare(experiment))
+    numbers = jobs.plan_capture(prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)

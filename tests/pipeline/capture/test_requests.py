@@ -87,13 +87,10 @@ def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, cal
     assert repeated.stdout.endswith("".join(f"verified as {site}\n" for site in QUICK_SITES))
 
 
-def test_an_import_without_a_folder_is_refused(planted, call):
+def test_an_import_without_a_folder_or_of_an_empty_one_is_refused(planted, call, tmp_path):
     ended = call("cache", "import", planted.folder / "planted.yaml")
     assert ended.code == 2
     assert "`capture.requests`" in ended.stderr
-
-
-def test_a_fault_of_the_given_folder_is_reported_there(planted, call, tmp_path):
     (tmp_path / "empty").mkdir()
     ended = call("cache", "import", planted.folder / "planted.yaml", tmp_path / "empty")
     assert ended.code == 3
@@ -246,10 +243,9 @@ def refusal(planted, tmp_path, folder, *overrides):
 def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
     assert (
         f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
-        in message
+        in refusal(planted, tmp_path, requests, stated)
     )
     for last, expected in (
         (SITE, None),
@@ -297,8 +293,7 @@ def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_verified_with_its_error(planted, served, tmp_path, dtype):
     half = [(ids, states.to(getattr(torch, dtype))) for ids, states in served]
-    read = imported(planted, tmp_path, write_requests(tmp_path / "half", half))
-    errors = read.errors()
+    errors = imported(planted, tmp_path, write_requests(tmp_path / "half", half)).errors()
     assert set(errors) == set(QUICK_SITES)
     for site, error in errors.items():
         median, largest = error
@@ -311,8 +306,7 @@ def test_texts_without_a_request_are_counted_and_may_be_skipped(planted, served,
     assert "planted.yaml" not in message
     assert f"6 of 96 texts have no hidden states in {folder}, the first is 'The " in message
     skip = f"capture.requests={{folder: {folder}, missing: skip}}"
-    store = imported(planted, tmp_path, folder, skip)
-    assert store.n_rows == 90
+    assert imported(planted, tmp_path, folder, skip).n_rows == 90
     notes = prepare(load(planted, folder, skip)).design.dataset.notes
     assert "skipped: 6 of 96 texts have no hidden states" in notes
 
@@ -368,22 +362,19 @@ def test_a_site_with_several_names_is_read_by_each(planted, tmp_path):
     assert read.errors() == {site: (0.0, 0.0)}
 
 
-def planted_errors(served):
+def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
     """Hidden states with an error that others make, and what the refusal calls them."""
     model, mlp = load_model("mini"), []
     for ids, _ in served:
         _, cache = model.run_with_cache(torch.as_tensor(ids)[None], ["blocks.3.hook_mlp_out"])
         mlp.append((ids, cache["blocks.3.hook_mlp_out"][0][:, None]))
-    return {
+    wrong = {
         "one residual connection is missing": mlp,
         "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
         "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
         "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
     }
-
-
-def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
-    for number, (sentence, requests) in enumerate(planted_errors(served).items()):
+    for number, (sentence, requests) in enumerate(wrong.items()):
         folder = write_requests(tmp_path / f"planted-{number}", requests)
         stated = f"capture.requests={{folder: {folder}, layers: {{0: {SITE}}}}}"
         message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]", stated)

@@ -72,11 +72,6 @@ def test_mistakes_are_explained(mini, call, refused):
     refused(eval, call, {**globals(), **vars(lenses), "mini": mini})
 
 
-def test_unknown_devices_are_refused():
-    with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
-        lenses.ModelAndTokenizer.load("mini", device="nowhere")
-
-
 def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
     seen = []
 

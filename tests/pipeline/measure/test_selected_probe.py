@@ -30,8 +30,7 @@ def test_projections_are_omitted_if_labels_cannot_be_separated(planted, index, m
     place = f"tokens.position={{at: index, index: {index}}}"
     folder = planted.run(place, "capture.sites=[hook_embed]", *FAST, page=False).folder
     path = folder / "scatter.csv"
-    found = set(pd.read_csv(path)["method"]) if path.exists() else set()
-    assert found == methods
+    assert methods == (set(pd.read_csv(path)["method"]) if path.exists() else set())
 
 
 def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
@@ -114,8 +113,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
             row = wrong["rows"][error["row"]]
             assert row["label"] != error["guess"]
             assert row["text"][slice(*error["probed"])].strip() == row["text"].split()[-1]
-            same = (groups == row["group"]) & is_wrong
-            labels = np.array(stored.classes)[own.truth[same]]
+            labels = np.array(stored.classes)[own.truth[(groups == row["group"]) & is_wrong]]
             assert row["label"] in labels
             assert row["text"].startswith("The ")
 

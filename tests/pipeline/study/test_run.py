@@ -82,8 +82,7 @@ def test_a_cell_that_fails_is_reported_and_the_others_are_run(place, finished, c
     ended = call("run", place.folder / "small.yaml", *out)
     assert ended.code == 1
     assert ended.stderr.count("Error in cell ") == 1
-    also = "The error in cell nouns-C-0.01 also occurs in 1 other cell: nouns-C-1."
-    assert also in ended.stderr
+    assert "The error in cell nouns-C-0.01 also occurs in 1 other cell: nouns-C-1." in ended.stderr
     assert ended.stdout.endswith("study.csv\n")
 
 
