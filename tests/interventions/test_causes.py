@@ -81,13 +81,11 @@ def test_a_direction_that_is_read_and_used(network, folds):
     spread = given(network, data, READ)[0].spread[0]
     assert steers.effect == pytest.approx(2 * spread / SIZE, rel=0.05 if folds == 2 else 1e-3)
     assert result.verdict("silences").effect == pytest.approx(1, abs=1e-3)
-    assert result.swap.effect == pytest.approx(1, abs=1e-3)
-    assert result.swap.p == 0.01
+    assert (result.swap.effect, result.swap.p) == (pytest.approx(1, abs=1e-3), 0.01)
     assert result.wrong_way == 0
     assert not any(one.exceeds_whole for one in result.verdicts)
     assert summary(result).startswith("The label can be decoded here, and the direction")
-    assert result.folds == folds
-    assert result.n == 80 * folds
+    assert (result.folds, result.n) == (folds, 80 * folds)
 
 
 def test_pitfall_29_a_direction_that_is_decodable_and_unused(network):

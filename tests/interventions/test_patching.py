@@ -94,8 +94,7 @@ def test_a_position_of_each_text(model):
     measure, site = measure_of(), "blocks.1.hook_resid_post"
     (row,) = patch(model, clean, corrupt, measure, site, at=at)
     own = expected(model, clean, corrupt, site, at, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert row.position == "chosen"
+    assert (row.patched, row.position) == (pytest.approx(own.mean(), rel=1e-5), "chosen")
     ((key, values),) = estimated_effects(model, clean, corrupt, measure, site, at=at).items()
     each = estimated_effects(model, clean, corrupt, measure, site, at="each")
     by_position = {one.position: own for one, own in each.items()}
@@ -118,8 +117,7 @@ def test_more_pairs_than_a_batch(model):
     measure, site = measure_of(n=n), "blocks.2.hook_resid_mid"
     (row,) = patch(model, clean, corrupt, measure, site, groups=np.arange(n) // 3)
     own = expected(model, clean, corrupt, site, None, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert (row.n, row.groups) == (n, n // 3 + 1)
+    assert (row.patched, row.n, row.groups) == (pytest.approx(own.mean(), rel=1e-5), n, n // 3 + 1)
     assert row.effect_low < row.effect < row.effect_high
     assert 0 < row.p <= row.p_best <= 1
 

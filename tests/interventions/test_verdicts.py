@@ -98,8 +98,7 @@ def test_silence_is_the_share_of_the_gap_that_erasure_removes_and_needs_a_gap():
     resamples = resamples_of(np.repeat(np.arange(20), 2))
     base = np.where(codes == 1, 3.0, -1.0) + noise * 0.1
     found = verdicts.silence(base, 0.25 * base, np.array([0.1]), 0 * base, codes, resamples)
-    assert (found.effect, found.whole) == (pytest.approx(0.75), pytest.approx(1.0))
-    assert found.p == 0.5
+    assert (found.effect, found.whole, found.p) == (pytest.approx(0.75), pytest.approx(1.0), 0.5)
     assert not found.exceeds_whole
     found = verdicts.silence(noise, noise, np.zeros(1), noise, codes, resamples_of(np.arange(40)))
     assert np.isnan(found.effect)
@@ -198,8 +197,7 @@ def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
     for samples in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
         signs, both = both_tests(samples)
         expected = pytest.approx(np.maximum(signs.single, 1e-4))
-        assert both.single == expected
-        assert both.maximum == expected
+        assert (both.single, both.maximum) == (expected, expected)
     _, nothing = both_tests(np.zeros((1, 12)))
     assert nothing.single == nothing.maximum == 1
 

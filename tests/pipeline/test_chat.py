@@ -120,7 +120,7 @@ def test_a_model_without_a_template_and_the_row_of_a_special_token_are_named(
     refused(lambda: prepare(load_experiment(path)))
 
 
-def conversation(n, *, has_system, ends_with_user):
+def conversation(n, *, has_system=True, ends_with_user=True):
     said = [("user", QUESTIONS[n]), ("assistant", ANSWERS[n]), ("user", question(n, 3))]
     said = said[: 3 if ends_with_user else 2]
     return [
@@ -129,29 +129,23 @@ def conversation(n, *, has_system, ends_with_user):
     ]
 
 
-def write_conversations(folder, source, at, *, has_system=True, ends_with_user=True):
-    rows = [
-        {
-            "chat": conversation(n, has_system=has_system, ends_with_user=ends_with_user),
-            "label": "yes" if n % 2 else "no",
-        }
-        for n in range(N_ROWS)
-    ]
+def write_conversations(folder, source, at, **turns):
+    chats = [conversation(n, **turns) for n in range(N_ROWS)]
+    rows = [{"chat": chat, "label": "yes" if n % 2 else "no"} for n, chat in enumerate(chats)]
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     columns = "{text: question, reply: answer, label: label}"
     path = folder / "chat.yaml"
     yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at).replace("csv", "jsonl")
     path.write_text(yaml.replace(columns, "{messages: chat, label: label}"))
-    return path, [row["chat"] for row in rows]
+    return path, chats
 
 
 @pytest.mark.parametrize("has_system", [False, True])
 @pytest.mark.parametrize("at", ["user_last", "assistant_last"])
 def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_system):
     is_user = at == "user_last"
-    path, chats = write_conversations(
-        tmp_path, model, at, has_system=has_system, ends_with_user=is_user
-    )
+    turns = {"has_system": has_system, "ends_with_user": is_user}
+    path, chats = write_conversations(tmp_path, model, at, **turns)
     prepared = prepare(load_experiment(path))
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     for n in range(N_ROWS):

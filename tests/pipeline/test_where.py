@@ -242,12 +242,9 @@ def alarming_texts():
     rows = []
     for row in range(80):
         words = generator.choice(NOUNS[:8], generator.integers(6, 14)).tolist()
-        words[generator.integers(len(words))] = [("garden", "music"), ("bomb", "poison")][row % 2][
-            generator.integers(2)
-        ]
-        rows.append(
-            {"text": " ".join(words), "label": ("safe", "harm")[row % 2], "group": f"g{row}"}
-        )
+        label, pair = (("safe", ("garden", "music")), ("harm", ("bomb", "poison")))[row % 2]
+        words[generator.integers(len(words))] = pair[generator.integers(2)]
+        rows.append({"text": " ".join(words), "label": label, "group": f"g{row}"})
     return rows
 
 

@@ -46,12 +46,10 @@ def alone(tmp_path_factory):
 def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     heard = Heard()
     both = captured(load(tmp_path), tmp_path, heard)
-    assert both.root == alone.root
-    assert both.computed == 2 * N_SHARDS
+    assert (both.root, both.computed) == (alone.root, 2 * N_SHARDS)
     assert files(both.store.folder) == files(alone.store.folder)
     assert len(heard.done) == 1 + N_SHARDS
-    assert heard.done[-1] == alone.store.n_rows
-    assert heard.messages == []
+    assert (heard.done[-1], heard.messages) == (alone.store.n_rows, [])
 
 
 def test_separately_started_workers_write_the_same_bytes_as_one_process(
@@ -167,20 +165,12 @@ def test_plan_equals_numbers_computed_by_hand():
     assert on_cpu["bytes"] == pytest.approx(10_240_000 * 768 * 4, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        # Rows with an axis of heads, which are means of several positions, of two models.
-        [
-            "capture.sites=[blocks.0.attn.hook_z, blocks.1.hook_resid_post]",
-            "capture.dtype=float16",
-            "model.dtype=bfloat16",
-            "model.random_weights=1",
-            "tokens.position.at=mean",
-        ],
-    ],
-)
+# Rows with an axis of heads, which are means of several positions, of two models.
+MEANS = ["capture.sites=[blocks.0.attn.hook_z, blocks.1.hook_resid_post]", "capture.dtype=float16"]
+MEANS += ["model.dtype=bfloat16", "model.random_weights=1", "tokens.position.at=mean"]
+
+
+@pytest.mark.parametrize("overrides", [[], MEANS])
 def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, overrides):
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)

@@ -243,25 +243,19 @@ def refusal(planted, tmp_path, folder, *overrides):
 def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
-    assert (
-        f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
-        in refusal(planted, tmp_path, requests, stated)
-    )
+    words = f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
+    assert words in refusal(planted, tmp_path, requests, stated)
+    folder = write_requests(tmp_path / "right", served, {"layer_ids": json.dumps(LAYERS)})
+    assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
+    other = "blocks.2.hook_resid_post"
     for last, expected in (
-        (SITE, None),
         ("blocks.3.hook_resid_pst", f"is no site. Nearest: {SITE}"),
-        (
-            "blocks.2.hook_resid_post",
-            "layer blocks.2.hook_resid_post is not blocks.2.hook_resid_post: blocks.3",
-        ),
+        (other, f"layer {other} is not {other}: blocks.3"),
     ):
-        folder = write_requests(
-            tmp_path / last, served, {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        names = {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        assert expected in refusal(
+            planted, tmp_path, write_requests(tmp_path / last, served, names)
         )
-        if expected is None:
-            assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
-        else:
-            assert expected in refusal(planted, tmp_path, folder)
 
 
 def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_path):

@@ -203,8 +203,7 @@ def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):
     assert (scores.loc["all sets", "value"] > 0.7).all()
     assert set(found.verdicts["train"]) == set(found.names)
     heat = score_map(scores.reset_index(), found.names, "auroc", found.pooled).data[0]
-    assert np.isnan(np.array(heat.z, float)[-1]).sum() == 2
-    assert np.array(heat.z).shape == (7, 3)
+    assert (np.isnan(np.array(heat.z, float)[-1]).sum(), np.array(heat.z).shape) == (2, (7, 3))
     again = np.concatenate([rows] * 8)
     for name, n in (("big", 0), ("large", 1)):
         many = pd.DataFrame(again, columns=rows.columns)

@@ -31,8 +31,7 @@ def test_workers_take_the_next_task_and_share_the_cores():
     # Four workers share two cores: 12 seconds of starts and 40 of tasks.
     assert scheduled(tasks, 4, units=2) == pytest.approx(26)
     # The longest task is a bound, however many workers there are.
-    assert scheduled([50.0, *tasks], 64, units=64) == 50
-    assert scheduled([], 4, units=2) == 0
+    assert (scheduled([50.0, *tasks], 64, units=64), scheduled([], 4, units=2)) == (50, 0)
 
 
 def test_the_limit_of_probing_is_named():

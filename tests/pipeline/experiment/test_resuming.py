@@ -34,8 +34,7 @@ def test_second_run_recomputes_nothing(own, again, monkeypatch):
     monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
     monkeypatch.setattr(ActivationStore, "writing", None)  # a capture would call it
     second = own.run()
-    assert second.folder == folder
-    assert second.results.read_bytes() == content
+    assert (second.folder, second.results.read_bytes()) == (folder, content)
 
 
 def test_interrupted_run_resumes_with_the_remaining_sites(own, again):

@@ -192,14 +192,11 @@ def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     assert all(path.name.isascii() for path in run.folder.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("Unable to allocate 9 GiB"),
-        MemoryError(),
-        RuntimeError("CUDA out of memory: could not allocate 9 GiB"),
-    ],
-)
+ERRORS = [MemoryError("Unable to allocate 9 GiB"), MemoryError()]
+ERRORS += [RuntimeError("CUDA out of memory: could not allocate 9 GiB")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, monkeypatch, error):
     site, done = Prober.site, []
 
@@ -247,14 +244,13 @@ def test_a_file_is_validated(file):
     assert list(report.seconds) == ["probe"]
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("activations.folder=none", "activations.foldr=x", "activations.folder=null"),
-        *("data.columns.token=wrd", "data.columns.label=lable", "data.file=null"),
-        *("data.file=other.csv", "model.source=mini"),
-    ],
-)
+MISTAKES = """
+activations.folder=none activations.foldr=x activations.folder=null model.source=mini
+data.columns.token=wrd data.columns.label=lable data.file=null data.file=other.csv
+"""
+
+
+@pytest.mark.parametrize("override", MISTAKES.split())
 def test_mistakes_in_a_file_are_located(file, override, refused):
     refused(lambda: validate(load_any_experiment(file, [override])))
 

@@ -176,25 +176,12 @@ def test_faults_are_explained(place):
         validate(written(folder, one, columns="label: label, ids: nowhere"))
 
 
-ROWS_IDS = {
-    "fractions": [3.7, 4],
-    "fractions as text": "3.7 4",
-    "fractions as JSON": "[3.7, 4]",
-    "truth values": [True, 1],
-    "an array of floats": np.array([1.0, 2.0]),
-    "masked": np.ma.masked_array([1, 2], mask=[False, True]),
-    "two axes": [[1, 2], [3, 4]],
-    "other digits": "\u0663",
-    "underscores": "1_0",
-    "endless list": "[" * 100_000,
-    "deep list": "[" * 900 + "1" + "]" * 900,
-}
-
-
-@pytest.mark.parametrize("ids", ROWS_IDS.values(), ids=ROWS_IDS)
-def test_ids_that_would_be_cut_are_refused(ids):
-    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
-        integers(ids, "row 0")
+def test_ids_that_would_be_cut_are_refused():
+    arrays = (np.array([1.0, 2.0]), np.ma.masked_array([1, 2], mask=[False, True]))
+    texts = ("3.7 4", "[3.7, 4]", "\u0663", "1_0", "[" * 100_000, "[" * 900 + "1" + "]" * 900)
+    for ids in ([3.7, 4], [True, 1], [[1, 2], [3, 4]], *arrays, *texts):
+        with pytest.raises(DataError, match=r"row 0: .* are not integers"):
+            integers(ids, "row 0")
 
 
 @pytest.mark.parametrize("ids", ["5 -1", " [5, -1]", [5, -1], (np.int64(5), -1), np.array([5, -1])])

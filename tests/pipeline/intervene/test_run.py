@@ -78,8 +78,7 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
         )
         before = model(base)[0, -1]
         effects.append(float((logits[right] - logits[wrong]) - (before[right] - before[wrong])))
-    assert row["n"] == len(effects)
-    assert row["effect"] == pytest.approx(np.mean(effects), rel=1e-4)
+    assert (row["n"], row["effect"]) == (len(effects), pytest.approx(np.mean(effects), rel=1e-4))
     assert row["edited"] - row["base"] == pytest.approx(row["effect"])
     assert row["recovery"] == pytest.approx(row["effect"] / (row["source"] - row["base"]))
 

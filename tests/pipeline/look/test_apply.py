@@ -125,8 +125,7 @@ def test_multiclass_and_regression_probes_are_applied(probe):
     generator = np.random.default_rng(0)
     layer = generator.normal(size=(3, 256)), np.zeros(3)
     answer = apply_probe(SavedProbe((layer,), ("a", "b", "c"), probe.facts), TEXTS)[0].answer
-    assert answer.score == max(answer.scores)
-    assert answer.label == "abc"[np.argmax(answer.scores)]
+    assert (answer.score, answer.label) == (max(answer.scores), "abc"[np.argmax(answer.scores)])
     number = SavedProbe((tuple(part[:1] for part in layer),), (), probe.facts)
     assert apply_probe(number, TEXTS)[0].answer.label is None
     hidden = (generator.normal(size=(5, 256)), np.zeros(5)), (np.ones((1, 5)), np.zeros(1))
@@ -356,8 +355,7 @@ def test_tokens_of_the_table_concatenate_to_the_text(probe, readings, tmp_path):
     table = read_csv(write_answers(tmp_path / "a.csv", readings, probe, "token"))
     for number, text in enumerate(CELLS, start=1):
         rows = table[table["number"] == number]
-        assert "".join(rows["token"]) == text
-        assert rows["end"].iloc[-1] == len(text)
+        assert ("".join(rows["token"]), rows["end"].iloc[-1]) == (text, len(text))
 
 
 def test_unwritable_output_is_reported(probe, readings, tmp_path):

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from probekit.errors import ConfigError, StoreError
+from probekit.errors import ConfigError, MissingError, StoreError
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from tests.model.reference import TINY
@@ -64,8 +65,7 @@ def test_overview_lists_every_tensor(look, tiny):
     lines = figures["Norm by block"]["data"]
     norms = [block.mlp.c_fc.weight.norm().item() for block in GPT2.from_pretrained(tiny).h]
     drawn = next(line for line in lines if line["name"] == "mlp.c_fc.weight")
-    assert drawn["y"] == pytest.approx(norms)
-    assert drawn["x"] == [0, 1, 2, 3]
+    assert (drawn["y"], drawn["x"]) == (pytest.approx(norms), [0, 1, 2, 3])
 
 
 def test_position_embeddings_are_shown_in_full_with_columns(look, tiny):
@@ -116,6 +116,16 @@ def test_names_with_thousands_of_digits_are_listed(look, part):
     names = [f"h.{number}.weight" for number in ("9" * 5000, "10", "9", "\u00b2")]
     _, page = look(part({name: np.ones((2, 3), np.float32) for name in names}))
     assert page.index("h.9.weight") < page.index("h.10.weight") < page.index("h.9999")
+
+
+def test_single_shard_is_not_shown_as_the_model(look, tiny):
+    first, second = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    names = load_file(tiny / "model.safetensors")
+    (tiny / "model.safetensors").rename(tiny / first)
+    files = {name: first if "wte" in name else second for name in names}
+    (tiny / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    with pytest.raises(MissingError, match=second):
+        look(tiny)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 4), (2, 3, 4)])

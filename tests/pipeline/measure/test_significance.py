@@ -240,8 +240,7 @@ def test_differences_are_adjusted_among_the_named_or_among_all(run, named):
     expected = dict(zip(among, found, strict=True))
     for other in rivals if named else [name(3)]:
         row = differences.loc[other]
-        assert row["p"] == expected[other].p
-        assert row["p_adjusted"] == expected[other].p_adjusted
+        assert (row["p"], row["p_adjusted"]) == (expected[other].p, expected[other].p_adjusted)
         assert (row["n_test"], row["n_groups"]) == (96, 12)
 
 
