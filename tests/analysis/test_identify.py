@@ -381,8 +381,7 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
 def test_massive_features_do_not_hide_the_layer():
     """Two features are much larger than the others, as in deep networks."""
     sizes = {"n_layer": 4, "n_head": 3, "n_embd": 48, "vocab_size": 97, "n_positions": 16}
-    config = GPT2Config(**sizes, bos_token_id=1)
-    network = GPT2(config, seed=0).requires_grad_(False)
+    network = GPT2(GPT2Config(**sizes, bos_token_id=1), seed=0).requires_grad_(False)
     network.wte.weight[:, :2] += 100
     for block in network.blocks:
         block.ln_1.weight[2:] *= 20

@@ -54,8 +54,8 @@ def test_projection_leaves_the_component_of_the_mean(value):
     torch.testing.assert_close(found @ span.T, (centre @ span.T).expand(2, 5, 2))
     away = project_out(rows)(POST, value)
     torch.testing.assert_close(away @ span.T, torch.zeros(2, 5, 2), atol=1e-5, rtol=0)
-    dependent = np.vstack([rows, -rows.sum(0)])  # they count once
-    torch.testing.assert_close(project_out(dependent)(POST, value), away)
+    # Dependent rows count once.
+    torch.testing.assert_close(project_out(np.vstack([rows, -rows.sum(0)]))(POST, value), away)
     # Nothing outside the subspace changes.
     torch.testing.assert_close(project_out(rows)(POST, value - away), torch.zeros(2, 5, 7))
 

@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
-from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.look.apply import apply_probe
@@ -160,24 +159,17 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
     refused(lambda: prepare(load_experiment(path)))
     table = tmp_path / "questions.jsonl"
     text = table.read_text()
+    keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
     for old, new in (
         ('"role": "user"', '"role": "assistant"'),
         ('"role": "system"', '"role": "tool"'),
         ('"content": "Be brief 0."', '"content": " "'),
         ('"content": "Be brief 0."', '"text": "Be brief 0."'),
         ('"content": "Be brief 0."', '"content": [{"type": "text", "text": "Be brief."}]'),
+        ('"Be brief 3."', '"Be brief 3."' + keys),  # which the template does not read
     ):
         table.write_text(text.replace(old, new, 1))
         refused(lambda: prepare(load_experiment(path)))
-
-
-def test_the_row_of_a_key_that_the_template_does_not_read_is_named(model, tmp_path):
-    path, _ = write_conversations(tmp_path, model, "user_last")
-    table = tmp_path / "questions.jsonl"
-    keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
-    table.write_text(table.read_text().replace('"Be brief 3."', '"Be brief 3."' + keys))
-    with pytest.raises(DataError, match=r"jsonl:4: .* reasoning_content, tool_calls, weight of me"):
-        prepare(load_experiment(path))
 
 
 def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refused):

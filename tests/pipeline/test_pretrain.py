@@ -35,10 +35,7 @@ def whole(recipe, tmp_path_factory):
 
 @pytest.fixture
 def go(tmp_path):
-    def go(recipe, name="runs", **options):
-        return pretrain(recipe, out=tmp_path / name, **options)
-
-    return go
+    return lambda recipe, name="runs", **options: pretrain(recipe, out=tmp_path / name, **options)
 
 
 @pytest.fixture
@@ -155,8 +152,10 @@ def test_drafts_of_a_killed_run_are_removed_and_links_are_followed(go, recipe, f
     assert sorted(find_checkpoints(finished)) == [0, 6, 12]
 
 
-def test_too_little_text_is_reported(go, recipe, refused):
+def test_too_little_text_and_an_unknown_device_are_reported(go, recipe, refused):
     refused(go, recipe(vocabulary__size=5000))
+    with pytest.raises(ConfigError, match="--device"):
+        go(recipe(), device="abacus")
 
 
 def test_second_process_or_a_run_without_its_log_is_refused(go, recipe, finished, refused):

@@ -58,10 +58,8 @@ def load(own):
 
 @pytest.fixture
 def go(tmp_path):
-    def go(experiment, page=False):
-        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", page=page)
-
-    return go
+    where = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
+    return lambda experiment, page=False: run(experiment, page=page, **where)
 
 
 def numbers(table, **where):

@@ -315,15 +315,13 @@ def test_negatives_of_a_monitor_are_read_from_requests_too(planted, own, request
 
 
 def test_workers_read_requests_too(planted, requests, tmp_path):
-    alone = imported(planted, tmp_path, requests)
-
     def crew(job, work, _missing, _on_rows):
         opened = job.open(work.store.folder)
         opened.compute(opened.missing_sites())
 
     experiment = load(planted, requests)
     shared = capture_only(experiment, cache_root=tmp_path / "shared", crew=crew)["task"].store
-    assert files(shared.folder) == files(alone.folder)
+    assert files(shared.folder) == files(imported(planted, tmp_path, requests).folder)
 
 
 def test_hidden_states_of_transformers_are_read(planted, tmp_path):

@@ -93,10 +93,9 @@ def test_different_rows_are_compared_without_pairs(make):
 
 
 def test_differing_settings_are_listed(make):
-    a = make("a", 0.8, 1)
     kinds, place = "probe.kinds=[{kind: mass_mean}]", "tokens.position.at=mean"
     overrides = ("probe.seed=3", kinds, place, "name=other")
-    found = compare(a, make("b", 0.8, 1, probe="mass_mean", overrides=overrides))
+    found = compare(make("a", 0.8, 1), make("b", 0.8, 1, probe="mass_mean", overrides=overrides))
     assert found.settings == {
         "probe.seed": ("0", "3"),
         "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),

@@ -81,10 +81,9 @@ def test_what_needs_a_single_device_refuses_several(own, gpus):
         "measure=[{logit_difference: {answer: label, wrong: group}}]",
     )
     advice = "--device cuda:0,cuda:1: this needs a single device.*`probekit run` without interv"
-    experiment = own.load(*QUICK, *edits)
     for refused in (
         lambda: own.run(*QUICK, *edits, device=DEVICES),
-        lambda: intervene(experiment, device="cuda:0,cuda:1"),
+        lambda: intervene(own.load(*QUICK, *edits), device="cuda:0,cuda:1"),
         lambda: ModelAndTokenizer.load("mini", device="cuda:0,cuda:1"),
     ):
         with pytest.raises(ConfigError, match=advice):

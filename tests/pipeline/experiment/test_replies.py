@@ -185,16 +185,11 @@ def test_sampling_is_part_of_the_identity(folder, finished):
     assert len(origins) == 3
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "data.label_of_reply.match=.",
-        "data.label_of_reply.match=QQQ",
-        "tokens.position={between: [QQQ, '']}",
-        "capture.generate.max_new_tokens=256",
-        "capture.generate.stop=[' ']",
-    ],
-)
+MISTAKES = ["data.label_of_reply.match=.", "data.label_of_reply.match=QQQ"]
+MISTAKES += ["tokens.position={between: [QQQ, '']}", "capture.generate.max_new_tokens=256"]
+
+
+@pytest.mark.parametrize("override", [*MISTAKES, "capture.generate.stop=[' ']"])
 def test_replies_that_cannot_be_probed_are_refused(folder, tmp_path, refused, override):
     write(tmp_path)
     refused(prepare, load(tmp_path, override), generating(folder))

@@ -124,6 +124,11 @@ def test_invalid_calls_are_explained(tmp_path, options, refused):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_unknown_device_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"--device meta: .*Available devices: cpu"):
+        call(tmp_path, device="meta")
+
+
 def test_columns_of_pandas_with_different_indices_are_in_the_order_of_the_rows(tmp_path):
     groups = pd.Series(GROUPS).loc[ORDER].reset_index(drop=True)
     call(tmp_path, labels=SERIES.loc[ORDER].set_axis(range(N, 2 * N)), groups=groups)

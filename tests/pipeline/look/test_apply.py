@@ -116,9 +116,8 @@ def test_a_probe_of_another_tool_is_applied_and_steers_like_ours(probe, tmp_path
     np.testing.assert_allclose(steering_vector(other), (rows @ unit).std() * unit)
     with pytest.raises(ConfigError, match="rows"):
         steering_vector(SavedProbe.from_arrays(weight, bias, **where))
-    narrow = SavedProbe.from_arrays(weight[:, :7], bias, **where)
     with pytest.raises(ConfigError, match="width: 7 for the probe, 256 for the rows"):
-        apply_probe(narrow, TEXTS)
+        apply_probe(SavedProbe.from_arrays(weight[:, :7], bias, **where), TEXTS)
 
 
 def test_multiclass_and_regression_probes_are_applied(probe):

@@ -35,19 +35,13 @@ def negatives(colour):
     return pd.DataFrame({"text": texts, "group": np.arange(len(texts)) // 2})
 
 
-@pytest.fixture(scope="module")
-def write(planted):
-    for colour in ("red", "black"):
-        negatives(colour).to_csv(planted.folder / f"{colour}.csv", index=False)
-    return planted
-
-
 @pytest.fixture(scope="module", params=["black", "red", "black texts", "red texts"])
-def monitored(request, write):
+def monitored(request, planted):
     """Runs with a probe of rows, or an aggregated probe, which scores whole texts."""
     colour, *of_texts = request.param.split()
+    negatives(colour).to_csv(planted.folder / f"{colour}.csv", index=False)
     rules = ("probe.aggregate=[mean, max]", "tokens.position={at: all}") * len(of_texts)
-    return write.run(*monitor(colour), *rules), colour
+    return planted.run(*monitor(colour), *rules), colour
 
 
 def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, planted):

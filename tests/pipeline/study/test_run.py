@@ -90,9 +90,8 @@ def test_one_data_set_at_four_settings_is_captured_once(place, tmp_path, monkeyp
     monkeypatch.setattr(Work, "compute", lambda *args: computed.append(compute(*args)))
     monkeypatch.chdir(place.folder)
     cache = tmp_path / "cache"
-    settings = place.folder / "small.yaml"
-    options = {"out": tmp_path, "cache_root": cache, "workers": 1, "progress": False, "page": False}
-    assert run(settings, over=FOUR, **options).table["score"].notna().tolist() == [True] * 4
+    found = start(place, tmp_path, over=FOUR, cache_root=cache).table["score"]
+    assert found.notna().tolist() == [True] * 4
     assert (len(computed), len(caches_in(cache))) == (1, 1)
 
 
