@@ -159,17 +159,20 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
     refused(lambda: prepare(load_experiment(path)))
     table = tmp_path / "questions.jsonl"
     text = table.read_text()
-    keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
     for old, new in (
         ('"role": "user"', '"role": "assistant"'),
         ('"role": "system"', '"role": "tool"'),
         ('"content": "Be brief 0."', '"content": " "'),
         ('"content": "Be brief 0."', '"text": "Be brief 0."'),
         ('"content": "Be brief 0."', '"content": [{"type": "text", "text": "Be brief."}]'),
-        ('"Be brief 3."', '"Be brief 3."' + keys),  # which the template does not read
     ):
         table.write_text(text.replace(old, new, 1))
         refused(lambda: prepare(load_experiment(path)))
+    # Keys that the template does not read.
+    path, _ = write_conversations(tmp_path, model, "user_last")
+    keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
+    table.write_text(text.replace('"Be brief 3."', '"Be brief 3."' + keys))
+    refused(lambda: prepare(load_experiment(path)))
 
 
 def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refused):
