@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from probekit import SavedProbe, run
 from probekit.activations.store import ActivationStore
+from probekit.errors import DataError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.look.apply import apply_probe
@@ -172,7 +173,8 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
     path, _ = write_conversations(tmp_path, model, "user_last")
     keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
     table.write_text(text.replace('"Be brief 3."', '"Be brief 3."' + keys))
-    refused(lambda: prepare(load_experiment(path)))
+    with pytest.raises(DataError, match=r"jsonl:4: .* reasoning_content, tool_calls, weight of me"):
+        prepare(load_experiment(path))
 
 
 def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refused):
