@@ -1,6 +1,5 @@
 """Fixtures that every test may use."""
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -8,10 +7,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from filelock import FileLock
 
-import probekit
-from benchmarks.golden import write_inputs
 from probekit.cli.main import main
 from tests.slow_tests import pytest_addoption as pytest_addoption
 from tests.slow_tests import pytest_collection_modifyitems as pytest_collection_modifyitems
@@ -40,32 +36,6 @@ def shared() -> Path:
             "../shared (real weights, vocabularies and treebanks) is not next to this checkout"
         )
     return folder
-
-
-@pytest.fixture(scope="session")
-def golden_run(tmp_path_factory):
-    """A function that returns the folder of the finished run of a golden experiment, by its name.
-
-    It is made once for all processes of a session; tests copy what they change.
-    """
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    inputs, out = base / "golden_inputs", base / "golden"
-    with FileLock(base / "golden_inputs.lock"):
-        if not inputs.is_dir():
-            inputs.mkdir()
-            write_inputs(inputs)
-
-    def finished(name):
-        with FileLock(base / f"{name}.lock"):
-            if not (out / name).is_dir():
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv("PROBEKIT_CACHE", str(base / "golden_cache"))
-                    probekit.run(inputs / f"{name}.yaml", out=out, workers=1, progress=False)
-        (folder,) = (out / name).iterdir()
-        return folder
-
-    return finished
 
 
 @pytest.fixture

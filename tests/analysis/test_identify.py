@@ -67,8 +67,7 @@ def test_a_name_of_no_site_is_verified_as_what_it_is(network, texts, rows):
         "head": heads[:, 2].half(),
         "normed": network.final_norm(rows["blocks.5.hook_resid_post"]),
     }
-    labels = {name: one.label for name, one in found(arrays, texts, network).items()}
-    assert labels == {
+    assert {name: one.label for name, one in found(arrays, texts, network).items()} == {
         "mine": f"{VERIFIED} {SITE}",
         "v": f"{VERIFIED} blocks.3.attn.hook_v",
         "head": f"{VERIFIED} blocks.3.attn.hook_v[head=2]",
@@ -184,8 +183,7 @@ def test_named_heads_of_sites_on_request_are_compared_and_neurons_are_unverified
 
 
 def test_rows_of_another_model_are_no_tensor(network, texts, rows):
-    other = GPT2(network.config, seed=1)
-    (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
+    (one,) = found({SITE: texts.rows(GPT2(network.config, seed=1))[SITE]}, texts, network).values()
     assert (one.label, one.site) == (DIFFERS, "")
     assert one.sentence.startswith("matches no tensor; nearest: ")
     assert one.error > 0.5
@@ -383,8 +381,7 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
 def test_massive_features_do_not_hide_the_layer():
     """Two features are much larger than the others, as in deep networks."""
     sizes = {"n_layer": 4, "n_head": 3, "n_embd": 48, "vocab_size": 97, "n_positions": 16}
-    config = GPT2Config(**sizes, bos_token_id=1)
-    network = GPT2(config, seed=0).requires_grad_(False)
+    network = GPT2(GPT2Config(**sizes, bos_token_id=1), seed=0).requires_grad_(False)
     network.wte.weight[:, :2] += 100
     for block in network.blocks:
         block.ln_1.weight[2:] *= 20

@@ -125,8 +125,7 @@ def test_measures_equal_their_definitions(model):
         np.testing.assert_allclose(here["kl"], (output * np.log(output / p)).sum(-1), atol=1e-5)
         after = p[range(6), IDS[1:]]
         np.testing.assert_allclose(here["next_probability"][:-1], after, atol=1e-6)
-        rank = 1 + (p[:6] > after[:, None]).sum(-1)
-        np.testing.assert_array_equal(here["next_rank"][:-1], rank)
+        np.testing.assert_array_equal(here["next_rank"][:-1], 1 + (p[:6] > after[:, None]).sum(-1))
         assert np.isnan(here["next_rank"][-1])
         assert np.isnan(here["next_probability"][-1])
 

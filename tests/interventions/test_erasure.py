@@ -102,9 +102,8 @@ def test_the_tap_erases_like_the_array():
     for row, column in ((0, 4), (1, 0)):
         expected[row, column] = torch.from_numpy(eraser(X[5 * row + column][None])[0])
     torch.testing.assert_close(found, expected)
-    one = erasure.probe_projection(eraser.left.T, eraser.mean)
     torch.testing.assert_close(
-        one.tap()("hook_embed", value),
+        erasure.probe_projection(eraser.left.T, eraser.mean).tap()("hook_embed", value),
         project_out(eraser.left.T, mean=torch.from_numpy(eraser.mean))("hook_embed", value),
     )
 
@@ -143,8 +142,7 @@ def test_information_comes_back_where_attention_brings_it():
         assert one["before"] > 0.95
         assert one["after"] < 0.65
         assert one["after_low"] <= 0.5 <= one["after_high"]
-    assert first["chance"] == 0.5
-    assert (first["n"], first["site"]) == (100, PRE.text)
+    assert (first["chance"], first["n"], first["site"]) == (0.5, 100, PRE.text)
 
 
 @pytest.mark.parametrize(

@@ -7,24 +7,11 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.edits import (
-    BasePass,
-    add,
-    linear_entry,
-    replace,
-    run_edited,
-    stream_entry,
-    zero,
-)
+from probekit.interventions import edits, patching
+from probekit.interventions.edits import replace, run_edited
 from probekit.interventions.measures import AnswerMeasure, single_tokens
 from probekit.interventions.names import MEASURES
-from probekit.interventions.patching import (
-    PAIRS_AT_ONCE,
-    ablated_values,
-    estimated_effects,
-    patch,
-    patch_top,
-)
+from probekit.interventions.patching import ablated_values, estimated_effects, patch
 from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.taps import head_or_neuron
@@ -107,8 +94,7 @@ def test_a_position_of_each_text(model):
     measure, site = measure_of(), "blocks.1.hook_resid_post"
     (row,) = patch(model, clean, corrupt, measure, site, at=at)
     own = expected(model, clean, corrupt, site, at, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert row.position == "chosen"
+    assert (row.patched, row.position) == (pytest.approx(own.mean(), rel=1e-5), "chosen")
     ((key, values),) = estimated_effects(model, clean, corrupt, measure, site, at=at).items()
     each = estimated_effects(model, clean, corrupt, measure, site, at="each")
     by_position = {one.position: own for one, own in each.items()}
@@ -126,13 +112,12 @@ def test_positions_after_the_measured_one_have_no_effect(model):
 
 
 def test_more_pairs_than_a_batch(model):
-    n = PAIRS_AT_ONCE + 5
+    n = patching.PAIRS_AT_ONCE + 5
     clean, corrupt = pairs("left", [4 + i % 3 for i in range(n)])
     measure, site = measure_of(n=n), "blocks.2.hook_resid_mid"
     (row,) = patch(model, clean, corrupt, measure, site, groups=np.arange(n) // 3)
     own = expected(model, clean, corrupt, site, None, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert (row.n, row.groups) == (n, n // 3 + 1)
+    assert (row.patched, row.n, row.groups) == (pytest.approx(own.mean(), rel=1e-5), n, n // 3 + 1)
     assert row.effect_low < row.effect < row.effect_high
     assert 0 < row.p <= row.p_best <= 1
 
@@ -141,7 +126,7 @@ def test_more_pairs_than_a_batch(model):
 @pytest.mark.parametrize("measured", MEASURES)
 def test_measures_are_those_of_the_logits(name, measured):
     model, (clean, _), measure = network(name), pairs(), measure_of(measured)
-    logits, final = model(clean)[:, -1], BasePass.keep(model, clean).final
+    logits, final = model(clean)[:, -1], edits.BasePass.keep(model, clean).final
     assert name != "gemma2" or logits.abs().max() < 3
     base, at = torch.tensor([2, 0, 1, 1]), torch.arange(4)
     other = torch.tensor([0, 2, 1, 0])  # rows whose logits are those of an edited pass
@@ -257,7 +242,7 @@ def test_the_activations_of_another_text(model, at):
 
 def test_where_sites_of_families_enter_the_stream_and_heads_of_keys_and_values_are_edited():
     def place(name, site, head=None):
-        entry = stream_entry(network(name), SiteSelection(site, head=head))
+        entry = edits.stream_entry(network(name), SiteSelection(site, head=head))
         return entry and (entry.layer, entry.after_attention)
 
     site, heads = "blocks.1.hook_attn_out", "blocks.1.attn.hook_z"
@@ -265,10 +250,10 @@ def test_where_sites_of_families_enter_the_stream_and_heads_of_keys_and_values_a
     assert place("neox in sequence", site) == place("gemma2", site) == (1, True)
     assert place("gemma2", heads, head=1) is None  # a norm follows
     with pytest.raises(ConfigError, match="is not a part of the residual stream") as caught:
-        linear_entry(network("gemma2"), SiteSelection("blocks.1.mlp.hook_post"))
+        edits.linear_entry(network("gemma2"), SiteSelection("blocks.1.mlp.hook_post"))
     assert "mlp.hook_post" not in str(caught.value).partition("Allowed")[2]
     llama, tokens = network("llama3"), torch.tensor([[3, 14, 15, 92]])
-    one_head = run_edited(llama, tokens, [("blocks.1.attn.hook_v[kv_head=1]", zero())])
+    one_head = run_edited(llama, tokens, [("blocks.1.attn.hook_v[kv_head=1]", edits.zero())])
     assert not torch.allclose(one_head, llama(tokens))
 
 
@@ -288,7 +273,7 @@ def test_an_estimate_is_the_derivative_of_the_patch(model):
         change = (source - base)[rows, at] * have[:, None]
         scores = []
         for sign in (-1, 1):
-            logits = run_edited(model, clean, [(site, add(sign * step * change, at))])[:, -1]
+            logits = run_edited(model, clean, [(site, edits.add(sign * step * change, at))])[:, -1]
             scores.append(logits[rows, measure.answer] - logits[rows, measure.wrong])
         slope = ((scores[1] - scores[0]) / (2 * step)).numpy()
         np.testing.assert_allclose(values[have], slope[have], rtol=1e-4, atol=1e-8)
@@ -326,7 +311,7 @@ def test_the_largest_estimates_are_verified(model):
     (clean, corrupt), measure = pairs(lengths=[6] * 8), measure_of(n=8)
     sites = "blocks.*.attn.hook_z[head=*]"
     estimates = estimated_effects(model, clean, corrupt, measure, sites, at="each")
-    found = patch_top(model, clean, corrupt, measure, estimates, top=5, at="each")
+    found = patching.patch_top(model, clean, corrupt, measure, estimates, top=5, at="each")
     rows = patch(model, clean, corrupt, measure, sites, at="each")
     exact = {(row.site, row.position): row for row in rows}
     assert len(found) == len(exact) == 4 * 3 * 6

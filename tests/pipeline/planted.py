@@ -74,14 +74,3 @@ def write_rows(path):
     table = pd.DataFrame(rows)
     table.to_csv(path, index=False)
     return table
-
-
-def rows_of_sites(values):
-    """Rows of results.csv for sites with these (validation, test) accuracies of the task."""
-    common = dict.fromkeys(("metric", "main_metric"), "accuracy") | dict.fromkeys(("head", "fold"))
-    common |= {"probe": "logistic", "target": "task", "position": "last"}
-    return pd.DataFrame(
-        common | {"split": split, "site": site, "value": value}
-        for site, pair in values.items()
-        for split, value in zip(("validation", "test"), pair, strict=True)
-    )

@@ -224,21 +224,6 @@ def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whol
         write_report(whole / "results.csv")
 
 
-def test_messages_about_files_are_in_plain_words(damaged):
-    config = damaged / "config.yaml"
-    content = config.read_bytes()
-    config.unlink()
-    with pytest.raises(MissingError, match="run the experiment again with the same --out"):
-        write_report(damaged)
-    config.mkdir()
-    with pytest.raises(DataError, match=r"config\.yaml cannot be read: it is a folder, not a file"):
-        write_report(damaged)
-    config.rmdir()
-    config.write_bytes(b"name: \xff" + content)
-    with pytest.raises(DataError, match="cannot be read: byte 6 is not UTF-8 text"):
-        write_report(damaged)
-
-
 def test_a_page_that_cannot_be_written_does_not_lose_the_run(go, damaged):
     (damaged / "report.html").unlink()
     (damaged / "report.html").mkdir()

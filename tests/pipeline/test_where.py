@@ -58,10 +58,8 @@ def load(own):
 
 @pytest.fixture
 def go(tmp_path):
-    def go(experiment, page=False):
-        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", page=page)
-
-    return go
+    where = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
+    return lambda experiment, page=False: run(experiment, page=page, **where)
 
 
 def numbers(table, **where):
@@ -184,22 +182,17 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120
 
 
-@pytest.fixture
-def pair(experiment, go):
-    """Two runs over heads and positions, of other seeds."""
+def test_scores_of_saved_predictions_are_those_of_the_tables(experiment, go):
+    """Those of two runs over heads and positions, of other seeds."""
     sites = "capture.sites=['blocks.0.hook_resid_post', 'blocks.0.attn.hook_z[head=1,2]']"
     places = ("tokens.position={at: span}", "tokens.sweep=[0, 1]", "probe.permutations=0")
-    return [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
-
-
-def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
+    pair = [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
     rows = only(compare(*(result.folder for result in pair)).rows, target="task")
     assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
     for side, result in zip("ab", pair, strict=True):
         table = only(result.table, target="task", split="test", metric="accuracy")
         sites = map(site_with_head, table["site"], table["head"])
-        keys = zip(sites, table["position"], strict=True)
-        values = dict(zip(keys, table["value"], strict=True))
+        values = dict(zip(zip(sites, table["position"], strict=True), table["value"], strict=True))
         for _, row in rows.iterrows():
             assert row[f"value_{side}"] == values[row[f"site_{side}"], row[f"position_{side}"]]
     assert {"span", "span+1"} == set(rows["position_a"])
@@ -247,12 +240,9 @@ def alarming_texts():
     rows = []
     for row in range(80):
         words = generator.choice(NOUNS[:8], generator.integers(6, 14)).tolist()
-        words[generator.integers(len(words))] = [("garden", "music"), ("bomb", "poison")][row % 2][
-            generator.integers(2)
-        ]
-        rows.append(
-            {"text": " ".join(words), "label": ("safe", "harm")[row % 2], "group": f"g{row}"}
-        )
+        label, pair = (("safe", ("garden", "music")), ("harm", ("bomb", "poison")))[row % 2]
+        words[generator.integers(len(words))] = pair[generator.integers(2)]
+        rows.append({"text": " ".join(words), "label": label, "group": f"g{row}"})
     return rows
 
 
@@ -274,8 +264,7 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     assert "Rules that score a text" in page
     assert "Score by token, and texts flagged" in page
     row = Scores.of(result.table).chosen
-    files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
-    probe = SavedProbe.load(files[0])
+    probe = SavedProbe.load(next(result.folder.glob(f"probes/**/{row['site']}/aggregated.json")))
     assert probe.facts.aggregation.rule == chosen
     assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
     assert np.array_equal(probe.directions, -probe.layers[0].weight)  # towards safe, the second

@@ -95,14 +95,12 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
 
 
 def test_errors_of_a_worker_of_a_capture_are_raised_unchanged(cluster, tmp_path):
-    experiment = load(tmp_path)
-
     def crew(job, work, *arguments, **options):
         (tmp_path / "scale.csv").unlink()
         by_ray(job, work, *arguments, **options)
 
     with pytest.raises(MissingError, match=r"scale\.csv"):
-        capture(experiment, tmp_path / "ray", Heard(), crew)
+        capture(load(tmp_path), tmp_path / "ray", Heard(), crew)
 
 
 def test_a_run_on_a_cluster_that_loses_a_node_has_the_tables_of_one_process(cluster, own, planted):

@@ -87,13 +87,10 @@ def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, cal
     assert repeated.stdout.endswith("".join(f"verified as {site}\n" for site in QUICK_SITES))
 
 
-def test_an_import_without_a_folder_is_refused(planted, call):
+def test_an_import_without_a_folder_or_of_an_empty_one_is_refused(planted, call, tmp_path):
     ended = call("cache", "import", planted.folder / "planted.yaml")
     assert ended.code == 2
     assert "`capture.requests`" in ended.stderr
-
-
-def test_a_fault_of_the_given_folder_is_reported_there(planted, call, tmp_path):
     (tmp_path / "empty").mkdir()
     ended = call("cache", "import", planted.folder / "planted.yaml", tmp_path / "empty")
     assert ended.code == 3
@@ -246,26 +243,19 @@ def refusal(planted, tmp_path, folder, *overrides):
 def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
-    assert (
-        f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
-        in message
-    )
+    words = f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
+    assert words in refusal(planted, tmp_path, requests, stated)
+    folder = write_requests(tmp_path / "right", served, {"layer_ids": json.dumps(LAYERS)})
+    assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
+    other = "blocks.2.hook_resid_post"
     for last, expected in (
-        (SITE, None),
         ("blocks.3.hook_resid_pst", f"is no site. Nearest: {SITE}"),
-        (
-            "blocks.2.hook_resid_post",
-            "layer blocks.2.hook_resid_post is not blocks.2.hook_resid_post: blocks.3",
-        ),
+        (other, f"layer {other} is not {other}: blocks.3"),
     ):
-        folder = write_requests(
-            tmp_path / last, served, {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        names = {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        assert expected in refusal(
+            planted, tmp_path, write_requests(tmp_path / last, served, names)
         )
-        if expected is None:
-            assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
-        else:
-            assert expected in refusal(planted, tmp_path, folder)
 
 
 def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_path):
@@ -297,8 +287,7 @@ def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_verified_with_its_error(planted, served, tmp_path, dtype):
     half = [(ids, states.to(getattr(torch, dtype))) for ids, states in served]
-    read = imported(planted, tmp_path, write_requests(tmp_path / "half", half))
-    errors = read.errors()
+    errors = imported(planted, tmp_path, write_requests(tmp_path / "half", half)).errors()
     assert set(errors) == set(QUICK_SITES)
     for site, error in errors.items():
         median, largest = error
@@ -311,8 +300,7 @@ def test_texts_without_a_request_are_counted_and_may_be_skipped(planted, served,
     assert "planted.yaml" not in message
     assert f"6 of 96 texts have no hidden states in {folder}, the first is 'The " in message
     skip = f"capture.requests={{folder: {folder}, missing: skip}}"
-    store = imported(planted, tmp_path, folder, skip)
-    assert store.n_rows == 90
+    assert imported(planted, tmp_path, folder, skip).n_rows == 90
     notes = prepare(load(planted, folder, skip)).design.dataset.notes
     assert "skipped: 6 of 96 texts have no hidden states" in notes
 
@@ -327,15 +315,13 @@ def test_negatives_of_a_monitor_are_read_from_requests_too(planted, own, request
 
 
 def test_workers_read_requests_too(planted, requests, tmp_path):
-    alone = imported(planted, tmp_path, requests)
-
     def crew(job, work, _missing, _on_rows):
         opened = job.open(work.store.folder)
         opened.compute(opened.missing_sites())
 
     experiment = load(planted, requests)
     shared = capture_only(experiment, cache_root=tmp_path / "shared", crew=crew)["task"].store
-    assert files(shared.folder) == files(alone.folder)
+    assert files(shared.folder) == files(imported(planted, tmp_path, requests).folder)
 
 
 def test_hidden_states_of_transformers_are_read(planted, tmp_path):
@@ -368,22 +354,19 @@ def test_a_site_with_several_names_is_read_by_each(planted, tmp_path):
     assert read.errors() == {site: (0.0, 0.0)}
 
 
-def planted_errors(served):
+def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
     """Hidden states with an error that others make, and what the refusal calls them."""
     model, mlp = load_model("mini"), []
     for ids, _ in served:
         _, cache = model.run_with_cache(torch.as_tensor(ids)[None], ["blocks.3.hook_mlp_out"])
         mlp.append((ids, cache["blocks.3.hook_mlp_out"][0][:, None]))
-    return {
+    wrong = {
         "one residual connection is missing": mlp,
         "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
         "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
         "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
     }
-
-
-def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
-    for number, (sentence, requests) in enumerate(planted_errors(served).items()):
+    for number, (sentence, requests) in enumerate(wrong.items()):
         folder = write_requests(tmp_path / f"planted-{number}", requests)
         stated = f"capture.requests={{folder: {folder}, layers: {{0: {SITE}}}}}"
         message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]", stated)

@@ -8,13 +8,8 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.pipeline.compare.compare import (
-    FinishedRun,
-    _notes_on_rows,
-    compare,
-    differences,
-    write_comparison,
-)
+from probekit.pipeline.compare import compare as module
+from probekit.pipeline.compare.compare import FinishedRun, compare, write_comparison
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.results.record import pack_record
 from tests.pipeline.finished import FILES, SITES, guesses, made_rows, write_record, write_run
@@ -98,10 +93,9 @@ def test_different_rows_are_compared_without_pairs(make):
 
 
 def test_differing_settings_are_listed(make):
-    a = make("a", 0.8, 1)
     kinds, place = "probe.kinds=[{kind: mass_mean}]", "tokens.position.at=mean"
     overrides = ("probe.seed=3", kinds, place, "name=other")
-    found = compare(a, make("b", 0.8, 1, probe="mass_mean", overrides=overrides))
+    found = compare(make("a", 0.8, 1), make("b", 0.8, 1, probe="mass_mean", overrides=overrides))
     assert found.settings == {
         "probe.seed": ("0", "3"),
         "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),
@@ -143,12 +137,12 @@ def test_a_difference_in_calibration_error_has_no_test(paired):
     ]
     resamples = Resamples.leave_one_out(groups)
     indices = np.arange(200) if paired else None
-    (found,) = differences([({}, *both)], (resamples, resamples), indices, "ece")
+    (found,) = module.differences([({}, *both)], (resamples, resamples), indices, "ece")
     assert found.value == found.a - found.b != 0
     assert np.isnan([found.ci_low, found.ci_high, found.p, found.p_adjusted]).all()
     counts = {"metric": "ece", "pairing": "paired", "n_a": 200, "n_b": 200}
     counts |= {"n_groups_a": 50, "n_groups_b": 50}
-    notes = [*_notes_on_rows((), (), counts, [found])]
+    notes = [*module._notes_on_rows((), (), counts, [found])]
     assert not [note for note in notes if "too few groups" in note]
 
 

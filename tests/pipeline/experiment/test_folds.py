@@ -16,7 +16,7 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
-from tests.pipeline.planted import FAST, Planted
+from tests.pipeline.planted import FAST
 from tests.pipeline.texts import text_of
 
 OVERRIDES = text_of("overrides_folds.txt").splitlines()
@@ -90,14 +90,6 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
 
 
-def test_a_second_run_fits_nothing(nested, planted, monkeypatch):
-    content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
-    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    again = Planted.run(planted, *OVERRIDES, page=False)  # not the one that is kept
-    assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
-    assert again.record["files"] == nested.record["files"]
-
-
 def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go):
     single = go("split.folds=null", "model.random_weights=false", page=False)
     for metric in ("accuracy", "auroc"):
@@ -144,16 +136,10 @@ def test_folds_choose_among_kinds_too(go):
         "model.random_weights=false",
     )
     table = load_table(several.results)
-    chosen = Scores.of(table).choices
     validation = only(table, target="task", split="validation").dropna(subset="fold")
-    for row in chosen:
+    for row in Scores.of(table).choices:
         assert row["value"] == validation[validation["fold"] == row["fold"]]["value"].max()
-    features = pd.read_csv(several.folder / "features.csv")
-    assert features["k"].max() == 8
-    kept = SavedProbe.load(several.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
-    assert not kept.facts.is_tested
-    read = features["feature"].str.removeprefix("dimension ").astype(int)[:2]
-    assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(read)
+    assert pd.read_csv(several.folder / "features.csv")["k"].max() == 8
     assert "fitted on all rows," in several.report.read_text()
 
 
@@ -198,18 +184,12 @@ def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
     assert facts.groups == {"all folds": 12}
 
 
-@pytest.fixture
-def runs(planted):
-    """A function that runs the planted experiment with a main metric."""
-    return lambda metric: planted.run(*FAST, f"probe.metric={metric}", page=False)
-
-
 @pytest.mark.parametrize(
     ("metric", "title"), [("auroc", "AUROC"), ("brier", "Brier score"), ("null", "accuracy")]
 )
-def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
+def test_the_metric_governs_results_and_headline(planted, metric, title, capsys):
     name = "accuracy" if metric == "null" else metric
-    result = runs(metric)
+    result = planted.run(*FAST, f"probe.metric={metric}", page=False)
     table = load_table(result.results)
     assert set(table["main_metric"]) == {name}
     assert Scores.of(table).metric == name
@@ -232,11 +212,15 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     assert "majority" in shown
 
 
-def test_each_metric_has_a_run_of_its_own_and_runs_are_compared_by_their_main_metric(runs):
-    assert len({runs(metric).folder for metric in ("auroc", "brier", "null")}) == 3
+def test_each_metric_has_a_run_of_its_own_and_runs_are_compared_by_their_main_metric(planted):
+    auroc, brier, accuracy = folders = [
+        planted.run(*FAST, f"probe.metric={metric}", page=False).folder
+        for metric in ("auroc", "brier", "null")
+    ]
+    assert len(set(folders)) == 3
     with pytest.raises(ConfigError, match=r"main metric is auroc in .* and brier in"):
-        compare(runs("auroc").folder, runs("brier").folder)
-    assert compare(runs("auroc").folder, runs("null").folder, metric="brier").metric == "brier"
+        compare(auroc, brier)
+    assert compare(auroc, accuracy, metric="brier").metric == "brier"
 
 
 def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(own, snapshot):

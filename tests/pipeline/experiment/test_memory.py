@@ -56,11 +56,6 @@ def test_results_are_those_of_the_file(frame, columns):
     assert len(list(Path("cache").iterdir())) == 1
 
 
-def test_rows_in_memory_cannot_be_left_to_workers(frame):
-    with pytest.raises(ConfigError, match="passed in Python"):
-        go(GROUPED, data=frame, workers=0)
-
-
 def test_the_config_of_a_run_describes_its_rows(frame, call):
     report = validate(GROUPED, data=frame)
     assert (report.ok, report.n_examples) == (True, 96)
@@ -76,6 +71,8 @@ def test_the_config_of_a_run_describes_its_rows(frame, call):
 
 def test_other_processes_cannot_read_what_is_in_memory(frame, refused):
     experiment = Experiment.from_dict(settings({}))
+    with pytest.raises(ConfigError, match="passed in Python"):
+        go(GROUPED, data=frame, workers=0)
     refused(put_job, Job(experiment.with_data(frame), "task"), None)
     with pytest.raises(ConfigError, match="save the network with `save_pretrained`"):
         put_job(Job(experiment.with_model(load_model("mini")), "task"), None)

@@ -68,8 +68,7 @@ def counts(labels, kind):
 def test_many_numbers_are_counted_in_ranges():
     found = counts([str(n) for n in range(40)], "ridge_regression")
     assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
-    assert sum(found["train"].values()) == 30
-    assert sum(found["test"].values()) == 10
+    assert (sum(found["train"].values()), sum(found["test"].values())) == (30, 10)
     assert counts(["1", "2"] * 20, "ridge_regression")["train"] == {"1": 15, "2": 15}
 
 

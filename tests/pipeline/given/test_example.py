@@ -52,9 +52,8 @@ def test_the_call_and_the_file_give_the_same_scores(place):
     folder, called = place
     overrides = ["split.folds=2", f"probe={json.dumps(FAST)}"]
     experiment = load_any_experiment(folder / "mine.yaml", overrides)
-    filed = run(experiment, out=folder / "runs", workers=1, page=False)
     both = []
-    for result in (called, filed):
+    for result in (called, run(experiment, out=folder / "runs", workers=1, page=False)):
         table = result.table[result.table["metric"] == "accuracy"]
         table = table[table["split"] == "test"]
         both.append(table.set_index(["site", "probe", "target"])["value"].to_dict())

@@ -125,9 +125,8 @@ def test_invalid_calls_are_explained(tmp_path, options, refused):
 
 
 def test_an_unknown_device_is_refused(tmp_path):
-    for device in ("gpu", "meta"):
-        with pytest.raises(ConfigError, match=rf"--device {device}: .*Available devices: cpu"):
-            call(tmp_path, device=device)
+    with pytest.raises(ConfigError, match=r"--device meta: .*Available devices: cpu"):
+        call(tmp_path, device="meta")
 
 
 def test_columns_of_pandas_with_different_indices_are_in_the_order_of_the_rows(tmp_path):
@@ -198,14 +197,11 @@ def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     assert all(path.name.isascii() for path in run.folder.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("Unable to allocate 9 GiB"),
-        MemoryError(),
-        RuntimeError("CUDA out of memory: could not allocate 9 GiB"),
-    ],
-)
+ERRORS = [MemoryError("Unable to allocate 9 GiB"), MemoryError()]
+ERRORS += [RuntimeError("CUDA out of memory: could not allocate 9 GiB")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, monkeypatch, error):
     site, done = Prober.site, []
 
@@ -253,14 +249,13 @@ def test_a_file_is_validated(file):
     assert list(report.seconds) == ["probe"]
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("activations.folder=none", "activations.foldr=x", "activations.folder=null"),
-        *("data.columns.token=wrd", "data.columns.label=lable", "data.file=null"),
-        *("data.file=other.csv", "model.source=mini"),
-    ],
-)
+MISTAKES = """
+activations.folder=none activations.foldr=x activations.folder=null model.source=mini
+data.columns.token=wrd data.columns.label=lable data.file=null data.file=other.csv
+"""
+
+
+@pytest.mark.parametrize("override", MISTAKES.split())
 def test_mistakes_in_a_file_are_located(file, override, refused):
     refused(lambda: validate(load_any_experiment(file, [override])))
 

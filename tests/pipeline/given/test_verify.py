@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from probekit.analysis.identify import integers
-from probekit.errors import ConfigError, DataError, MissingError, ProbekitError
+from probekit.errors import ConfigError, DataError, MissingError
 from probekit.experiment.loader import load_any_experiment
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
@@ -82,16 +82,12 @@ def test_validate_finds_another_tensor(place):
     folder, *_, arrays = place
     for site, is_other in ((POST, True), ("blocks.1.hook_mlp_out", False)):
         experiment = written(folder, {site: arrays["blocks.1.hook_mlp_out"]})
-        codes = {one.code for one in validate(experiment).findings}
-        assert ("other-tensor" in codes) == is_other
+        assert ("other-tensor" in {one.code for one in validate(experiment).findings}) == is_other
 
 
 def test_right_activations_are_verified_in_record_and_page(right):
-    identities = right.record["identities"]
-    assert [one["label"] for one in identities.values()] == [
-        f"verified as {site}" for site in identities
-    ]
-    assert set(identities) == {POST, PRE}
+    labels = {site: one["label"] for site, one in right.record["identities"].items()}
+    assert labels == {site: f"verified as {site}" for site in (POST, PRE)}
     page = right.report.read_text()
     assert "Some rows of an engine were computed again and compared with every tensor" in page
     assert "2 verified" in page
@@ -166,40 +162,26 @@ def test_faults_are_explained(place):
         ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
         ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
         ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are not integers"),
-        (
-            {"ids": ids, "at": [*[-1] * 46, -99, -1]},
-            DataError,
-            "Row 46 has no token at position -9",
-        ),
+        ({"ids": ids, "at": [*[-1] * 46, -99, -1]}, DataError, "Row 46 has no token at position"),
         ({"ids": [[99999]] * 48}, DataError, "vocabulary has ids"),
         ({"ids": ids, "verify": "mimi"}, MissingError, "mini"),
+        ({"ids": ids, "verify": torch.nn.Linear(2, 2)}, ConfigError, "Linear.*`save_pretrained`"),
+        ({"ids": ids, "verify": 3}, ConfigError, "verify is 3, of type int"),
     ):
         with pytest.raises(error, match=words):
             verified(one, rows["label"], out=out, **options)
     with pytest.raises(DataError, match="255 features, but no tensor of this GPT-2"):
         verified({POST: arrays[POST][:, 1:]}, rows["label"], ids=ids, out=out)
-    experiment = written(folder, one, columns="label: label, ids: nowhere")
     with pytest.raises(ConfigError, match="No column 'nowhere'"):
-        validate(experiment)
+        validate(written(folder, one, columns="label: label, ids: nowhere"))
 
 
-ROWS_IDS = {
-    "fractions": [3.7, 4],
-    "fractions as text": "3.7 4",
-    "fractions as JSON": "[3.7, 4]",
-    "truth values": [True, 1],
-    "an array of floats": np.array([1.0, 2.0]),
-    "masked": np.ma.masked_array([1, 2], mask=[False, True]),
-    "two axes": [[1, 2], [3, 4]],
-    "other digits": "\u0663",
-    "underscores": "1_0",
-}
-
-
-@pytest.mark.parametrize("ids", ROWS_IDS.values(), ids=ROWS_IDS)
-def test_ids_that_would_be_cut_are_refused(ids):
-    with pytest.raises(DataError, match=r"row 0: .* are not integers"):
-        integers(ids, "row 0")
+def test_ids_that_would_be_cut_are_refused():
+    arrays = (np.array([1.0, 2.0]), np.ma.masked_array([1, 2], mask=[False, True]))
+    texts = ("3.7 4", "[3.7, 4]", "\u0663", "1_0", "[" * 100_000, "[" * 900 + "1" + "]" * 900)
+    for ids in ([3.7, 4], [True, 1], [[1, 2], [3, 4]], *arrays, *texts):
+        with pytest.raises(DataError, match=r"row 0: .* are not integers"):
+            integers(ids, "row 0")
 
 
 @pytest.mark.parametrize("ids", ["5 -1", " [5, -1]", [5, -1], (np.int64(5), -1), np.array([5, -1])])
@@ -234,19 +216,3 @@ def test_rows_of_a_table_are_read_in_their_order(place):
     read = _read_tokens("mini", len(ids), None, None, turned, pd.Series(at, index=turned.index))
     assert read.ids == [ids[row] for row in read.rows]
     assert read.at == [at[row] for row in read.rows]
-
-
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
-        ({"verify": torch.nn.Linear(2, 2)}, "verify is of type Linear.*`save_pretrained`"),
-        ({"verify": 3}, "verify is 3, of type int"),
-        ({"ids": ["[" * 100_000] * 8}, "row 0: .* are not integers"),
-        ({"ids": ["[" * 900 + "1" + "]" * 900] * 8}, "row 0: .* are not integers"),
-    ],
-    ids=["network", "number", "endless list", "deep list"],
-)
-def test_what_cannot_be_verified_is_refused_in_words(tmp_path, changes, problem):
-    settings = {"ids": [[1]] * 8} | changes
-    with pytest.raises(ProbekitError, match=problem):
-        verified({POST: np.eye(8, 256)}, ["a", "b"] * 4, out=tmp_path, **settings)

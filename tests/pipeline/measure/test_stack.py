@@ -75,8 +75,7 @@ def test_scores_of_training_rows_are_held_out():
     noise = generator.normal(size=(120, 100))
     scores = site_scores(prober, ProbeSpec(kind="logistic"), noise, 1.0)[:, 0]
     assert roc_auc_score(y[:80] == "yes", scores[:80]) < 0.75  # fitted rows would be separated
-    fitted = prober.saved_rows
-    assert roc_auc_score(y[:80] == "yes", noise[:80] @ _direction(fitted, noise)) == 1
+    assert roc_auc_score(y[:80] == "yes", noise[:80] @ _direction(prober.saved_rows, noise)) == 1
 
 
 def _direction(fitted, X):
@@ -132,15 +131,12 @@ def test_stages_alone_have_the_rates_of_the_run(tables):
     rows, of_stack = cascade.set_index("setting"), stack.set_index("metric")["value"]
     (site,) = [name for name in rows.index if name.startswith("blocks") and name.endswith(" only")]
     of_site = only(table, site=site.removesuffix(" only"), split="test").set_index("metric")
-    pairs = {"tpr": "tpr_at_fpr_5", "test_fpr": "achieved_fpr_5"}
-    for name, metric in pairs.items():
+    for name, metric in {"tpr": "tpr_at_fpr_5", "test_fpr": "achieved_fpr_5"}.items():
         assert rows.loc[site, name] == pytest.approx(of_site["value"][metric])
         assert rows.loc[site, f"{name}_low"] == pytest.approx(of_site["ci_low"][metric])
         assert rows.loc["all sites only", name] == pytest.approx(of_stack[metric])
-    block = int(site.split(".")[1])
-    assert rows.loc[site, "cost"] == (block + 1) / 4
-    assert rows.loc["words only", "cost"] == 0
-    assert rows.loc["all sites only", "cost"] == 3 / 4
+    assert rows.loc[site, "cost"] == (int(site.split(".")[1]) + 1) / 4
+    assert (rows.loc["words only", "cost"], rows.loc["all sites only", "cost"]) == (0, 3 / 4)
 
 
 def test_a_cascade_has_a_higher_rate_than_cheaper_stages(tables):
@@ -149,8 +145,7 @@ def test_a_cascade_has_a_higher_rate_than_cheaper_stages(tables):
     mixed = ~rows["setting"].str.endswith(" only")
     alone = rows.set_index("setting")["tpr"]
     assert mixed.sum() > 2
-    cheap = rates[mixed & (costs < 0.5)].max()
-    assert alone["words only"] + 0.1 < cheap
+    assert alone["words only"] + 0.1 < rates[mixed & (costs < 0.5)].max()
     assert rows["test_fpr"].mean() < 0.07
     passed = rows["passed_1"] - rows["passed_2"], rows["passed_2"]
     single = rows.set_index("setting").filter(regex="^blocks.* only$", axis=0)["cost"].item()
@@ -167,8 +162,7 @@ def test_labels_of_test_rows_do_not_change_the_settings(data, sites, tables):
 
 
 def test_each_stage_reads_more_rows_if_more_are_passed_on():
-    generator = np.random.default_rng(0)
-    distances, train = generator.random((3, 500)), np.arange(0, 500, 2)
+    distances, train = np.random.default_rng(0).random((3, 500)), np.arange(0, 500, 2)
     before = np.zeros(500, dtype=int)
     for share in SHARES:
         reached = last_stages(distances, train, (share, 0))
@@ -195,8 +189,7 @@ def test_no_cascade_without_texts_or_with_few_negatives_or_three_classes(data, s
     _, stack, cascade = measured(replace(data, texts=None), sites)
     assert len(stack)
     assert cascade.empty
-    few = replace(data, train=data.train[:300])
-    assert word_scores(Prober(few, SETTINGS)) is None
+    assert word_scores(Prober(replace(data, train=data.train[:300]), SETTINGS)) is None
     three = replace(data, y=np.where(np.arange(N) % 3 == 0, "c", data.y))
     assert word_scores(Prober(three, SETTINGS)) is None
 
@@ -206,7 +199,6 @@ def test_log_odds_keep_the_order_of_the_rows():
     is_positive = np.arange(200) % 2 == 0
     scores = generator.normal(size=200) + is_positive
     for one in (scores, -scores):
-        found = log_odds(one, is_positive, np.arange(100))
-        assert (np.argsort(found) == np.argsort(one)).all()
+        assert (np.argsort(log_odds(one, is_positive, np.arange(100))) == np.argsort(one)).all()
     share = 1 / (1 + np.exp(-log_odds(1e6 * scores, is_positive, np.arange(200))))
     assert share.mean() == pytest.approx(0.5, abs=0.01)
