@@ -17,13 +17,9 @@ SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 
 def rows_of(probe):
     rows = []
-    for number, site in enumerate(SITES):
-        value = 0.6 + 0.1 * number
-        rows += [
-            row(site, "task", value, probe=probe),
-            row(site, "task", value, probe=probe, split="validation"),
-            row(site, "control", 0.5, probe=probe),
-        ]
+    for site, value in zip(SITES, (0.6, 0.7), strict=True):
+        rows += [row(site, "task", value, probe=probe, split=s) for s in ("test", "validation")]
+        rows.append(row(site, "control", 0.5, probe=probe))
     return rows
 
 
