@@ -43,10 +43,12 @@ from tests.report.conftest import HOSTILE, seal_run, write_shown
 from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
-REPORTED = """run.json config.yaml results.csv differences.csv attention.safetensors
-reliability.csv training.csv features.csv confusion.csv scatter.csv cosines.csv wrong.json""".split()
-COMPARED = f"""run.json config.yaml results.csv test_rows.csv sites sites/baselines.json
-sites/{SITES[0]}.json sites/{SITES[1]}.safetensors""".split()
+REPORTED = "run.json config.yaml results.csv differences.csv"
+OF_A_PAGE = (
+    "attention.safetensors reliability.csv training.csv features.csv confusion.csv scatter.csv"
+)
+COMPARED = "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json"
+OF_SITES = f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 
 
 def link_out(path, outside):
@@ -68,16 +70,20 @@ def made(tmp_path_factory):
 
 # What reads the files of a run after those of a whole one: the run, and the files.
 READERS_OF_RUNS = {
-    "page": (lambda _, run: report_page(run), "shown", REPORTED),
-    "pages": (lambda *runs: load_runs(runs), "shown", REPORTED[:4]),
+    "page": (
+        lambda _, run: report_page(run),
+        "shown",
+        f"{REPORTED} {OF_A_PAGE} cosines.csv wrong.json",
+    ),
+    "pages": (lambda *runs: load_runs(runs), "shown", REPORTED),
     "losses": (lambda _, run: write_losses(run), "trained", "log.csv"),
-    "comparison": (compare, "compared", COMPARED),
+    "comparison": (compare, "compared", f"{COMPARED} {OF_SITES}"),
 }
 
 
 @pytest.mark.parametrize(
     ("what", "name"),
-    [(what, name) for what, (*_, names) in READERS_OF_RUNS.items() for name in names],
+    [(what, name) for what, (*_, names) in READERS_OF_RUNS.items() for name in names.split()],
 )
 def test_no_file_of_another_folder_is_read(made, tmp_path, refused, what, name):
     read, of, _ = READERS_OF_RUNS[what]
