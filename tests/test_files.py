@@ -44,9 +44,8 @@ from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
 REPORTED = "run.json config.yaml results.csv differences.csv"
-OF_A_PAGE = (
-    "attention.safetensors reliability.csv training.csv features.csv confusion.csv scatter.csv"
-)
+OF_PAGE = "attention.safetensors training.csv features.csv confusion.csv scatter.csv cosines.csv"
+OTHERS = "reliability.csv wrong.json"
 COMPARED = "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json"
 OF_SITES = f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 
@@ -70,11 +69,7 @@ def made(tmp_path_factory):
 
 # What reads the files of a run after those of a whole one: the run, and the files.
 READERS_OF_RUNS = {
-    "page": (
-        lambda _, run: report_page(run),
-        "shown",
-        f"{REPORTED} {OF_A_PAGE} cosines.csv wrong.json",
-    ),
+    "page": (lambda _, run: report_page(run), "shown", f"{REPORTED} {OF_PAGE} {OTHERS}"),
     "pages": (lambda *runs: load_runs(runs), "shown", REPORTED),
     "losses": (lambda _, run: write_losses(run), "trained", "log.csv"),
     "comparison": (compare, "compared", f"{COMPARED} {OF_SITES}"),
