@@ -218,8 +218,7 @@ def test_every_yaml_block_is_valid(name, tmp_path):
             del shipped["split"]
         if given.get("probe", {}).get("kinds", [{}])[0].get("kind") == "ridge_regression":
             given["probe"].setdefault("metric", "r2")
-        with (tmp_path / "block.yaml").open("w") as file:
-            YAML().dump(shipped | given, file)
+        YAML().dump(shipped | given, tmp_path / "block.yaml")
         load_experiment(tmp_path / "block.yaml")
 
 

@@ -6,14 +6,7 @@ import pytest
 from probekit.probes.score.metric_table import METRICS, association, metric_functions
 from probekit.probes.targets import BASELINES, NESTED, TARGETS
 from probekit.report.elements.style import LEVELS, LINES
-from probekit.results.table import (
-    DIFFERENCES,
-    MAIN_METRICS,
-    P_VALUES,
-    RESULTS,
-    make_table,
-    read_columns,
-)
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, read_columns
 
 CELLS = {"text": "a", "number": 0.25, "boolean": True}
 
@@ -49,13 +42,6 @@ def test_every_score_has_a_function_and_nothing_else_has():
         metric.name for metric in METRICS.values() if metric.kind == "score"
     }
     assert all(callable(f) for functions in found.values() for f in functions.values())
-
-
-def test_groups_of_metrics_follow_from_the_table():
-    assert MAIN_METRICS == ("accuracy", "r2", "uuas", "root_accuracy")
-    assert {"accuracy", "r2"} <= {m.name for m in METRICS.values() if m.associations}
-    assert P_VALUES == ("p_value", "p_holm", "p_best")
-    assert {name for name, metric in METRICS.items() if metric.beats_the_mean} == {"r2", "spearman"}
 
 
 def test_every_target_has_a_line_or_a_level_with_its_title():

@@ -84,11 +84,7 @@ def test_a_table_of_the_page_is_read_as_written(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "column", "cell"),
     [
-        ("confusion.csv", "n", "many"),
-        ("confusion.csv", "n", "-3"),
-        ("confusion.csv", "n", "2.5"),
-        ("confusion.csv", "n", "1e300"),
-        ("confusion.csv", "n", ""),
+        *(("confusion.csv", "n", cell) for cell in ("many", "-3", "2.5", "1e300", "")),
         ("scatter.csv", "x", "inf"),
         ("cosines.csv", "n_features", "-1"),
         ("reliability.csv", "accuracy", "high"),

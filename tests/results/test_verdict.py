@@ -1,6 +1,7 @@
 """The verdict of a run follows from its tables: choice, scores, differences, and their tests."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -28,6 +29,7 @@ from tests.stored import line
 FAR = "ln_final.hook_normalized last logistic task"
 MASS_MEAN = "blocks.2.hook_resid_post last mass_mean task"
 BLOCK_1 = "blocks.1.hook_resid_post last logistic task"
+BLOCK_1_OF_MASS_MEAN = BLOCK_1.replace("logistic", "mass_mean")
 ROWS = (
     difference("majority", p_adjusted=0.008),
     difference("word_identity", 0.02, score=0.71, p=0.4),
@@ -76,11 +78,7 @@ VERDICTS = {
     ),
     "neighbours and other kinds at the site are named": (
         WITH_KIND,
-        [
-            difference(BLOCK_1),
-            difference(MASS_MEAN),
-            difference(BLOCK_1.replace("logistic", "mass_mean")),
-        ],
+        [difference(name) for name in (BLOCK_1, MASS_MEAN, BLOCK_1_OF_MASS_MEAN)],
     ),
     "differences of the nested choice are named": (
         NESTED,
@@ -192,11 +190,15 @@ def test_differences_that_are_written_are_read_and_used(tmp_path):
 
 
 def test_an_association_without_interval_or_difference_is_no_significant_difference():
-    of_constant = {"metric": "auroc", "is_association": True, "is_constant": True, "p": 0.001}
-    unknown = Rival(name="majority", value=0.5, difference=0.5, **of_constant)
+    constant = {
+        "name": "majority",
+        "value": 0.5,
+        "metric": "auroc",
+        "is_constant": True,
+        "p": 0.001,
+    }
+    associated = partial(Rival, **constant, is_association=True)
+    unknown = associated(difference=0.5)
     assert unknown.verdict == TOO_FEW_GROUPS
     assert not unknown.is_doubtful
-    tied = Rival(
-        name="majority", value=0.5, difference=0.0, ci_low=-0.05, ci_high=0.05, **of_constant
-    )
-    assert tied.verdict == NOT_BETTER
+    assert associated(difference=0.0, ci_low=-0.05, ci_high=0.05).verdict == NOT_BETTER
