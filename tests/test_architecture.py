@@ -22,21 +22,18 @@ from tests.code_lines import FEATURES, code_lines, lines_of_packages, over_budge
 PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
-LEVELS = [
-    set(packages.split())
-    for packages in (
-        "amounts errors files hub lazy_rows memory products progress provenance section terminal "
-        "workers",
-        "model data",
-        "activations analysis probes training",
-        "interventions",
-        "results",
-        "experiment report",
-        "pipeline",
-        "cli",
-    )
-]
-LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+LEVELS = (
+    "amounts errors files hub lazy_rows memory products progress provenance section terminal "
+    "workers",
+    "model data",
+    "activations analysis probes training",
+    "interventions",
+    "results",
+    "experiment report",
+    "pipeline",
+    "cli",
+)
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 # The order of the folders inside a package, where it matters: each imports from those before it.
 # Other modules of the package are above all of them.
 FOLDERS = {
@@ -258,10 +255,6 @@ def test_a_record_is_read_in_two_files(trees):
     assert lonely == set()
 
 
-def is_dotted(node):
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and is_dotted(node.value))
-
-
 def forwards(function):
     """Whether a function only calls another one with its own arguments."""
     body = function.body[ast.get_docstring(function) is not None :]
@@ -269,11 +262,13 @@ def forwards(function):
         return False
     call, a = body[0].value, function.args
     own = [one.arg for one in (*a.posonlyargs, *a.args, a.vararg, *a.kwonlyargs, a.kwarg) if one]
-    if not own or not isinstance(call, ast.Call) or not is_dotted(call.func):
+    if not own or not isinstance(call, ast.Call):
         return False
+    called = ast.unparse(call.func)
     given = [ast.unparse(one).lstrip("*") for one in call.args]
     given += [ast.unparse(one.value) for one in call.keywords]
-    return given == own and ast.unparse(call.func).partition(".")[0] not in own
+    is_name = called.replace(".", "").isidentifier()
+    return is_name and given == own and called.partition(".")[0] not in own
 
 
 def test_no_function_only_forwards_its_arguments(trees):

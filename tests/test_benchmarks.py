@@ -20,8 +20,7 @@ NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - IN_OTHER_ENVIRONMEN
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_can_be_imported(name):
-    module = import_module(f"benchmarks.{name}")
-    assert module.__doc__
+    assert import_module(f"benchmarks.{name}").__doc__
 
 
 def test_every_part_of_the_claims_has_a_section_of_the_page():

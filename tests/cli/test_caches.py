@@ -10,10 +10,9 @@ from probekit.activations.local import LocalFiles
 from probekit.activations.records import FORMAT_OF_REPLIES, REPLIES
 from probekit.activations.upkeep import copy_cache, remove_cache
 from probekit.provenance import seal
-from tests.activations.small_store import IDENTITY, SITES, Content
+from tests.activations.small_store import CONTENT, IDENTITY, SITES
 from tests.cli.conftest import readable
 
-CONTENT = Content()
 KEY = IDENTITY.key
 
 

@@ -28,6 +28,7 @@ MORE = [
     *(row(site, "task", 1.5, metric="compression", split="online") for site in SITES),
 ]
 LOGISTIC = rows_of("logistic")
+MAJORITY = row("", "majority", 0.5, probe="none")
 TABLE = make_table()
 SAME_AS_WORDS = with_values(TABLE, 0.95, target="word_identity")
 UNCONTROLLED = TABLE[~TABLE["target"].eq("control") & ~TABLE["metric"].eq("selectivity")]
@@ -39,10 +40,7 @@ FINDINGS = [
 REASON = "No control task: only 7 different probed words. Few words."
 NO_CONTROL = [{"level": "info", "code": "no-control", "message": REASON}]
 CASES = {
-    "sites, legend, answer and comparisons, in this order": (
-        [*LOGISTIC, row("", "majority", 0.5, probe="none")],
-        [],
-    ),
+    "sites, legend, answer and comparisons, in this order": ([*LOGISTIC, MAJORITY], []),
     "each kind has a block and one site is marked": ([*LOGISTIC, *rows_of("mass_mean")], []),
     "p and compression have columns": ([*LOGISTIC, *MORE], []),
     "comparisons are whole in 80 columns": (UNCONTROLLED, NO_CONTROL),

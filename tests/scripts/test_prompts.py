@@ -76,12 +76,11 @@ def test_the_answer_is_later_and_the_wrong_answer_is_not(table):
 
 @pytest.mark.parametrize("circuit", CIRCUITS)
 def test_files_depend_on_the_seed_only(tmp_path, circuit):
-    contents = []
-    for number, seed in enumerate((0, 0, 1)):
-        main([circuit, str(tmp_path / f"{number}.csv"), "--seed", str(seed), "--groups", "5"])
-        contents.append((tmp_path / f"{number}.csv").read_bytes())
-    assert contents[0] == contents[1] != contents[2]
-    assert len(contents[0].splitlines()) == 1 + 5 * 8
+    for name, seed in {"a": "0", "b": "0", "c": "1"}.items():
+        main([circuit, str(tmp_path / name), "--seed", seed, "--groups", "5"])
+    same, again, other = ((tmp_path / name).read_bytes() for name in "abc")
+    assert same == again != other
+    assert len(same.splitlines()) == 1 + 5 * 8
 
 
 def test_too_many_groups_are_refused(tmp_path, capsys):
