@@ -3,7 +3,7 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -50,17 +50,12 @@ def make_recipe(corpus):
     return partial(tiny_recipe, corpus)
 
 
-class Ended(NamedTuple):
-    """Result of a command: exit code and output of each stream."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def call(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in the test's folder, in this process."""
+    """A function that runs a command in the test's folder, in this process.
+
+    It returns the exit code and what was written to each stream.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -69,6 +64,6 @@ def call(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             main()
         streams = capsys.readouterr()
-        return Ended(end.value.code or 0, streams.out, streams.err)
+        return SimpleNamespace(code=end.value.code or 0, stdout=streams.out, stderr=streams.err)
 
     return call

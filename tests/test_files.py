@@ -43,84 +43,64 @@ from tests.report.conftest import HOSTILE, seal_run, write_shown
 from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
-REPORTED = (
-    "run.json config.yaml results.csv attention.safetensors differences.csv "
-    "reliability.csv training.csv features.csv confusion.csv scatter.csv cosines.csv "
-    "wrong.json"
-)
-COMPARED = (
-    "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json "
-    f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
-)
-OUT = "leads out of"
+REPORTED = "run.json config.yaml results.csv differences.csv"
+OF_PAGE = "attention.safetensors training.csv features.csv confusion.csv scatter.csv cosines.csv"
+OTHERS = "reliability.csv wrong.json"
+COMPARED = "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json"
+OF_SITES = f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 
 
 def link_out(path, outside):
     """Move a file or folder out of the run and replace it with a link."""
-    target = outside / f"of-{path.name}"
-    if path.exists():
-        shutil.move(path, target)
-    else:
-        target.write_text("")
-    path.symlink_to(target)
+    path.symlink_to(shutil.move(path, outside / f"of-{path.name}"))
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    return write_shown(tmp_path_factory.mktemp("shown"))
+def made(tmp_path_factory):
+    """A run with all that a page shows, a pretraining run, and one that can be compared."""
+    folder, rows = tmp_path_factory.mktemp("made"), made_rows(6, 2)
+    guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
+    return {
+        "shown": write_shown(folder / "shown"),
+        "trained": write_pretraining(folder / "trained", HOSTILE),
+        "compared": write_run(folder / "compared", rows, guess),
+    }
 
 
-@pytest.mark.parametrize("name", REPORTED.split())
-def test_a_page_is_made_of_the_files_of_its_run_alone(shown, tmp_path, name, refused):
-    run = Path(shutil.copytree(shown, tmp_path / "run"))
+# What reads the files of a run after those of a whole one: the run, and the files.
+READERS_OF_RUNS = {
+    "page": (lambda _, run: report_page(run), "shown", f"{REPORTED} {OF_PAGE} {OTHERS}"),
+    "pages": (lambda *runs: load_runs(runs), "shown", REPORTED),
+    "losses": (lambda _, run: write_losses(run), "trained", "log.csv"),
+    "comparison": (compare, "compared", f"{COMPARED} {OF_SITES}"),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [(what, name) for what, (*_, names) in READERS_OF_RUNS.items() for name in names.split()],
+)
+def test_no_file_of_another_folder_is_read(made, tmp_path, refused, what, name):
+    read, of, _ = READERS_OF_RUNS[what]
+    run = Path(shutil.copytree(made[of], tmp_path / "run"))
     if not (run / name).exists():
         (run / name).touch()
         seal_run(run)
     link_out(run / name, tmp_path)
-    refused(report_page, run)
+    before = set(run.rglob("*"))
+    refused(read, made[of], run)
+    assert set(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.yaml", "results.csv", "differences.csv"])
-def test_a_page_of_several_runs_too(shown, tmp_path, name, refused):
-    runs = [Path(shutil.copytree(shown, tmp_path / key)) for key in "ab"]
-    link_out(runs[1] / name, tmp_path)
-    refused(load_runs, runs)
-
-
-def test_the_figure_of_a_pretraining_run_too(tmp_path, refused):
-    run = write_pretraining(tmp_path / "run", HOSTILE)
-    link_out(run / "log.csv", tmp_path)
-    refused(write_losses, run)
-    assert not (run / "losses.html").exists()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    rows = made_rows(6, 2)
-    guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
-    return write_run(tmp_path_factory.mktemp("whole") / "run", rows, guess)
-
-
-@pytest.fixture
-def two(whole, tmp_path):
-    return [Path(shutil.copytree(whole, tmp_path / key)) for key in "ab"]
-
-
-@pytest.mark.parametrize("name", COMPARED.split())
-def test_a_comparison_reads_no_file_of_another_folder(two, tmp_path, name, refused):
-    compare(*two)
-    link_out(two[1] / name, tmp_path)
-    refused(compare, *two)
-
-
-def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path, refused):
+def test_a_record_that_names_files_of_other_folders_is_refused(made, tmp_path, refused):
+    run = Path(shutil.copytree(made["compared"], tmp_path / "run"))
     (tmp_path / "mine.txt").write_text("mine")
-    path = two[0] / "run.json"
-    record = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("format", "seal")}
+    record = json.loads((run / "run.json").read_text())
+    del record["format"], record["seal"]
     for name in ("../mine.txt", str(tmp_path / "mine.txt")):
         record["files"] = {name: digest([b"mine"])}
-        path.write_bytes(pack_record(record))
-        refused(FinishedRun, two[0])
+        (run / "run.json").write_bytes(pack_record(record))
+        refused(FinishedRun, run)
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])
@@ -141,7 +121,7 @@ def test_the_index_reports_it_and_shows_nothing(tmp_path):
     (run / "results.csv").unlink()
     (run / "results.csv").symlink_to(tmp_path / "mine.csv")
     page = index_page(tmp_path / "runs")
-    assert OUT in page
+    assert "leads out of" in page
     assert "my secret" not in page
 
 

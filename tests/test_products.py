@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import torch.nn.functional as F
 from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
-from probekit.model.layers.modules import Linear
 from probekit.products import GELU, GELU_TANH, RELU, SILU, gram, linear, threads, weighted_sums
 
 
@@ -28,14 +28,6 @@ def test_it_is_the_product_of_torch(activation, n_rows, dtype):
         found = linear(x, weight, given, activation)
         assert found.shape == (n_rows, 2, 19)
         torch.testing.assert_close(found, function(F.linear(x, weight, given)))
-
-
-def test_a_product_with_an_activation_has_the_gradient_of_torch():
-    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    weight = torch.randn(3, 7, generator=torch.Generator().manual_seed(1))
-    found = torch.autograd.grad(linear(x, weight, None, GELU_TANH).sum(), x)[0]
-    expected = F.gelu(F.linear(x, weight), approximate="tanh").sum()
-    torch.testing.assert_close(found, torch.autograd.grad(expected, x)[0])
 
 
 def test_views_are_read_as_what_they_show():
@@ -81,8 +73,7 @@ def test_kernels_of_many_shapes_do_not_fill_the_memory():
 
 _FORKED = """
 import os, signal, torch
-from probekit.products import linear
-from probekit.products import threads
+from probekit.products import linear, threads
 x = torch.ones(500, 500)
 torch.set_num_threads(2)
 linear(x, x)
@@ -101,25 +92,11 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("trained", ["input", "weight", "bias"])
-def test_what_is_trained_has_its_gradient(trained):
-    layer = Linear(3, 2).requires_grad_(False)
-    tensors = {"input": torch.ones(4, 3), "weight": layer.weight, "bias": layer.bias}
-    expected = {
-        "input": layer.weight.sum(0).expand(4, 3),
-        "weight": torch.full((2, 3), 4.0),
-        "bias": torch.full((2,), 4.0),
-    }
-    asked = tensors[trained].requires_grad_()
-    layer(tensors["input"]).sum().backward()
-    torch.testing.assert_close(asked.grad, expected[trained])
-
-
 # torch compiles what it needs of forward mode in a way that it has itself deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("is_grad_enabled", [True, False])
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["input", "weight", "bias"])
-def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
+def test_derivatives_are_those_of_torch(place, is_grad_enabled):
     tensors = [torch.randn(shape) for shape in ((4, 3), (2, 3), (2,))]
 
     def derivatives(product):
@@ -130,11 +107,17 @@ def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(at, along)
             tangent = torch.autograd.forward_ad.unpack_dual(of_one(dual)).tangent
-        return tangent, jvp(of_one, (at,), (along,))[1], jacfwd(of_one)(at)
+        forward = tangent, jvp(of_one, (at,), (along,))[1], jacfwd(of_one)(at)
+        with torch.enable_grad():
+            asked = at.clone().requires_grad_()
+            return *forward, *torch.autograd.grad(of_one(asked).sum(), asked)
 
+    activated, gelu = partial(linear, activation=GELU_TANH), partial(F.gelu, approximate="tanh")
+    pairs = {linear: F.linear, activated: lambda *given: gelu(F.linear(*given))}
     with torch.set_grad_enabled(is_grad_enabled):
-        for found, expected in zip(derivatives(linear), derivatives(F.linear), strict=True):
-            torch.testing.assert_close(found, expected)
+        for ours, torch_s in pairs.items():
+            for found, expected in zip(derivatives(ours), derivatives(torch_s), strict=True):
+                torch.testing.assert_close(found, expected)
 
 
 def test_a_gradient_through_vmap_exists():
