@@ -28,15 +28,8 @@ from probekit.progress import recorded_stage
 from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.study_page import study_page
+from probekit.results import study as studies
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
-from probekit.results.study import (
-    RIVAL_COLUMNS,
-    STUDY,
-    STUDY_COLUMNS,
-    STUDY_RECORD,
-    STUDY_RIVALS,
-    StudyResult,
-)
 from probekit.results.table import TableColumn, make_table
 from probekit.results.verdict import RIVALS
 from probekit.terminal import SILENT, SilentWatcher, Watcher
@@ -67,7 +60,7 @@ def run_study(
     shares_cells: bool,
     page: bool,
     watcher: Watcher,
-) -> StudyResult:
+) -> studies.StudyResult:
     """Run all cells of a study, write its tables and report.html, and return the result.
 
     A cell that fails is reported, and its row has the error; the other cells are run.
@@ -92,7 +85,7 @@ def run_study(
     with exclusive(folder, "study"), recorded_stage(folder, watcher) as watched:
         # Until the study ends, workers wait for its next cell.
         write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
-        for name in (STUDY_RECORD, "report.html"):
+        for name in (studies.STUDY_RECORD, "report.html"):
             (folder / name).unlink(missing_ok=True)
         rows = list[dict[str, Any]]()
         job = partial(_row, run_one=run_one, folder=folder, workers=workers, watcher=watched)
@@ -110,12 +103,12 @@ def run_study(
             if alike:
                 names = f"{counted(len(alike), 'other cell')}: {first_names(alike)}"
                 watched.tell(f"The error in cell {one} also occurs in {names}.")
-        first, second, *others = STUDY_COLUMNS
+        first, second, *others = studies.STUDY_COLUMNS
         keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
         rivals = [{"cell": row["cell"]} | one for row in rows for one in row.get("rivals", ())]
         tables = {
-            STUDY: make_table(rows, [first, second, *keys, *others]),
-            STUDY_RIVALS: make_table(rivals, RIVAL_COLUMNS),
+            studies.STUDY: make_table(rows, [first, second, *keys, *others]),
+            studies.STUDY_RIVALS: make_table(rivals, studies.RIVAL_COLUMNS),
         }
         contents = {name: csv_text(table).encode() for name, table in tables.items()}
         for name, content in contents.items():
@@ -123,9 +116,9 @@ def run_study(
         record: dict[str, Any] = {"study": study.name, "question": study.question}
         record |= {"keys": list(study.keys), "n_unused": study.n_unused}
         record["files"] = {name: digest([content]) for name, content in contents.items()}
-        write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
+        write_atomic(folder / studies.STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
-        result = StudyResult(folder)
+        result = studies.StudyResult(folder)
         if page:
             write_atomic(folder / "report.html", study_page(result))
     return result

@@ -30,22 +30,10 @@ from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.intervene.run import write_causes
+from probekit.pipeline.measure import probing, significance
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import (
-    make_probers,
-    probe_sites,
-    probing_bytes,
-    probing_seconds,
-    seconds_of_processes,
-)
 from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.significance import (
-    difference_rows,
-    p_value_rows,
-    reliability_rows,
-    scored,
-)
 from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
@@ -96,9 +84,9 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.design, device.split(",")[0])
+        probers = probing.make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
-    n_bytes = probing_bytes(probers, source.widths)
+    n_bytes = probing.probing_bytes(probers, source.widths)
     n_workers = 1  # processes cannot share one accelerator
     if device == "cpu":  # by default, or with 0 (none of this process), as many as memory allows
         n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
@@ -109,8 +97,10 @@ def run_source(
     ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        expected = probing_seconds(probers, source.widths, len(source.networks))
-        watched.expect("probe", seconds_of_processes(expected, len(source.widths), n_workers))
+        expected = probing.probing_seconds(probers, source.widths, len(source.networks))
+        watched.expect(
+            "probe", probing.seconds_of_processes(expected, len(source.widths), n_workers)
+        )
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -171,7 +161,7 @@ def _measured_sites(
         if len(probers) > 1:
             watcher.tell(f"position {name}")
         of_position = None if seconds is None else seconds / len(probers)
-        results += probe_sites(
+        results += probing.probe_sites(
             source, position, prober, folder, watcher, n_workers, of_position, wait
         )
     chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
@@ -191,14 +181,16 @@ def _write_scores(
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
     chosen = Scores.of(table).reported
-    predictions = scored(results, prober.main_metric)
+    predictions = significance.scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):
-        rows += p_value_rows(predictions, prober, draws, target)
+        rows += significance.p_value_rows(predictions, prober, draws, target)
     table = make_table(rows, RESULTS)
     differences = []
     if chosen is not None:
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
+        differences = significance.difference_rows(
+            predictions, chosen, table, prober, has_p_values=draws > 0
+        )
     # In the row order of the predictions.
     tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
@@ -208,7 +200,7 @@ def _write_scores(
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
-        ("reliability", reliability_rows(results, table, prober)),
+        ("reliability", significance.reliability_rows(results, table, prober)),
         ("test_rows", pd.DataFrame(test_rows)),
     ):
         folder.write(f"{name}.csv", csv_text(content))

@@ -10,16 +10,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probekit.analysis import logits
 from probekit.analysis.heads import known_heads, random_repeats, score_heads
-from probekit.analysis.logits import (
-    SITES,
-    TOP_K,
-    lens_rows,
-    lens_sites,
-    logit_attribution,
-    logit_lens,
-    position_from_start,
-)
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.measures import AnswerMeasure, lacks_space
 from probekit.interventions.patching import estimated_effects, patch, patch_top
@@ -90,8 +82,8 @@ def read_lens(
     *,
     bos: Bos = "auto",
     chat: bool = False,
-    sites: Sequence[SitePattern] = SITES,
-    top_k: int = TOP_K,
+    sites: Sequence[SitePattern] = logits.SITES,
+    top_k: int = logits.TOP_K,
     watcher: Watcher = SILENT,
 ) -> pd.DataFrame:
     """Return the logit lens of texts: rows of `lens_rows`, with the text's number as `prompt`.
@@ -108,11 +100,11 @@ def read_lens(
         DataError: a text has no token, or more than the context.
     """
     # The output of the last layer always comes last.
-    names = lens_sites([*sites, ("resid_post", -1)], network.model.sites)
+    names = logits.lens_sites([*sites, ("resid_post", -1)], network.model.sites)
     tables = []
     for number, ids in enumerate([network.ids(text, bos=bos, chat=chat) for text in texts], 1):
-        result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
-        rows = lens_rows(result, names, ids, network.tokenizer)
+        result = logits.logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
+        rows = logits.lens_rows(result, names, ids, network.tokenizer)
         rows.insert(0, "prompt", number)
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)
@@ -150,12 +142,12 @@ def attribute(
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
-    place = position_from_start(position, len(ids))
+    place = logits.position_from_start(position, len(ids))
     with torch.inference_mode():
-        logits = network.model(ids[None, : place + 1])[0, -1].float()
-    chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
+        values = network.model(ids[None, : place + 1])[0, -1].float()
+    chosen = int(values.argmax()) if token is None else one_token(network.tokenizer, token)
     subtracted = None if minus is None else one_token(network.tokenizer, minus)
-    result = logit_attribution(
+    result = logits.logit_attribution(
         network.model, ids, chosen, minus=subtracted, minus_mean=minus_mean, position=place
     )
     names = network.tokenizer.strings
@@ -163,8 +155,8 @@ def attribute(
     if minus_mean:
         subtracted_name = MEAN
     words = (tuple(names(ids.tolist())), place, names([chosen])[0], subtracted_name)
-    rank = int((logits > logits[chosen]).sum()) + 1
-    numbers = (result.logit, float(logits.softmax(-1)[chosen]), rank)
+    rank = int((values > values[chosen]).sum()) + 1
+    numbers = (result.logit, float(values.softmax(-1)[chosen]), rank)
     return AttributedLogit(*words, *numbers, result.rows)
 
 
@@ -254,7 +246,7 @@ def patch_pair(
     wrong: str,
     *,
     bos: Bos = "auto",
-    sites: Sequence[SitePattern] = SITES,
+    sites: Sequence[SitePattern] = logits.SITES,
     heads: bool = False,
     verify: int | None = None,
 ) -> PatchedPair:

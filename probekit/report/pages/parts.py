@@ -16,17 +16,8 @@ from probekit.files import inside
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.texts import capitalised
-from probekit.report.figures import views
+from probekit.report.figures import maps, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.maps import (
-    head_tables,
-    layer_map,
-    layer_maps,
-    map_cells,
-    map_description,
-    position_tables,
-    step_tables,
-)
 from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.results.record import BY_WORD, Control, RunRecord, reading_run_file
@@ -54,16 +45,16 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     curve, position = views.curve_rows(scores), views.curve_position(scores)
     # One figure has the heads at the shown position, another one, folded, those at all others.
     heads: dict[bool, list[pd.DataFrame]] = {}
-    for named, is_shown, rows in head_tables(scores):
+    for named, is_shown, rows in maps.head_tables(scores):
         heads.setdefault(is_shown, []).append(rows.assign(title=named))
     # Of each map: place, columns, rows, and whether it may be open.
-    maps = [
+    drawn = [
         (f"heads {is_shown}", "head", Scores(pd.concat(heads[is_shown])), is_shown)
         for is_shown in sorted(heads, reverse=True)
     ]
-    maps += [
+    drawn += [
         (named, "offset", Scores(rows.assign(title=named)), True)
-        for named, rows in position_tables(scores)
+        for named, rows in maps.position_tables(scores)
     ]
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
@@ -81,18 +72,18 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                 metric=name,
                 place="curve",
             )
-        for place, across, drawn_rows, is_shown in maps:
+        for place, across, drawn_rows, is_shown in drawn:
             if metric in drawn_rows.metrics:
-                cells = map_cells(drawn_rows, metric, across)
+                cells = maps.map_cells(drawn_rows, metric, across)
                 named = [
                     one for one in drawn_rows.rows["title"].unique() if one in set(cells["title"])
                 ]
                 unit = "position" if across == "offset" else "head"
                 a_map = map_part(
                     f"{name} by layer and {unit} · {', '.join(named)}",
-                    layer_maps(cells, across),
+                    maps.layer_maps(cells, across),
                     captions.map_caption(cells, v, control),
-                    map_description(cells),
+                    maps.map_description(cells),
                     is_open=is_open and is_shown,
                     least=LEAST_MAP,
                 )
@@ -213,13 +204,13 @@ def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
     if training is None:
         return
     metric = v.metric
-    for name, rows in step_tables(training):
+    for name, rows in maps.step_tables(training):
         if metric in Scores(rows).metrics:
-            cells = map_cells(Scores(rows), metric, "step")
+            cells = maps.map_cells(Scores(rows), metric, "step")
             highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
             yield map_part(
                 f"{title(metric)} by layer and step of training · {name}",
-                layer_map(cells, "step"),
+                maps.layer_map(cells, "step"),
                 "Each column is a checkpoint, labelled with its training step. "
                 + captions.map_caption(cells, v),
                 f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "

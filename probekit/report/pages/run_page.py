@@ -29,17 +29,10 @@ from probekit.report.pages.further_figures import massive_words, norms_part, rel
 from probekit.report.sentences.answer import identity_sentence, method, size_words
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
+from probekit.results import record as records
 from probekit.results.causes import open_causes
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
-from probekit.results.record import (
-    RunRecord,
-    check_finished,
-    has_causes_alone,
-    load_config,
-    open_record,
-    reading_run_file,
-)
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
@@ -62,9 +55,9 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
-    if has_causes_alone(run_dir):
+    if records.has_causes_alone(run_dir):
         return write_causes_page(run_dir)
-    check_finished(run_dir)
+    records.check_finished(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path
@@ -77,9 +70,9 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    if has_causes_alone(run_dir):
+    if records.has_causes_alone(run_dir):
         return cause_parts(open_causes(run_dir))
-    record = open_record(run_dir)
+    record = records.open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
     figures = _result_figures(parts.Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
@@ -107,8 +100,8 @@ def report_page(run_dir: Path) -> str:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    config = load_config(run_dir / "config.yaml")
-    record = open_record(run_dir)
+    config = records.load_config(run_dir / "config.yaml")
+    record = records.open_record(run_dir)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -185,7 +178,7 @@ def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     yield page.PageSection("All sites", items)
 
 
-def _data(record: RunRecord) -> page.PageSection:
+def _data(record: records.RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
     items: list[page.Item] = [
@@ -207,7 +200,7 @@ def _data(record: RunRecord) -> page.PageSection:
     return page.PageSection("Data", items)
 
 
-def _counts(record: RunRecord) -> ResultTable:
+def _counts(record: records.RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
@@ -226,7 +219,7 @@ def _counts(record: RunRecord) -> ResultTable:
     )
 
 
-def _measured(record: RunRecord, config: str) -> page.PageSection:
+def _measured(record: records.RunRecord, config: str) -> page.PageSection:
     """Return the section on method, configuration and provenance."""
     paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
@@ -258,7 +251,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     return page.PageSection("How it was measured", items)
 
 
-def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
+def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
     """Return the contents of the explorer of attention patterns.
 
     Head scores are included if they are saved. Weights are quantised to fewer levels if the page
@@ -268,7 +261,7 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
         DataError: The file of patterns cannot be read.
     """
     path = run_dir / "attention.safetensors"
-    with reading_run_file(path):
+    with records.reading_run_file(path):
         tensors = load_file(inside(path))
     prompts = []
     for number, prompt in enumerate(record.attention):
