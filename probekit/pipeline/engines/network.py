@@ -349,18 +349,11 @@ class NetworkEngine(Engine):
         """
         model, texts = self.models(target), self.texts
         exact = partial(target_network, self.experiment, str(model.device), target)
-        return Work.begin(
-            model,
-            tokenizer=texts.tokenizer.digest,
-            tokens=texts.ids,
-            plan=texts.plan,
-            sites=texts.sites,
-            root=root,
-            dtype=self.experiment.capture.dtype,
-            device=device,
-            exact=partial(exact, to_compute=False, dtype=torch.float32),
-            reader=self.stored if target == TASK else None,  # untrained networks read the texts
-        )
+        exact = partial(exact, to_compute=False, dtype=torch.float32)
+        what: Any = {"tokens": texts.ids, "plan": texts.plan, "sites": texts.sites}
+        what |= {"tokenizer": texts.tokenizer.digest, "dtype": self.experiment.capture.dtype}
+        reader = self.stored if target == TASK else None  # untrained networks read the texts
+        return Work.begin(model, **what, root=root, device=device, exact=exact, reader=reader)
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""

@@ -51,19 +51,11 @@ def run_key(source: Engine, card: str | None) -> str:
         config["data"].pop(key, None)
     *sections, folder = engine_of(source.experiment).folder or ("",)
     reduce(dict.__getitem__, sections, config).pop(folder, None)
-    installed = versions()
-    return digest_json(
-        {
-            "config": config,
-            "card": card,
-            "data": source.design.dataset.digest,
-            "further": source.further_digests,
-            "activations": source.identity(),
-            "parts": PART_VERSIONS,
-            "sources": digest_sources(),
-            "libraries": {name: installed[name] for name in _LIBRARIES},
-        }
-    )[:12]
+    given = {"config": config, "card": card, "data": source.design.dataset.digest}
+    given |= {"further": source.further_digests, "activations": source.identity()}
+    installed, code = versions(), {"parts": PART_VERSIONS, "sources": digest_sources()}
+    libraries = {name: installed[name] for name in _LIBRARIES}
+    return digest_json(given | code | {"libraries": libraries})[:12]
 
 
 def described_run(

@@ -145,10 +145,8 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     first = lines[0][-1]
     # The baselines at the selected position, and those that have no position.
     is_at_position = scores.rows["position"].isin(["", first["position"].iloc[0]])
-    metric, sizes = (
-        Scores(first).metric,
-        sorted({n for *_, points in lines for n in points["n_train"]}),
-    )
+    metric = Scores(first).metric
+    sizes = sorted({n for *_, points in lines for n in points["n_train"]})
     baselines = scores.where(is_at_position, metric=metric, split="test", site="")
     _finish(figure, first, levels(baselines), "training rows", sizes, spaced(sizes), margin=1.15)
     title = f"{main_name(v)} by number of training rows"
@@ -196,17 +194,11 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     scored = share_lines(scores)
     if not scored:
         return
-    styles = [
-        style.LINES.get(name) or replace(style.LEVELS[name], marker_size=6) for name, _ in scored
-    ]
-    figure = _draw(
-        [
-            (look.label, look, number, points.assign(percent=100 * points["share"]))
-            for number, (look, (_, points)) in enumerate(zip(styles, scored, strict=True))
-        ],
-        "percent",
-        lambda name, row: f"{name}, {position_words(row['position'])}",
-    )
+    lines = list[Line]()
+    for number, (name, points) in enumerate(scored):
+        look = style.LINES.get(name) or replace(style.LEVELS[name], marker_size=6)
+        lines.append((look.label, look, number, points.assign(percent=100 * points["share"])))
+    figure = _draw(lines, "percent", lambda name, row: f"{name}, {position_words(row['position'])}")
     figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
     _, rows = scored[0]
     finish_curve(figure, Scores(rows).metric, rows["chance"].min(), [])
@@ -375,7 +367,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             ],
             "hoverinfo": "text",
         }
-        line = go.Scatter(
+        figure.add_scatter(
             x=points["confidence"].tolist(),
             y=points["accuracy"].tolist(),
             error_y=style.error_bars(points, "accuracy", 1),
@@ -385,7 +377,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             marker={"symbol": marker["symbol"], "size": 8},
             **shared,
         )
-        counts = go.Bar(
+        figure.add_bar(
             x=((points["low"] + points["high"]) / 2).tolist(),
             y=points["n_rows"].tolist(),
             yaxis="y2",
@@ -395,7 +387,6 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             opacity=0.6,
             **shared,
         )
-        figure.add_traces([line, counts])
     figure.update_layout(
         showlegend=False,
         barmode="group",

@@ -48,11 +48,11 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     for named, is_shown, rows in maps.head_tables(scores):
         heads.setdefault(is_shown, []).append(rows.assign(title=named))
     # Of each map: place, columns, rows, and whether it may be open.
-    drawn = [
+    pictures = [
         (f"heads {is_shown}", "head", Scores(pd.concat(heads[is_shown])), is_shown)
         for is_shown in sorted(heads, reverse=True)
     ]
-    drawn += [
+    pictures += [
         (named, "offset", Scores(rows.assign(title=named)), True)
         for named, rows in maps.position_tables(scores)
     ]
@@ -72,7 +72,7 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                 metric=name,
                 place="curve",
             )
-        for place, across, drawn_rows, is_shown in drawn:
+        for place, across, drawn_rows, is_shown in pictures:
             if metric in drawn_rows.metrics:
                 cells = maps.map_cells(drawn_rows, metric, across)
                 named = [
