@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -120,20 +121,15 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     of_source = {"source": None if source is None else str(source)}
     compared = {path.name: check_of(path) for path in paths}
     digests = {"corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest}
-    facts = {
-        "run": recipe.name,
-        "steps": recipe.training.steps,
-        "tokens_per_step": recipe.training.batch * recipe.model.n_positions,
-        "texts": [text.name for text in texts],
-        "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
-        "characters": characters,
-        "vocabulary": d_vocab,
-        "vocabulary_source": {**of_source, "compared_with": compared},
-        "parameters": count_parameters(recipe.model.config(d_vocab)),
-        "digests": digests,
-        "versions": versions(),
-        "files": {run_files.RECIPE: digest([(folder / run_files.RECIPE).read_bytes()])},
-    }
+    n_tokens = {"train": len(tokens.train), "held_out": len(tokens.held_out)}
+    facts: dict[str, Any] = {"run": recipe.name, "steps": recipe.training.steps}
+    facts["tokens_per_step"] = recipe.training.batch * recipe.model.n_positions
+    facts |= {"texts": [text.name for text in texts], "tokens": n_tokens}
+    facts |= {"characters": characters, "vocabulary": d_vocab}
+    facts["vocabulary_source"] = {**of_source, "compared_with": compared}
+    facts["parameters"] = count_parameters(recipe.model.config(d_vocab))
+    files = {run_files.RECIPE: digest([(folder / run_files.RECIPE).read_bytes()])}
+    facts |= {"digests": digests, "versions": versions(), "files": files}
     write_atomic(folder / "run.json", pack_record(facts))
 
     def keep(model: GPT2, step: int) -> None:

@@ -244,15 +244,10 @@ class RunResult:
             display(ResultFigure.of(self._curve))
 
     def _repr_html_(self) -> str:
-        return render(
-            "run_card.html",
-            run=self._record.run,
-            question=self._record.question,
-            answers=self.answers,
-            compared=self._compared and in_words(self._compared),
-            warnings=self.warnings,
-            report=self.report,
-        )
+        shown: dict[str, Any] = {"answers": self.answers, "warnings": self.warnings}
+        shown |= {"run": self._record.run, "question": self._record.question}
+        compared = self._compared and in_words(self._compared)
+        return render("run_card.html", **shown, compared=compared, report=self.report)
 
     def __repr__(self) -> str:
         """Return the result as about ten lines of text."""

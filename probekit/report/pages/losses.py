@@ -84,15 +84,12 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
                 for near in intervals
             ]
         if points:
-            figure.add_scatter(
-                x=[step for step, _ in points],
-                y=[value for _, value in points],
-                name=name,
-                # Markers of many points would cover the line.
-                mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
-                line={"dash": dash, "color": colour, "width": 2},
-                hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
-            )
+            steps, values = zip(*points, strict=True)
+            # Markers of many points would cover the line.
+            mode = "lines" if len(points) > POINTS_PER_DECADE else "lines+markers"
+            look = {"mode": mode, "line": {"dash": dash, "color": colour, "width": 2}}
+            hover = f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>"
+            figure.add_scatter(x=steps, y=values, name=name, hovertemplate=hover, **look)
     figure.update_xaxes(
         title_text="step",
         type="log",

@@ -204,19 +204,14 @@ def _counts(record: records.RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
-    return ResultTable(
-        "Counts by label and split",
-        ("label", *splits),
-        [
-            (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
-            for label in labels
-        ],
-        css="narrow",
-        foot=[
-            ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
-            ("groups", *(f"{groups[split]:,}" if split in groups else "–" for split in splits)),
-        ],
-    )
+    rows = [
+        (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
+        for label in labels
+    ]
+    sums = ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values()))
+    of_groups = ("groups", *(f"{groups[one]:,}" if one in groups else "–" for one in splits))
+    title, columns = "Counts by label and split", ("label", *splits)
+    return ResultTable(title, columns, rows, css="narrow", foot=[sums, of_groups])
 
 
 def _measured(record: records.RunRecord, config: str) -> page.PageSection:

@@ -133,26 +133,16 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
     texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
-    figure.add_scatter(
-        x=shown["difference"].tolist(),
-        y=y,
-        error_x=style.error_bars(shown, "difference", 1.5),
-        marker={**marker, "line": {"width": 1.5}},
-        name="this study",
-        **texts,
-    )
+    edged, bars = {**marker, "line": {"width": 1.5}}, style.error_bars(shown, "difference", 1.5)
+    x, depths, added = (shown[name].tolist() for name in ("difference", "depth", "added"))
+    figure.add_scatter(x=x, y=y, error_x=bars, marker=edged, name="this study", **texts)
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    depths, added = shown["depth"].tolist(), shown["added"].tolist()
     figure.add_scatter(x=depths, y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    figure.update_yaxes(
-        tickvals=y,
-        ticktext=[style.short_tick(cell) for cell in shown["cell"]],
-        range=[len(shown) - 0.5, -0.5],
-        showgrid=True,
-    )
+    cells = [style.short_tick(cell) for cell in shown["cell"]]
+    figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
     if len(placed_rows):
@@ -196,14 +186,9 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
         numbers = found["p"].count() - constant, better, n_fdr, worse
         texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
-    columns = (
-        Column("compared with", "site"),
-        Column("cells", unit="with a test"),
-        Column("better", unit="Holm"),
-        Column("better", unit="5 % FDR"),
-        Column("worse", unit="Holm"),
-        Column("above chance", unit="constant rival"),
-    )
+    columns = [Column("compared with", "site"), Column("cells", unit="with a test")]
+    columns += [Column("better", unit="Holm"), Column("better", unit="5 % FDR")]
+    columns += [Column("worse", unit="Holm"), Column("above chance", unit="constant rival")]
     return ResultTable("Cells by result", columns, rows, css="compact")
 
 
@@ -266,11 +251,8 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
             cells[kind].append(row["cell"])
     kinds = sorted(cells, key=lambda kind: -len(cells[kind]))
     rows = [(texts[kind], str(len(cells[kind])), first_names(cells[kind])) for kind in kinds]
-    columns = (
-        Column("warning, with the numbers of the first cell", "value"),
-        "cells",
-        Column("names", "value"),
-    )
+    warning = Column("warning, with the numbers of the first cell", "value")
+    columns = (warning, "cells", Column("names", "value"))
     return ResultTable("Warnings of the runs", columns, rows)
 
 

@@ -180,15 +180,12 @@ class SiteRow:
 
     def line(self, columns: Sequence[str]) -> list[Cell | str]:
         """Return the cells of the line: layer, site, then these columns."""
-        cells = (self.cells.get(name, (NONE, "")) for name in columns)
-        return [
-            self.layer,
-            Cell(self.site, [(self.series, ""), (self.badge, "badge")]),
-            *(
-                Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else "")
-                for text, below in cells
-            ),
-        ]
+        site = Cell(self.site, [(self.series, ""), (self.badge, "badge")])
+        line: list[Cell | str] = [self.layer, site]
+        for name in columns:
+            text, below = self.cells.get(name, (NONE, ""))
+            line.append(Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else ""))
+        return line
 
 
 def site_tables(
@@ -219,7 +216,8 @@ def site_tables(
     columns = filled_columns(rows)
     named = {f"Table of {'the best' if rows[n_shown:] else 'all'} sites": rows[:n_shown]}
     named["Table of the other sites"] = rows[n_shown:]
-    headings, tables = ("layer", Column("site", "site", "code"), *columns), []
+    headings: list[Column | str] = ["layer", Column("site", "site", "code"), *columns]
+    tables = []
     for title, shown in named.items():
         if shown:
             lines = [row.line(columns) for row in shown]
