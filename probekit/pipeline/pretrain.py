@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,10 +23,17 @@ from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal import Watcher
-from probekit.training import run_files
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
 from probekit.training.loop import save_checkpoint, train
 from probekit.training.recipe import Recipe
+from probekit.training.run_files import (
+    LOG,
+    RECIPE,
+    LogRow,
+    checkpoint_folder,
+    read_log,
+    read_progress,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class PretrainResult:
 
     folder: Path
     model: Path
-    last: run_files.LogRow
+    last: LogRow
     log: Path
     figure: Path
 
@@ -92,7 +98,7 @@ def pretrain(
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
     """Begin or resume the run in a folder that this process has locked; see `pretrain`."""
-    before = run_files.read_progress(folder)
+    before = read_progress(folder)
     if before is not None:
         before.check_recipe(recipe, folder)
     with recipe.at("corpus"):
@@ -102,7 +108,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
             f"The corpus differs from the one that the run in {folder} was trained on so far. Use "
             "another `name` or --out, or delete the folder."
         )
-    write_atomic(folder / run_files.RECIPE, dump_settings(recipe))
+    write_atomic(folder / RECIPE, dump_settings(recipe))
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
@@ -121,21 +127,26 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     of_source = {"source": None if source is None else str(source)}
     compared = {path.name: check_of(path) for path in paths}
     digests = {"corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest}
-    n_tokens = {"train": len(tokens.train), "held_out": len(tokens.held_out)}
-    facts: dict[str, Any] = {"run": recipe.name, "steps": recipe.training.steps}
-    facts["tokens_per_step"] = recipe.training.batch * recipe.model.n_positions
-    facts |= {"texts": [text.name for text in texts], "tokens": n_tokens}
-    facts |= {"characters": characters, "vocabulary": d_vocab}
-    facts["vocabulary_source"] = {**of_source, "compared_with": compared}
-    facts["parameters"] = count_parameters(recipe.model.config(d_vocab))
-    files = {run_files.RECIPE: digest([(folder / run_files.RECIPE).read_bytes()])}
-    facts |= {"digests": digests, "versions": versions(), "files": files}
+    facts = {
+        "run": recipe.name,
+        "steps": recipe.training.steps,
+        "tokens_per_step": recipe.training.batch * recipe.model.n_positions,
+        "texts": [text.name for text in texts],
+        "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
+        "characters": characters,
+        "vocabulary": d_vocab,
+        "vocabulary_source": {**of_source, "compared_with": compared},
+        "parameters": count_parameters(recipe.model.config(d_vocab)),
+        "digests": digests,
+        "versions": versions(),
+        "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
+    }
     write_atomic(folder / "run.json", pack_record(facts))
 
     def keep(model: GPT2, step: int) -> None:
         save_checkpoint(folder, model, step, getattr(torch, recipe.checkpoints.dtype), tokenizer)
 
     train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
-    figure, last = write_losses(folder), run_files.read_log(folder / run_files.LOG)[-1]
-    model = run_files.checkpoint_folder(folder, last.step)
-    return PretrainResult(folder, model, last, log=folder / run_files.LOG, figure=figure)
+    figure, last = write_losses(folder), read_log(folder / LOG)[-1]
+    model = checkpoint_folder(folder, last.step)
+    return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)

@@ -246,7 +246,8 @@ def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
     # The mean of each feature over the rows of each label, shape (n_labels, n_best).
     means = class_means(X.select(fitted.rows), np.searchsorted(labels, y))[:, best]
     ranks, names = np.arange(len(best)) + 1, [int(feature) for feature in best]
-    columns = {"site": site.text, "position": source.design.positions[position].text}
+    at = source.design.positions[position].text
+    columns: dict[str, Any] = {"site": site.text, "position": at}
     columns |= {"rank": ranks, "feature": [feature_name(site, n, sizes_of_axes) for n in names]}
     # The smallest size that is at least the rank, which counts from 1.
     columns |= {"k": sizes[np.searchsorted(sizes, ranks)], "share": shares[best].round(6)}

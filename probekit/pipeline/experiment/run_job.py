@@ -24,11 +24,18 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from probekit import errors
 from probekit.activations.local import join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
+from probekit.errors import (
+    DamagedError,
+    DeviceLostError,
+    MissingError,
+    ProbekitError,
+    StoreError,
+    StoreMismatchError,
+)
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
@@ -129,12 +136,12 @@ class RunJob:
                 content = unseal(regular(path).read_bytes(), str(path), FORMAT)
             experiment = _SETTINGS.validate_json(json.dumps(content.pop("experiment")))
             return cls(experiment, **content)
-        except errors.StoreError:
+        except StoreError:
             if path.exists():
                 raise
             return None
         except (KeyError, TypeError, ValidationError) as error:
-            raise errors.DamagedError(f"{path} is not the job of a run: {error}.") from error
+            raise DamagedError(f"{path} is not the job of a run: {error}.") from error
 
     def open(self, device: str) -> Engine:
         """Return the activations, read by this process.
@@ -146,7 +153,7 @@ class RunJob:
         source = prepare(self.experiment, How(device)).reopened(self.caches)
         own = _identity(source)
         if differing := [key for key, value in self.identity.items() if own.get(key) != value]:
-            raise errors.StoreMismatchError(
+            raise StoreMismatchError(
                 f"This worker differs from the run in {', '.join(differing)}, so that its results "
                 "could differ. Install the same versions, and give the same files, on all machines."
             )
@@ -180,7 +187,7 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
                 failed = f"Worker {name} has failed: {failures[name]}"
             watcher.tell(failed if failures[name] else f"Worker {name} was stopped; {how}")
         if failed and not is_left:
-            raise errors.StoreError(
+            raise StoreError(
                 f"{failed} No worker is left. Results of finished tasks are saved: run the same "
                 "command again, with workers."
             )
@@ -218,7 +225,7 @@ def work_on(
     """
     check_device(device)
     if not root.is_dir():
-        raise errors.MissingError(
+        raise MissingError(
             f"{root} does not exist on {platform.node()}. Give an --out that all machines share."
         )
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
@@ -240,9 +247,9 @@ def work_on(
                 with naming_lost_device(device):
                     while (done := next(works[folder], None)) is not None:
                         yield done
-            except errors.ProbekitError as error:
+            except ProbekitError as error:
                 # A run that was given up may have lost its data, or be of another version.
-                if is_held(folder) or folder == root or isinstance(error, errors.DeviceLostError):
+                if is_held(folder) or folder == root or isinstance(error, DeviceLostError):
                     raise
                 watcher.tell(f"{folder} is passed over: {error}")
                 passed_over[folder] = job  # until its process is started again

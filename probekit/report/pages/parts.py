@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number
 from probekit.chosen.registry import doors
 from probekit.files import inside
 from probekit.probes.score.metric_table import METRICS
@@ -22,7 +21,7 @@ from probekit.report.pages.further_figures import learning_part, share_part, spa
 from probekit.report.sentences import captions
 from probekit.results.record import BY_WORD, Control, RunRecord, reading_run_file
 from probekit.results.scores import Scores
-from probekit.results.table import RESULTS, TableColumn, metric_name, page_table
+from probekit.results.table import metric_name, page_table
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
@@ -183,38 +182,3 @@ def file_text(path: Path) -> str:
     """
     with reading_run_file(path):
         return inside(path).read_text("utf-8")
-
-
-def load_training(path: Path) -> Scores | None:
-    """Return the scores of all checkpoints with an integer column `step`; None if no file exists.
-
-    Raises:
-        DataError: The file cannot be read, or `step` is missing or not an integer.
-    """
-    step = TableColumn("step", "training step of the checkpoint", "count")
-    return Scores.load(path, (*RESULTS, step)) if path.is_file() else None
-
-
-def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each series that has this metric.
-
-    The scores are those of `load_training`; without any there is no map. A series is a line of the
-    layer curve.
-    """
-    if training is None:
-        return
-    metric = v.metric
-    for name, rows in maps.step_tables(training):
-        if metric in Scores(rows).metrics:
-            cells = maps.map_cells(Scores(rows), metric, "step")
-            highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
-            yield map_part(
-                f"{title(metric)} by layer and step of training · {name}",
-                maps.layer_map(cells, "step"),
-                "Each column is a checkpoint, labelled with its training step. "
-                + captions.map_caption(cells, v),
-                f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
-                f"checkpoints, from {format_number(cells['value'].min())} to "
-                f"{format_number(highest['value'])}; the highest is at {highest['site']} after "
-                f"{highest['step']:,} steps.",
-            )

@@ -23,7 +23,7 @@ from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
-from probekit.report.pages import parts
+from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
 from probekit.report.sentences.answer import identity_sentence, method, size_words
@@ -88,7 +88,7 @@ def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.of_analyses("first_figures", run),
-        *parts.step_parts(parts.load_training(run.folder / "training.csv"), v),
+        *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
     ]
     return [*figures, *reliable, *parts.of_analyses("figures", run)]
 

@@ -215,10 +215,11 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
             means = ", ".join(map(format_number, mean.dropna()))
             descriptions.append(f"{probe}, {name}: {means}")
-            look = {"line": {"dash": dash, "color": marker["color"]}, "marker": marker}
-            look |= {"mode": "lines+markers", "name": f"{style.plotly_text(probe)}, {name}"}
+            line = {"dash": dash, "color": marker["color"]}
+            look = {"line": line, "marker": marker, "mode": "lines+markers"}
+            title = f"{style.plotly_text(probe)}, {name}"
             sites = list(map(style.plotly_text, mean.index))
-            figure.add_scatter(x=sites, y=mean.tolist(), **look)
+            figure.add_scatter(x=sites, y=mean.tolist(), name=title, **look)
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
     return page.FigurePart(
