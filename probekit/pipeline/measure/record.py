@@ -72,21 +72,14 @@ def described_run(
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
     digests = {"dataset": source.design.dataset.digest} | described["digests"]
-    return {
-        "run": experiment.name,
-        "question": experiment.question,
-        "model": described["model"],
-        "data": data_facts(source.design, probers, card, _features_left_out(source)),
-        "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
-        "versions": versions() | {"products on CPU": library()},
-        "digests": digests | source.further_digests,
-        "C_grid": list(experiment.probe.C),
-        "control_by": experiment.probe.control_by,
-        "positive": probers[0].positive,
-        "seeds": seeds | described["seeds"],
-        "caches": described["caches"],
-        "identities": described.get("identities", {}),
-    }
+    facts = {"run": experiment.name, "question": experiment.question, "model": described["model"]}
+    facts["data"] = data_facts(source.design, probers, card, _features_left_out(source))
+    facts["attention"] = [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts]
+    facts["versions"] = versions() | {"products on CPU": library()}
+    facts |= {"C_grid": list(experiment.probe.C), "control_by": experiment.probe.control_by}
+    facts |= {"positive": probers[0].positive, "seeds": seeds | described["seeds"]}
+    facts |= {"digests": digests | source.further_digests, "caches": described["caches"]}
+    return facts | {"identities": described.get("identities", {})}
 
 
 def data_facts(
