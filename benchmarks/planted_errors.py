@@ -226,14 +226,14 @@ ERRORS = (
     PlantedError(
         "the key of a run ignores the version constants",
         "pipeline/measure/record.py",
-        '            "parts": PART_VERSIONS,\n',
+        '"parts": PART_VERSIONS, ',
         "",
         "tests/pipeline/experiment/test_resuming.py::test_changed_code_or_sizes_reuse_no_result",
     ),
     PlantedError(
         "the key of a run ignores the code",
         "pipeline/measure/record.py",
-        '            "sources": digest_sources(),\n',
+        ', "sources": digest_sources()',
         "",
         "tests/pipeline/experiment/test_resuming.py"
         "::test_a_refactoring_reuses_activations_and_no_result",

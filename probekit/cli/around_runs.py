@@ -185,13 +185,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
     for run in (run_a, run_b):
         record.check_finished(run)
     compared = compare.compare(run_a, run_b, metric=metric)
-    _show_comparison(compared)
-    if out is not None:
-        click.echo(str(compare.write_comparison(out, compared)))
-
-
-def _show_comparison(compared: comparison.RunComparison) -> None:
-    """Print the settings that differ, a line for each comparison, and the verdict."""
+    # The settings that differ, a line for each comparison, and the verdict.
     if compared.experiment:
         terminal.echo(texts.line_label(compared.experiment))
     terminal.echo(f"a: {texts.line_label(compared.a)}\nb: {texts.line_label(compared.b)}")
@@ -227,6 +221,8 @@ def _show_comparison(compared: comparison.RunComparison) -> None:
     answer = texts.line_label(comparisons.comparison_answer(compared))
     for sentence in (*compared.notes, compared.verdict, answer):
         terminal.echo(sentence)
+    if out is not None:
+        click.echo(str(compare.write_comparison(out, compared)))
 
 
 @click.command()
@@ -259,12 +255,7 @@ def transfer_command(
     loaded = [loader.load_experiment(file, changes) for file in files]
     with watching() as watcher:
         result = transfer.transfer(loaded, out=out, watcher=watcher, **given)
-    _show_transfer(result)
-    click.echo(str(out / "transfer.html"))
-
-
-def _show_transfer(result: comparison.Transfer) -> None:
-    """Print scores and cosines of the selected site as matrices, and the means of every site."""
+    # The scores and cosines of the selected site as matrices, and the means of every site.
     terminal.echo(texts.line_label(" ".join(result.chosen)))
     metric = run_tables.metric_name(result.metric)
     terminal.echo(f"{metric}, trained on (down) and tested on (across):")
@@ -291,6 +282,7 @@ def _show_transfer(result: comparison.Transfer) -> None:
     terminal.echo(texts.line_label(comparisons.transfer_answer(result)))
     for note in result.notes:
         terminal.echo(f"warning: {note}", err=True)
+    click.echo(str(out / "transfer.html"))
 
 
 @click.command()

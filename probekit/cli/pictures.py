@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from probekit.pipeline.look.exports import ATTENTION_FILES, FIGURE_FILES, PAGE_O
 if TYPE_CHECKING:
     import pandas as pd
 
-    from probekit import provenance
+    from probekit import files, provenance
     from probekit.analysis import logits
     from probekit.cli import terminal
     from probekit.data import readers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.look import weights as plots
     from probekit.report.elements import texts as labels
     from probekit.report.figures import figure_files
-    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
+    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page, run_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
@@ -75,6 +75,46 @@ chat_option = click.option(
     is_flag=True,
     help="Each text as the user's turn of the model's chat template; not with --bos.",
 )
+
+
+def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
+    """Return the file formats of --figures, which are checked before any work."""
+    del ctx, param
+    if given is None:
+        return ()
+    formats = figure_files.read_formats(given)
+    figure_files.check_engine()
+    return formats
+
+
+figure_options = together(
+    click.option(
+        "--figures",
+        "formats",
+        metavar="png,svg,pdf",
+        callback=_read_formats,
+        help="File formats to export each figure to.",
+    ),
+    click.option(
+        "--columns",
+        type=click.IntRange(1, 2),
+        default=2,
+        help="Width of --figures in columns of a paper.",
+    ),
+)
+
+
+def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
+    """Write the figures of a run to its folder `figures` and print the path.
+
+    Without formats there is nothing to do.
+    """
+    if formats:
+        folder, drawn = files.inside(run_dir / "figures"), run_page.run_figures(run_dir)
+        written = figure_files.write_figures(drawn, folder, formats, columns)
+        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
+
+
 _SITES = click.option(
     "--site",
     "sites",

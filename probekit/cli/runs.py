@@ -14,7 +14,8 @@ import click
 import probekit
 from probekit.cli import around_runs, options
 from probekit.cli.models import show_models
-from probekit.cli.options import OutputFile, Texts, later, together, watching
+from probekit.cli.options import OutputFile, Texts, later, watching
+from probekit.cli.pictures import draw_figures, figure_options
 
 if TYPE_CHECKING:
     from probekit import files
@@ -45,44 +46,6 @@ _LEGEND = {
     "sites",
     "compression": "compression: code length without activations divided by that with them",
 }
-
-
-def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
-    """Return the file formats of --figures, which are checked before any work."""
-    del ctx, param
-    if given is None:
-        return ()
-    formats = figure_files.read_formats(given)
-    figure_files.check_engine()
-    return formats
-
-
-figure_options = together(
-    click.option(
-        "--figures",
-        "formats",
-        metavar="png,svg,pdf",
-        callback=_read_formats,
-        help="File formats to export each figure to.",
-    ),
-    click.option(
-        "--columns",
-        type=click.IntRange(1, 2),
-        default=2,
-        help="Width of --figures in columns of a paper.",
-    ),
-)
-
-
-def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
-    """Write the figures of a run to its folder `figures` and print the path.
-
-    Without formats there is nothing to do.
-    """
-    if formats:
-        folder, drawn = files.inside(run_dir / "figures"), run_page.run_figures(run_dir)
-        written = figure_files.write_figures(drawn, folder, formats, columns)
-        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
 
 
 @click.command()

@@ -200,9 +200,8 @@ def _refitted_directions(
     site, penalty = item
     X = activations.block(site, position)
     permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    return _unit_directions(permuted), _unit_directions(
-        fitted.half_fits(spec, X, penalty, HALVINGS)
-    )
+    halves = fitted.half_fits(spec, X, penalty, HALVINGS)
+    return _unit_directions(permuted), _unit_directions(halves)
 
 
 def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
@@ -246,18 +245,13 @@ def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
     labels = np.unique(y)
     # The mean of each feature over the rows of each label, shape (n_labels, n_best).
     means = class_means(X.select(fitted.rows), np.searchsorted(labels, y))[:, best]
-    return pd.DataFrame(
-        {
-            "site": site.text,
-            "position": source.design.positions[position].text,
-            "rank": np.arange(len(best)) + 1,
-            "feature": [feature_name(site, int(feature), sizes_of_axes) for feature in best],
-            # The smallest size that is at least the rank, which counts from 1.
-            "k": sizes[np.searchsorted(sizes, np.arange(len(best)) + 1)],
-            "share": shares[best].round(6),
-            "label": labels[means.argmax(axis=0)],
-        }
-    )
+    ranks, names = np.arange(len(best)) + 1, [int(feature) for feature in best]
+    at = source.design.positions[position].text
+    columns: dict[str, Any] = {"site": site.text, "position": at}
+    columns |= {"rank": ranks, "feature": [feature_name(site, n, sizes_of_axes) for n in names]}
+    # The smallest size that is at least the rank, which counts from 1.
+    columns |= {"k": sizes[np.searchsorted(sizes, ranks)], "share": shares[best].round(6)}
+    return pd.DataFrame(columns | {"label": labels[means.argmax(axis=0)]})
 
 
 def feature_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -206,15 +207,8 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         for b in sites
     ]
     names = [labels[int(depth)] for depth in order["depth"]]
-    return text_map(
-        values.to_numpy(),
-        hover,
-        diverging(1.0),
-        across=names,
-        down=names,
-        title="layer",
-        most_texts=2 * MOST_TEXTS,
-    )
+    how: Any = {"across": names, "down": names, "title": "layer", "most_texts": 2 * MOST_TEXTS}
+    return text_map(values.to_numpy(), hover, diverging(1.0), **how)
 
 
 def ranked_neurons(scores: Scores) -> pd.DataFrame:

@@ -220,16 +220,9 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
         for truth, row in zip(labels, counts.to_numpy(), strict=True)
         for guess, n in zip(labels, row, strict=True)
     ]
-    return text_map(
-        shares,
-        hover,
-        Colours(0.0, 1.0, MAGNITUDES, is_diverging=False),
-        across=labels,
-        down=labels,
-        title="predicted",
-        most_texts=2 * MOST_TEXTS,
-        down_title="true",
-    )
+    colours, most = Colours(0.0, 1.0, MAGNITUDES, is_diverging=False), 2 * MOST_TEXTS
+    axes: Any = {"across": labels, "down": labels, "title": "predicted", "down_title": "true"}
+    return text_map(shares, hover, colours, **axes, most_texts=most)
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -394,16 +394,11 @@ def _start_workers(
         # Each worker shuffles the shards by its own seed, so that two rarely want the same shard.
         for seed in range(n_processes):
             errors = stack.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(
-                [*command, "--seed", str(seed)],
-                env=environment,
-                # Ctrl-C on a terminal then interrupts only this process, which stops the workers.
-                start_new_session=True,
-                creationflags=_OWN_GROUP,
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=errors,
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": writing, "stderr": errors}
+            # Ctrl-C on a terminal then interrupts only this process, which stops the workers.
+            group: Any = {"start_new_session": True, "creationflags": _OWN_GROUP}
+            seeded = [*command, "--seed", str(seed)]
+            process = subprocess.Popen(seeded, env=environment, **streams, **group)
             workers.append(_Worker(process, errors))
         os.close(writing)  # the pipe then ends with the last worker
         yield workers, lines

@@ -330,17 +330,12 @@ def given_engine(
     found = [*_warnings(given, design, experiment.probe.reads == "classes")]
     found.append(("left-out", f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."))
     warnings = (Finding("warning", code, message) for code, message in found)
-    return GivenEngine(
-        experiment=experiment,
-        design=replace(design, findings=(*design.findings, *warnings)),
-        activations=GivenRows(given, experiment.activations.source),
-        selections=given.sites,
-        widths=[given.widths[site.text] for site in given.sites],
-        axis_sizes=given.axis_sizes,
-        is_shared=experiment.data.file is not None,
-        tokens=tokens,
-        read=read,
-    )
+    design = replace(design, findings=(*design.findings, *warnings))
+    activations = GivenRows(given, experiment.activations.source)
+    own: Any = {"widths": [widths[site.text] for site in given.sites], "selections": given.sites}
+    own |= {"axis_sizes": given.axis_sizes, "tokens": tokens, "read": read}
+    own["is_shared"] = experiment.data.file is not None
+    return GivenEngine(experiment=experiment, design=design, activations=activations, **own)
 
 
 def _warnings(

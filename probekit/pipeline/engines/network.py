@@ -6,22 +6,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from probekit.activations.capture import StoredRows, Work
-from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
-from probekit.data.positions import MASSIVE, IntArray
+from probekit.data.positions import IntArray
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
@@ -29,8 +26,6 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
-from probekit.model.passes.taps import Tap
-from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.hub import find_model
@@ -60,9 +55,6 @@ from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 
 N_SEEDS = 2**32  # number of seeds of a random generator
-SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
-MOST_TOKENS = 4  # of the massive ones at a site, in the record
-NORM_TOKENS = 1024  # of one pass for norms
 
 
 def target_network(
@@ -349,18 +341,11 @@ class NetworkEngine(Engine):
         """
         model, texts = self.models(target), self.texts
         exact = partial(target_network, self.experiment, str(model.device), target)
-        return Work.begin(
-            model,
-            tokenizer=texts.tokenizer.digest,
-            tokens=texts.ids,
-            plan=texts.plan,
-            sites=texts.sites,
-            root=root,
-            dtype=self.experiment.capture.dtype,
-            device=device,
-            exact=partial(exact, to_compute=False, dtype=torch.float32),
-            reader=self.stored if target == TASK else None,  # untrained networks read the texts
-        )
+        exact = partial(exact, to_compute=False, dtype=torch.float32)
+        what: Any = {"tokens": texts.ids, "plan": texts.plan, "sites": texts.sites}
+        what |= {"tokenizer": texts.tokenizer.digest, "dtype": self.experiment.capture.dtype}
+        reader = self.stored if target == TASK else None  # untrained networks read the texts
+        return Work.begin(model, **what, root=root, device=device, exact=exact, reader=reader)
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
@@ -399,6 +384,8 @@ class NetworkEngine(Engine):
 
     def norms(self) -> list[Norms]:
         """Return the norms at the probed sites along d_model; see `residual_norms`."""
+        from probekit.pipeline.look.lenses import residual_norms  # imports pandas
+
         return residual_norms(self.models(TASK), self.texts, self.design)
 
     def attention_prompts(self) -> list[AttentionPrompt]:
@@ -418,68 +405,3 @@ class NetworkEngine(Engine):
         assert not isinstance(site, GivenSite), "captures have no given sites"
         network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
-
-
-@torch.inference_mode()
-def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
-    """Return median norms and massive activations at each site along d_model; see `Norms`.
-
-    They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
-    the data. Without such sites or sequences the list is empty.
-
-    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
-    2024, "Massive Activations in Large Language Models".
-    """
-    sites = [site for site in texts.sites if describe(site).axes == ("batch", "pos", "d_model")]
-    distinct = list({ids.tobytes(): ids for ids in texts.ids if len(ids) > 1}.values())
-    if not sites or not distinct:
-        return []
-    chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
-    sequences = sorted((distinct[index] for index in chosen), key=len)
-    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
-
-    def measure(site: str, value: Tensor) -> Tensor:
-        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
-        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
-        return value
-
-    passes: list[tuple[Tensor, None, Tap, None]] = []
-    for length, of_length in groupby(sequences, key=len):
-        tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
-        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
-        passes += [(batch, None, measure, None) for batch in batches]
-    for _ in model.run_together(passes, sites):
-        pass
-    lengths, plan = np.array([len(ids) for ids in sequences]), texts.plan
-    starts = np.cumsum(lengths) - lengths
-    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
-    # The sampled token of each position that rows read; -1 if their text is not sampled.
-    start = np.array([start_of.get(ids.tobytes(), -1) for ids in texts.ids])
-    start = np.repeat(start[plan.example], np.diff(plan.offsets))
-    read = np.where(start < 0, -1, start + plan.positions)
-    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
-    token = np.where(position > 0, np.concatenate(sequences), -1)
-    tokens_of = texts.tokenizer.strings
-
-    def of_site(site: str, norms: FloatArray) -> Norms:
-        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
-        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
-        is_massive, found = norms > MASSIVE * other, []
-        for one in np.unique(token[is_massive]).tolist():
-            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
-            ends = int(position[at].min()), int(position[at].max())
-            found.append((name, len(set(text[at])), *ends))
-        # Whether each row reads such a token; NaN if its text is not sampled.
-        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
-        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
-        shares = {
-            one.text: float(np.nanmean(reads[k :: len(design.positions)]))
-            for k, one in enumerate(design.positions)
-        }
-        return Norms(
-            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
-            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
-            read={} if plan.skip_massive else shares,
-        )  # fmt: skip
-
-    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

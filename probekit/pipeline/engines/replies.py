@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from probekit.activations.local import default_root
 from probekit.activations.replies import Replies, generate_replies
@@ -83,18 +83,12 @@ class RepliesEngine(NetworkEngine):
                 raise DataError(f"{prompt.where}: the prompt has no token. Set tokens.bos to true.")
         check_device(how.device, several=True)
         sampling = settings.model_dump(exclude={"samples", "stop"})
-        found = generate_replies(
-            models(TASK),
-            reader.encoder.tokenizer,
-            ids,
-            Decoding(num_samples=settings.samples, **sampling),
-            settings.stop,
-            sites=[*dict.fromkeys(part.site for one in reader.selections for part in one.parts)],
-            dtype=experiment.capture.dtype,
-            root=default_root() if how.cache_root is None else how.cache_root,
-            only_stored=how.replies == "stored",
-            watcher=how.watcher,
-        )
+        decoding = Decoding(num_samples=settings.samples, **sampling)
+        prompted = models(TASK), reader.encoder.tokenizer, ids, decoding, settings.stop
+        sites = [*dict.fromkeys(part.site for one in reader.selections for part in one.parts)]
+        where: Any = {"root": default_root() if how.cache_root is None else how.cache_root}
+        where |= {"only_stored": how.replies == "stored", "watcher": how.watcher}
+        found = generate_replies(*prompted, sites=sites, dtype=experiment.capture.dtype, **where)
         dataset, lines, findings = replied(experiment, prompts, [found.to(one) for one in ids])
         if how.replies == "generated":
             how.watcher.tell(findings[0].message)  # their numbers by label

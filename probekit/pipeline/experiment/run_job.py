@@ -180,12 +180,12 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
     def wait() -> None:
         nonlocal failed
         pause(waiting, folder)
-        errors, is_left = ended_workers(folder)
-        for name in errors.keys() - told:
+        failures, is_left = ended_workers(folder)
+        for name in failures.keys() - told:
             told.add(name)
-            if errors[name]:
-                failed = f"Worker {name} has failed: {errors[name]}"
-            watcher.tell(failed if errors[name] else f"Worker {name} was stopped; {how}")
+            if failures[name]:
+                failed = f"Worker {name} has failed: {failures[name]}"
+            watcher.tell(failed if failures[name] else f"Worker {name} was stopped; {how}")
         if failed and not is_left:
             raise StoreError(
                 f"{failed} No worker is left. Results of finished tasks are saved: run the same "

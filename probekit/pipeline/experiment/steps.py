@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -16,36 +16,21 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
-from probekit.chosen.registry import without_analyses
 from probekit.chosen.selected_probe import SelectedProbe, write_selected_probe
 from probekit.errors import ConfigError
-from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
-from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.engines.engine import Engine
-from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.run_job import RunJob
+from probekit.pipeline.experiment.run_study import over_training
 from probekit.pipeline.intervene.run import write_causes
+from probekit.pipeline.measure import probing, significance
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probing import (
-    make_probers,
-    probe_sites,
-    probing_bytes,
-    probing_seconds,
-    seconds_of_processes,
-)
 from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.significance import (
-    difference_rows,
-    p_value_rows,
-    reliability_rows,
-    scored,
-)
 from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
@@ -57,9 +42,8 @@ from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
 from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, page_table, read_columns
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, page_table, read_columns
 from probekit.terminal import Watcher
-from probekit.training.run_files import find_checkpoints
 
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
@@ -96,9 +80,9 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.design, device.split(",")[0])
+        probers = probing.make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
-    n_bytes = probing_bytes(probers, source.widths)
+    n_bytes = probing.probing_bytes(probers, source.widths)
     n_workers = 1  # processes cannot share one accelerator
     if device == "cpu":  # by default, or with 0 (none of this process), as many as memory allows
         n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
@@ -109,8 +93,10 @@ def run_source(
     ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        expected = probing_seconds(probers, source.widths, len(source.networks))
-        watched.expect("probe", seconds_of_processes(expected, len(source.widths), n_workers))
+        expected = probing.probing_seconds(probers, source.widths, len(source.networks))
+        watched.expect(
+            "probe", probing.seconds_of_processes(expected, len(source.widths), n_workers)
+        )
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -130,7 +116,7 @@ def run_source(
         with step("checkpoints"):
             how: dict[str, Any] = {"cache_root": cache_root, "workers": workers, "watcher": watched}
             how["crew"] = None if wait is None else lambda *_: nullcontext(wait)
-            _over_training(experiment, table, partial(run_source, **how), device, folder)
+            over_training(experiment, table, partial(run_source, **how), device, folder)
         with step("look"):
             scores = Scores.of(table)
             if scores.chosen is not None:
@@ -171,7 +157,7 @@ def _measured_sites(
         if len(probers) > 1:
             watcher.tell(f"position {name}")
         of_position = None if seconds is None else seconds / len(probers)
-        results += probe_sites(
+        results += probing.probe_sites(
             source, position, prober, folder, watcher, n_workers, of_position, wait
         )
     chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
@@ -191,14 +177,16 @@ def _write_scores(
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
     chosen = Scores.of(table).reported
-    predictions = scored(results, prober.main_metric)
+    predictions = significance.scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):
-        rows += p_value_rows(predictions, prober, draws, target)
+        rows += significance.p_value_rows(predictions, prober, draws, target)
     table = make_table(rows, RESULTS)
     differences = []
     if chosen is not None:
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=draws > 0)
+        differences = significance.difference_rows(
+            predictions, chosen, table, prober, has_p_values=draws > 0
+        )
     # In the row order of the predictions.
     tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
@@ -208,7 +196,7 @@ def _write_scores(
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
-        ("reliability", reliability_rows(results, table, prober)),
+        ("reliability", significance.reliability_rows(results, table, prober)),
         ("test_rows", pd.DataFrame(test_rows)),
     ):
         folder.write(f"{name}.csv", csv_text(content))
@@ -227,48 +215,3 @@ def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
     return prompts
-
-
-def _over_training(
-    experiment: AnyExperiment,
-    last: pd.DataFrame,
-    run_one: Callable[..., RunResult],
-    device: str,
-    folder: RunFolder,
-) -> None:
-    """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
-
-    Args:
-        experiment: the experiment; its `model.source` is the last checkpoint.
-        last: results at the last checkpoint.
-        run_one: `run_source`, with its keywords that do not depend on the checkpoint.
-        device: where networks run.
-        folder: the folder of the run.
-
-    Raises:
-        MissingError: there are no checkpoints, or one of the hub does not exist.
-    """
-    if not isinstance(experiment, Experiment) or (model := experiment.model).checkpoints is None:
-        return
-    with experiment.at("model"):
-        sources: Mapping[int, str | Path] = model.steps_on_hub
-        if model.path is not None:
-            sources = find_checkpoints(Path(model.path))
-    # An empty list of checkpoints means all.
-    *first, latest = sorted(model.checkpoints or sources)
-    # The map by step shows only scores; the last checkpoint has controls and statistics, too.
-    counts = dict.fromkeys(("control_draws", "learning_steps", "permutations"), 0)
-    probe = experiment.probe.model_copy(update=counts | {"baselines": (), "description": False})
-    changes = {"probe": probe, "attention": AttentionSection(), "interventions": (), "measure": ()}
-    plain = without_analyses(experiment.model_copy(update=changes))
-    tables = []
-    for step in first:
-        weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
-        network = model.model_copy(update={**weights, "random_weights": 0})
-        earlier = plain.model_copy(update={"name": f"step-{step}", "model": network})
-        source = prepare(earlier, How(device)).ready(device)
-        out = folder.path / "checkpoints"
-        table = run_one(source, out=out, device=device, page=False).table
-        tables.append(only(table, target="task").assign(step=step))
-    tables.append(only(last, target="task").assign(step=latest))
-    folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

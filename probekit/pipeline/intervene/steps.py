@@ -25,6 +25,7 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import regular, write_atomic
+from probekit.interventions import patching
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
 from probekit.interventions.edits import linear_entry
@@ -36,14 +37,6 @@ from probekit.interventions.erasure import (
     probe_projection,
 )
 from probekit.interventions.names import Along
-from probekit.interventions.patching import (
-    Patch,
-    PatchedValues,
-    Positions,
-    ablated_values,
-    effects_of,
-    patched_values,
-)
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
 from probekit.lazy_rows import Floats
 from probekit.model.network import Network
@@ -182,14 +175,14 @@ class EffectStep:
         for averaged_rows, edited_rows in folds:
             rows, averaged = torch.from_numpy(edited_rows), torch.from_numpy(averaged_rows)
             batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
-            at: Positions = inputs.position[rows] if self.at == "probed" else self.at
+            at: patching.Positions = inputs.position[rows] if self.at == "probed" else self.at
             averaged_at = inputs.position[averaged] if self.at == "probed" else None
             if self.step.with_ is None:
                 assert inputs.sources is not None
                 sources = inputs.sources[rows]
-                values = patched_values(model, batch, sources, measures, selected, at=at)
+                values = patching.patched_values(model, batch, sources, measures, selected, at=at)
             else:
-                values = ablated_values(
+                values = patching.ablated_values(
                     model, batch, measures, selected, self.step.with_, at=at,
                     averaged=(inputs.batch[averaged], averaged_at),
                     seed=inputs.experiment.probe.seed,
@@ -221,14 +214,16 @@ class EffectStep:
         for number, measure in enumerate(self.inputs.measures):
             of_sites = [numbers["measures"][number] for _, numbers in found]
             patched = {
-                Patch(selection[text], position): _floats(scores)
+                patching.Patch(selection[text], position): _floats(scores)
                 for of_site in of_sites
                 for text, position, scores in of_site["patched"]
             }
             first = of_sites[0]  # the scores without edits are the same in all parts
-            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
+            scored = patching.PatchedValues(
+                _floats(first["base"]), _floats(first["source"]), patched
+            )
             test_measure = measure[torch.from_numpy(test)]
-            for effect in effects_of(scored, test_measure, self.inputs.groups[test]):
+            for effect in patching.effects_of(scored, test_measure, self.inputs.groups[test]):
                 row = asdict(effect) | {"do": self.step.do, "at": self.at, "unit": measure.unit}
                 row |= {"recovery_low": effect.low, "recovery_high": effect.high}
                 if self.step.do == "ablate":  # there is no source, and thus no share of its effect

@@ -144,9 +144,8 @@ def apply_probe(
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(
-        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
-    )
+    how: Any = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
+    return predict_texts(probe, network, texts, **how)
 
 
 def predict_texts(

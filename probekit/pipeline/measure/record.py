@@ -51,19 +51,11 @@ def run_key(source: Engine, card: str | None) -> str:
         config["data"].pop(key, None)
     *sections, folder = engine_of(source.experiment).folder or ("",)
     reduce(dict.__getitem__, sections, config).pop(folder, None)
-    installed = versions()
-    return digest_json(
-        {
-            "config": config,
-            "card": card,
-            "data": source.design.dataset.digest,
-            "further": source.further_digests,
-            "activations": source.identity(),
-            "parts": PART_VERSIONS,
-            "sources": digest_sources(),
-            "libraries": {name: installed[name] for name in _LIBRARIES},
-        }
-    )[:12]
+    given = {"config": config, "card": card, "data": source.design.dataset.digest}
+    given |= {"further": source.further_digests, "activations": source.identity()}
+    installed, code = versions(), {"parts": PART_VERSIONS, "sources": digest_sources()}
+    libraries = {name: installed[name] for name in _LIBRARIES}
+    return digest_json(given | code | {"libraries": libraries})[:12]
 
 
 def described_run(
@@ -80,21 +72,14 @@ def described_run(
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
     digests = {"dataset": source.design.dataset.digest} | described["digests"]
-    return {
-        "run": experiment.name,
-        "question": experiment.question,
-        "model": described["model"],
-        "data": data_facts(source.design, probers, card, _features_left_out(source)),
-        "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
-        "versions": versions() | {"products on CPU": library()},
-        "digests": digests | source.further_digests,
-        "C_grid": list(experiment.probe.C),
-        "control_by": experiment.probe.control_by,
-        "positive": probers[0].positive,
-        "seeds": seeds | described["seeds"],
-        "caches": described["caches"],
-        "identities": described.get("identities", {}),
-    }
+    facts = {"run": experiment.name, "question": experiment.question, "model": described["model"]}
+    facts["data"] = data_facts(source.design, probers, card, _features_left_out(source))
+    facts["attention"] = [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts]
+    facts["versions"] = versions() | {"products on CPU": library()}
+    facts |= {"C_grid": list(experiment.probe.C), "control_by": experiment.probe.control_by}
+    facts |= {"positive": probers[0].positive, "seeds": seeds | described["seeds"]}
+    facts |= {"digests": digests | source.further_digests, "caches": described["caches"]}
+    return facts | {"identities": described.get("identities", {})}
 
 
 def data_facts(

@@ -24,13 +24,6 @@ from probekit.probes.score.exchange import ROUNDING, holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
-from probekit.probes.score.scored import (
-    Predictions,
-    Predictor,
-    ReliabilityBin,
-    SiteResult,
-    reliability_bins,
-)
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
 from probekit.results.scores import Scores, answers_name, named_rivals
 from probekit.results.table import P_VALUES, only
@@ -41,7 +34,7 @@ MOST_DRAWS = 20_000  # exchanges of labels
 
 
 _PLACE = ("site", "head", "position")  # columns that identify a site at a position
-RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
+RELIABILITY = ("probe", *_PLACE, *scoring.ReliabilityBin.__dataclass_fields__)  # columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +48,7 @@ class ScoredPredictions:
     """
 
     row: Mapping[str, Any]
-    predictions: tuple[Predictions, ...]
+    predictions: tuple[scoring.Predictions, ...]
 
     @property
     def name(self) -> str:
@@ -63,7 +56,7 @@ class ScoredPredictions:
         return _name(self.row)
 
 
-def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
+def scored(results: Sequence[scoring.SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return the test predictions of every probe and baseline that has a score of the metric.
 
     Scores without saved predictions, and those inside the sources, are left out.
@@ -75,7 +68,7 @@ def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions
             if row["split"] == "test" and row["metric"] == metric and not is_within:
                 target = TARGETS[row["target"]]
                 names = NETWORKS if target.is_mean_of_networks else (target.name,)
-                predictors = (Predictor(row["probe"], name) for name in names)
+                predictors = (scoring.Predictor(row["probe"], name) for name in names)
                 known = [one for one in predictors if one in site.predictions]
                 if known:
                     predictions = tuple(site.predictions[one] for one in known)
@@ -242,7 +235,7 @@ def difference_columns(found: Difference, metric: str) -> dict[str, Any]:
 
 
 def reliability_rows(
-    results: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
+    results: Sequence[scoring.SiteResult], table: pd.DataFrame, prober: Prober
 ) -> pd.DataFrame:
     """Return the reliability bins of each probabilistic kind of probe at its best site.
 
@@ -252,10 +245,10 @@ def reliability_rows(
     for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
         probe, place = row["probe"], {name: row[name] for name in ("probe", *_PLACE)}
         for site in results:
-            found = site.predictions.get(Predictor(probe, "task"))
+            found = site.predictions.get(scoring.Predictor(probe, "task"))
             if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
                 continue
             if answers_name({**site.place, "probe": probe}) == answers_name(row):
-                of_probe = reliability_bins(found, prober.resamples_of(probe))
+                of_probe = scoring.reliability_bins(found, prober.resamples_of(probe))
                 bins += [place | asdict(one) for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))

@@ -190,24 +190,12 @@ class ExperimentDesign:
         Raises:
             DataError: labels, groups or split cannot be probed.
         """
-        at_position, (texts, replies) = self.positions[position], self.texts_at(position)
-        names = ("types", "typical", "words", "neighbours")
-        of_position = {name: getattr(at_position, name) for name in names}
-        return [
-            ProbeData(
-                y=self.labels,
-                groups=self.groups,
-                group_names=self.dataset.group_names,
-                train=split.train,
-                test=split.test,
-                texts=texts,
-                replies=replies,
-                examples=self.text_indices,
-                positive=positive,
-                **of_position,
-            )
-            for split in splits
-        ]
+        names, at_position = ("types", "typical", "words", "neighbours"), self.positions[position]
+        shared = {name: getattr(at_position, name) for name in names}
+        shared |= {"y": self.labels, "groups": self.groups, "examples": self.text_indices}
+        shared |= {"group_names": self.dataset.group_names, "positive": positive}
+        shared |= zip(("texts", "replies"), self.texts_at(position), strict=True)
+        return [ProbeData(train=split.train, test=split.test, **shared) for split in splits]
 
 
 def _held_out(

@@ -165,34 +165,22 @@ def attention_data(
         small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
         rest = [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
         scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
-        data = {
-            "text": prompt.text,
-            "tokens": [token_label(token) for token in prompt.tokens],
-            "layers": prompt.layers,
-            "heads": prompt.heads,
-            # Six significant digits, and None for non-finite scores, which JSON lacks.
-            "scores": {
-                name: [
-                    [float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score
-                ]
-                for name, score in scores.items()
-            },
-            "weights": [packed_heads(layer, reduction.levels) for layer in prompt.patterns],
-            "thumbnails": [packed(one, THUMBNAIL_LEVELS) for one in (small, np.stack(rest))],
-            "still": still_picture(small),
+        data: dict[str, Any] = {"text": prompt.text, "layers": prompt.layers, "heads": prompt.heads}
+        data["tokens"] = [token_label(token) for token in prompt.tokens]
+        # Six significant digits, and None for non-finite scores, which JSON lacks.
+        data["scores"] = {
+            name: [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
+            for name, score in scores.items()
         }
-        shown.append(data)
-    return {
-        "model": model,
-        "levels": reduction.levels,
-        "errors": [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)],
-        "thumbnail": {"levels": THUMBNAIL_LEVELS, "side": SIDE},
-        "colours": attention_colours(),
-        # Pairs, because the page keeps their order.
-        "scores": [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")],
-        "opening": OPENING_SCORE,
-        "prompts": shown,
-    }
+        data["weights"] = [packed_heads(layer, reduction.levels) for layer in prompt.patterns]
+        data["thumbnails"] = [packed(one, THUMBNAIL_LEVELS) for one in (small, np.stack(rest))]
+        shown.append(data | {"still": still_picture(small)})
+    page = {"model": model, "levels": reduction.levels, "opening": OPENING_SCORE, "prompts": shown}
+    page["errors"] = [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)]
+    page["thumbnail"] = {"levels": THUMBNAIL_LEVELS, "side": SIDE}
+    # Pairs, because the page keeps their order.
+    page["scores"] = [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")]
+    return page | {"colours": attention_colours()}
 
 
 @dataclass(frozen=True)

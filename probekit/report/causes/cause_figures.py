@@ -185,7 +185,9 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     labelled = {doses[1], 0.0, doses[-2]} if is_narrow else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
-    labels = []
+    labels, line = [], {"color": style.GREY, "width": 1.2, "dash": "dot"}
+    dotted = {"name": MATCHED, "legendgroup": MATCHED, "line": line}
+    dotted |= {"mode": "lines", "hoverinfo": "skip"}
     for number, curve in enumerate(curves, start=1):
         look = style.LineStyle(
             DIRECTION, "solid", style.SERIES_COLOURS[1], width=2.4, marker_size=6
@@ -199,15 +201,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         for trace in traces:
             trace.name = PERMUTED
         traces += [
-            go.Scatter(
-                x=curve["by"].tolist(),
-                y=curve[limit].tolist(),
-                mode="lines",
-                name=MATCHED,
-                legendgroup=MATCHED,
-                line={"color": style.GREY, "width": 1.2, "dash": "dot"},
-                hoverinfo="skip",
-            )
+            go.Scatter(x=curve["by"].tolist(), y=curve[limit].tolist(), **dotted)
             for limit in UNTESTED_BAND
             if curve[limit].notna().any()
         ]

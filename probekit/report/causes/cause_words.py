@@ -297,14 +297,9 @@ def _cell(row: pd.Series[Any] | None) -> Cell | str:
         # The interval is above 0, so that only the comparison with permuted labels left it open.
         ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
         remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
-    return Cell(
-        "–" if math.isnan(row["effect"]) else effect,
-        [
-            ("" if pd.isna(p) else p_words(float(p)), ""),
-            ("; ".join(filter(None, remarks)), "remark"),
-        ],
-        lead=str(row["answer"]),
-    )
+    shown = "–" if math.isnan(row["effect"]) else effect
+    test, remark = "" if pd.isna(p) else p_words(float(p)), "; ".join(filter(None, remarks))
+    return Cell(shown, [(test, ""), (remark, "remark")], lead=str(row["answer"]))
 
 
 def _remarks(direction: Direction) -> Iterator[str]:

@@ -24,14 +24,8 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_figures
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
+from probekit.results import record as records
 from probekit.results.causes import CauseTables, open_causes
-from probekit.results.record import (
-    RunRecord,
-    check_finished,
-    has_causes_alone,
-    load_config,
-    open_record,
-)
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick
@@ -174,7 +168,7 @@ class RunResult:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
-        config = load_config(self.folder / "config.yaml")
+        config = records.load_config(self.folder / "config.yaml")
         paths = MachinePaths.of_run(config, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 
@@ -212,9 +206,9 @@ class RunResult:
         return ResultFigure.of(part)
 
     @cached_property
-    def _record(self) -> RunRecord:
-        check_finished(self.folder)
-        return open_record(self.folder)
+    def _record(self) -> records.RunRecord:
+        records.check_finished(self.folder)
+        return records.open_record(self.folder)
 
     @cached_property
     def _curve(self) -> FigurePart | None:
@@ -250,15 +244,10 @@ class RunResult:
             display(ResultFigure.of(self._curve))
 
     def _repr_html_(self) -> str:
-        return render(
-            "run_card.html",
-            run=self._record.run,
-            question=self._record.question,
-            answers=self.answers,
-            compared=self._compared and in_words(self._compared),
-            warnings=self.warnings,
-            report=self.report,
-        )
+        shown: dict[str, Any] = {"answers": self.answers, "warnings": self.warnings}
+        shown |= {"run": self._record.run, "question": self._record.question}
+        compared = self._compared and in_words(self._compared)
+        return render("run_card.html", **shown, compared=compared, report=self.report)
 
     def __repr__(self) -> str:
         """Return the result as about ten lines of text."""
@@ -299,11 +288,11 @@ def open_run(folder: Path | str) -> RunResult | StudyResult | CauseTables:
             "folder is a RunResult, so the run is open. Use it as it is, or give its `folder`."
         )
     path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
-    if has_causes_alone(path):
+    if records.has_causes_alone(path):
         return CauseTables.open(path)
     if (path / STUDY_RECORD).exists():
         return StudyResult(path)
-    check_finished(path)
+    records.check_finished(path)
     return RunResult(path)
 
 

@@ -182,19 +182,15 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
     values = blocks["value"]
     named = blocks[["part", "layer", "head", "value"]].itertuples(index=False)
-    figure = text_map(
-        # Each layer has one row for each column, in this order, so that a reshape gives the map.
-        values,
-        [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
-        diverging(values, 1e-9),  # above 0, so that the scale has a width if all values are 0
-        texts=[fixed(value, 2) for value in values],
-        across=list(dict.fromkeys(columns)),
-        down=[str(layer) for layer in blocks["layer"].unique()],
-        title="head",
-        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
-        # too many, a browser would draw them slowly.
-        most_texts=MOST_TEXTS * 4,
-    )
+    hover = [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named]
+    shown, layers = [fixed(value, 2) for value in values], list(map(str, blocks["layer"].unique()))
+    how: Any = {"across": list(dict.fromkeys(columns)), "down": layers, "title": "head"}
+    # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
+    # many, a browser would draw them slowly.
+    how |= {"texts": shown, "most_texts": MOST_TEXTS * 4}
+    # Each layer has one row for each column, in this order, so that a reshape gives the map. The
+    # end is above 0, so that the scale has a width if all values are 0.
+    figure = text_map(values, hover, diverging(values, 1e-9), **how)
     return name_colours(figure, "added to the logit")
 
 

@@ -149,19 +149,14 @@ def settings_section(
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
     """Return the table of these comparisons; the sites of the selected probes are in a badge."""
     names = (Column(name, form="title") for name in comparison.names)
-    cells = []
+    cells = list[Sequence[Cell | str]]()
     for _, row in rows.iterrows():
         result = [(comparisons.result_words(row), "verdict")]
         sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
-        cells.append(
-            (
-                Cell(_place(row), [(sites, "badge")]),
-                format_number(row["value_a"]),
-                format_number(row["value_b"]),
-                Cell.number(comparisons.difference_words(row)),
-                Cell(format_p(row["p"]), result, is_strong=row["holds"]),
-            )
-        )
+        p = Cell(format_p(row["p"]), result, is_strong=row["holds"])
+        numbers = (format_number(row[name]) for name in ("value_a", "value_b"))
+        difference = Cell.number(comparisons.difference_words(row))
+        cells.append((Cell(_place(row), [(sites, "badge")]), *numbers, difference, p))
     return ResultTable(
         title,
         ("probe", *names, DIFFERENCE, "p"),
@@ -312,16 +307,10 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
     questions = {run.record.question for run in runs}
     common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
-    answers = [
-        # Below each answer its question, unless all runs have the same one.
-        (
-            one.name,
-            Cell(
-                page.unbroken(one.answer), [("" if common else one.record.question or "", "note")]
-            ),
-        )
-        for one in runs
-    ]
+    answers = []
+    for one in runs:  # below each answer its question, unless all runs have the same one
+        asked = "" if common else one.record.question or ""
+        answers.append((one.name, Cell(page.unbroken(one.answer), [(asked, "note")])))
     names = [run.name for run in runs]
     folders = page.Pairs([(run.name, _identity(run)) for run in runs])
     # The table of the selected sites.

@@ -23,17 +23,9 @@ from probekit.report.figures.line_labels import draw_levels, levels, name_lines,
 from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.report.sentences.answer import pooled_ranking
 from probekit.report.sentences.captions import lines_in_words, main_name, spread
+from probekit.results import table
 from probekit.results.record import Norms
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import (
-    EMBED_DEPTH,
-    SAME_FEATURES,
-    by_depth,
-    metric_name,
-    only,
-    same_features,
-    ticks,
-)
 from probekit.results.verdict import Verdict
 
 SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of the axis
@@ -59,7 +51,7 @@ def sparse_rows(scores: Scores) -> pd.DataFrame:
     result is empty if there are fewer than `LEAST_SIZES` values of k.
     """
     at_position = at_shown_position(scores)
-    rows = only(at_position.sited, split="test")
+    rows = table.only(at_position.sited, split="test")
     rows = rows.assign(k=rows["probe"].str.extract(SIZE)["k"].astype(float)).dropna(subset="k")
     if rows["k"].nunique() < LEAST_SIZES:
         return rows.iloc[:0]
@@ -80,11 +72,11 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     if rows.empty:
         return
     of_all_metrics, metric, lines = rows, Scores(rows).metric, list[Line]()
-    rows = only(rows, metric=metric)
+    rows = table.only(rows, metric=metric)
     for number, (_, points) in enumerate(rows.groupby("rank")):
         name = site_with_head(points["site"].iloc[0], points["head"].iloc[0])
-        lines.append((name, style.LINES["task"], number, only(points, target="task")))
-        control = only(points, target="control")
+        lines.append((name, style.LINES["task"], number, table.only(points, target="task")))
+        control = table.only(points, target="control")
         if number == 0 and not control.empty:
             look = style.LINES["control"]
             lines.append((f"{look.label} at the best site", look, number, control))
@@ -94,8 +86,8 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     baselines = levels(measured.where(site=""))
     best = {column: rows[column].iloc[0] for column in SITE}
     ranked = scores.ranked
-    others = only(ranked[~ranked["probe"].str.fullmatch(SIZE)], **best)
-    full = only(measured.sited, target="task", **best)
+    others = table.only(ranked[~ranked["probe"].str.fullmatch(SIZE)], **best)
+    full = table.only(measured.sited, target="task", **best)
     full = full[full["probe"].isin(others["probe"].head(1))].dropna(subset="value")
     references = baselines + [("all_features", row) for _, row in full.head(1).iterrows()]
     sizes = sorted(rows["k"].unique())
@@ -124,15 +116,15 @@ def _learning_lines(scores: Scores, chosen: pd.Series) -> list[Line]:
     The order is: the selected probe at the selected site, the other kinds at that site, the
     selected kind at the embedding. Lines without rows and `hidden_kinds` are left out.
     """
-    rows = only(scores.sited, split="learning")
+    rows = table.only(scores.sited, split="learning")
     rows = rows[~rows["probe"].isin(scores.hidden_kinds)].sort_values("n_train", kind="stable")
-    kind, site = str(chosen["probe"]), [name for name in SAME_FEATURES if name != "probe"]
-    lines = [(kind, same_features(rows, chosen))]
-    others = only(rows, **chosen[site]).groupby("probe", sort=False)
+    kind, site = str(chosen["probe"]), [name for name in table.SAME_FEATURES if name != "probe"]
+    lines = [(kind, table.same_features(rows, chosen))]
+    others = table.only(rows, **chosen[site]).groupby("probe", sort=False)
     lines += [(str(probe), at_site) for probe, at_site in others if probe != kind]
-    if chosen["depth"] != EMBED_DEPTH:
-        embedding = only(rows, **chosen[["line", "position", "probe"]])
-        embedding = embedding[embedding["depth"].eq(EMBED_DEPTH)]
+    if chosen["depth"] != table.EMBED_DEPTH:
+        embedding = table.only(rows, **chosen[["line", "position", "probe"]])
+        embedding = embedding[embedding["depth"].eq(table.EMBED_DEPTH)]
         lines.append((f"{kind} at the embedding", embedding))
     known = [(name, points) for name, points in lines if not points.empty]
     return [
@@ -153,10 +145,8 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     first = lines[0][-1]
     # The baselines at the selected position, and those that have no position.
     is_at_position = scores.rows["position"].isin(["", first["position"].iloc[0]])
-    metric, sizes = (
-        Scores(first).metric,
-        sorted({n for *_, points in lines for n in points["n_train"]}),
-    )
+    metric = Scores(first).metric
+    sizes = sorted({n for *_, points in lines for n in points["n_train"]})
     baselines = scores.where(is_at_position, metric=metric, split="test", site="")
     _finish(figure, first, levels(baselines), "training rows", sizes, spaced(sizes), margin=1.15)
     title = f"{main_name(v)} by number of training rows"
@@ -184,18 +174,18 @@ def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
     than the network. Empty without several shares of replies, or without a selected site. The
     column `p` of the selected probe is adjusted for all sites and shares; NaN without p-values.
     """
-    chosen, tests = scores.chosen, only(scores.rows, split="test")
+    chosen, tests = scores.chosen, table.only(scores.rows, split="test")
     tests = tests.assign(share=position_share(tests["position"])).dropna(subset="share")
     if chosen is None or tests["share"].nunique() < LEAST_SIZES:
         return []
     tests = tests.sort_values("share", kind="stable")
-    site = {column: chosen[column] for column in SAME_FEATURES if column != "position"}
-    sited = only(by_depth(tests), **site)
-    p = only(sited, metric="p_holm", target="task").set_index("position")["value"]
-    tests, sited = (only(rows, metric=chosen["metric"]) for rows in (tests, sited))
+    site = {column: chosen[column] for column in table.SAME_FEATURES if column != "position"}
+    sited = table.only(table.by_depth(tests), **site)
+    p = table.only(sited, metric="p_holm", target="task").set_index("position")["value"]
+    tests, sited = (table.only(rows, metric=chosen["metric"]) for rows in (tests, sited))
     sited = sited.assign(p=sited["position"].map(p))
-    lines = [(name, only(sited, target=name)) for name in ("task", "random_weights")]
-    lines += [(name, only(tests, target=name)) for name in BASELINES]
+    lines = [(name, table.only(sited, target=name)) for name in ("task", "random_weights")]
+    lines += [(name, table.only(tests, target=name)) for name in BASELINES]
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
@@ -204,17 +194,11 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     scored = share_lines(scores)
     if not scored:
         return
-    styles = [
-        style.LINES.get(name) or replace(style.LEVELS[name], marker_size=6) for name, _ in scored
-    ]
-    figure = _draw(
-        [
-            (look.label, look, number, points.assign(percent=100 * points["share"]))
-            for number, (look, (_, points)) in enumerate(zip(styles, scored, strict=True))
-        ],
-        "percent",
-        lambda name, row: f"{name}, {position_words(row['position'])}",
-    )
+    lines = list[Line]()
+    for number, (name, points) in enumerate(scored):
+        look = style.LINES.get(name) or replace(style.LEVELS[name], marker_size=6)
+        lines.append((look.label, look, number, points.assign(percent=100 * points["share"])))
+    figure = _draw(lines, "percent", lambda name, row: f"{name}, {position_words(row['position'])}")
     figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
     _, rows = scored[0]
     finish_curve(figure, Scores(rows).metric, rows["chance"].min(), [])
@@ -325,23 +309,23 @@ def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> page.Fig
 
 def reliability_caption(bins: pd.DataFrame, scores: Scores, v: Verdict) -> str:
     """Return the caption of the reliability diagram, with Brier score and calibration error."""
-    test, errors = only(scores.rows, target="task", split="test"), []
+    test, errors = table.only(scores.rows, target="task", split="test"), []
     titles = {"brier": "Brier score", "ece": "calibration error"}
     for _, of_probe in bins.groupby("probe", sort=False):
         first = of_probe.iloc[0]
-        rows = only(test, **first[["probe", "site", "position"]])
+        rows = table.only(test, **first[["probe", "site", "position"]])
         # Sites without heads have NaN, which equals nothing.
         is_head = rows["head"].isna() if pd.isna(first["head"]) else rows["head"] == first["head"]
         known = [
             f"{title} {format_number(row['value'], row['ci_low'], row['ci_high'])}"
             for metric, title in titles.items()
-            for _, row in only(rows[is_head], metric=metric).head(1).iterrows()
+            for _, row in table.only(rows[is_head], metric=metric).head(1).iterrows()
         ]
         errors += [f"{first['probe']} at {first['site']}: {', '.join(known)}"] if known else []
     return (
         "Accuracy by confidence of the predictions, in bins of equal width, with 95 % intervals "
         "for new test groups (jackknife). Each kind of probe is shown at the site of its best "
-        f"cross-validated {metric_name(v.metric)}. On the dashed line the probe is "
+        f"cross-validated {table.metric_name(v.metric)}. On the dashed line the probe is "
         f"calibrated; below it, overconfident. Lower is better: {'; '.join(errors)}. "
         "Chance differences do not count in the calibration error, so that 0 is calibrated and a "
         f"value may be negative; compare probes by the Brier score.{pooled_ranking(v)}"
@@ -383,7 +367,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             ],
             "hoverinfo": "text",
         }
-        line = go.Scatter(
+        figure.add_scatter(
             x=points["confidence"].tolist(),
             y=points["accuracy"].tolist(),
             error_y=style.error_bars(points, "accuracy", 1),
@@ -393,7 +377,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             marker={"symbol": marker["symbol"], "size": 8},
             **shared,
         )
-        counts = go.Bar(
+        figure.add_bar(
             x=((points["low"] + points["high"]) / 2).tolist(),
             y=points["n_rows"].tolist(),
             yaxis="y2",
@@ -403,7 +387,6 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
             opacity=0.6,
             **shared,
         )
-        figure.add_traces([line, counts])
     figure.update_layout(
         showlegend=False,
         barmode="group",
@@ -453,7 +436,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     Args:
         norms: Columns `site`, `first_position_norm` and `other_norm`.
     """
-    rows = by_depth(norms.assign(head=math.nan))
+    rows = table.by_depth(norms.assign(head=math.nan))
     rows["ratio"] = rows["first_position_norm"] / rows["other_norm"]
     figure = go.Figure(layout={"template": style.TEMPLATE})
     lines = rows.groupby("line", sort=False)
@@ -465,7 +448,7 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
             for _, row in points.iterrows()
         ]
         figure.add_trace(scatter(points["depth"], points[column], look, number, label, hover))
-    style.layer_axis(figure, ticks(rows))
+    style.layer_axis(figure, table.ticks(rows))
     figure.update_yaxes(
         title_text="median norm", **log_axis(rows.melt(value_vars=list(style.NORMS))["value"])
     )

@@ -183,17 +183,12 @@ def head_score_map(
         result = f"{format_number(row['value'])}{spread}, {counted(row['n'], 'text')}"
         result = result if row["n"] else "no token could have it"
         hover.append(f"<b>{_name(row)}</b><br>{name}: {result}")
-    figure = maps.text_map(
-        scored["value"],
-        hover,
-        maps.Colours(0.0, end or scale_end(rows, score), style.MAGNITUDES, is_diverging=False),
-        across=[str(head) for head in scored["head"].unique()],
-        down=[str(layer) for layer in scored["layer"].unique()],
-        title="head",
-        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
-        # too many, a browser would draw them slowly.
-        most_texts=maps.MOST_TEXTS * 10,
-    )
+    colours = maps.Colours(0.0, end or scale_end(rows, score), style.MAGNITUDES, is_diverging=False)
+    across, down = (list(map(str, scored[name].unique())) for name in ("head", "layer"))
+    # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
+    # many, a browser would draw them slowly.
+    how: Any = {"title": "head", "most_texts": maps.MOST_TEXTS * 10}
+    figure = maps.text_map(scored["value"], hover, colours, across=across, down=down, **how)
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
         maps.frame_cell(figure, column=head, row=layer)
     return figure

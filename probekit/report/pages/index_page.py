@@ -127,19 +127,15 @@ def entry(root: Path, folder: Path) -> Entry:
             read = _study if (folder / STUDY_RECORD).exists() else read
             shown = replace(shown, **{"url": url} | read(folder, times))
         if shown.state != "finished":
-            state, summary = _unfinished(folder, shown.summary)
+            stage, left, resume = read_stage(folder)
+            state, summary = "running", ", ".join(filter(None, [shown.summary or stage, left]))
+            if not is_held(folder):
+                state = "stopped"
+                summary = f"{shown.summary or f'At {stage}'}. Resume it with {resume}."
             shown = replace(shown, state=state, summary=summary)
     except ProbekitError as error:
         shown = replace(shown, url="", state="damaged", summary=str(error))
     return shown
-
-
-def _unfinished(folder: Path, summary: str) -> tuple[str, str]:
-    """Return state and summary of a run that is not finished: running if its lock is held."""
-    stage, left, resume = read_stage(folder)
-    if is_held(folder):
-        return "running", ", ".join(filter(None, [summary or stage, left]))
-    return "stopped", f"{summary or f'At {stage}'}. Resume it with {resume}."
 
 
 @lru_cache(maxsize=100)
@@ -172,14 +168,11 @@ def _pretraining(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     if measured:
         loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
         loss += f" at step {measured[-1].step:,}"
-    return {
-        "title": f"{record.run}, pretraining",
-        "state": "finished" if last >= record.steps else "",
-        "summary": f"{last:,} of {record.steps:,} steps, {loss}",
-        "curve": _curve([row.held_out_loss for row in measured], "Held-out loss by step"),
-        "seconds": max(written) / 1e9,
-        **({} if log else {"url": ""}),
-    }
+    state, title = "finished" if last >= record.steps else "", f"{record.run}, pretraining"
+    curve = _curve([row.held_out_loss for row in measured], "Held-out loss by step")
+    found = {"title": title, "state": state, "curve": curve, "seconds": max(written) / 1e9}
+    found["summary"] = f"{last:,} of {record.steps:,} steps, {loss}"
+    return found if log else found | {"url": ""}
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
@@ -197,15 +190,9 @@ def _finished(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
         summary = re.sub(r" \[[^]]*\]", "", answers[0])
     if len(answers) == 1 and not v.is_nested and v.best is not None and v.best.place not in summary:
         summary += f" at {v.best.place}"
-    return {
-        "title": record.run,
-        "state": "finished",
-        "summary": summary,
-        "details": " ".join(answers),
-        "curve": _curve(v.curve, f"{metric.title} by layer", chance, best),
-        "seconds": seconds,
-        "record": record,
-    }
+    texts = {"title": record.run, "summary": summary, "details": " ".join(answers)}
+    curve = _curve(v.curve, f"{metric.title} by layer", chance, best)
+    return texts | {"state": "finished", "curve": curve, "seconds": seconds, "record": record}
 
 
 def _curve(

@@ -162,15 +162,10 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
     by_site = rows.assign(right=right, as_output=as_output).groupby("site", sort=False)
-    summary = by_site.agg(
-        right=("right", "sum"),
-        n_next=("next_rank", "count"),
-        as_output=("as_output", "sum"),
-        n=("position", "size"),
-        rank=("next_rank", "median"),
-        entropy=("entropy", "mean"),
-        kl=("kl", "mean"),
-    )
+    counts = {"n": ("position", "size"), "n_next": ("next_rank", "count")}
+    sums = {name: (name, "sum") for name in ("right", "as_output")}
+    means = {name: (name, "mean") for name in ("entropy", "kl")}
+    summary = by_site.agg(**counts, **sums, **means, rank=("next_rank", "median"))
     return summary.assign(layer=site_labels(rows))
 
 
@@ -185,10 +180,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
     n, final = int(summary["n"].iloc[0]), _final(summary.iloc[-1], "token")
     if len(rows["prompt"].unique()) == 1:
         at_last = rows[rows["position"] == rows["position"].max()]
-        token, (since, _) = (
-            texts.quote(at_last.iloc[-1]["token_1"]),
-            _settled(lens_summary(at_last)),
-        )
+        since, _ = _settled(lens_summary(at_last))
+        token = texts.quote(at_last.iloc[-1]["token_1"])
         of_layer = "" if final == "final token" else f", the {final},"
         clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
@@ -250,16 +243,13 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     values = np.log10(values) if measure == "rank" else values
     # Scales end at 1 or above it, so that they have a width if all values are 0 or undefined.
     high = 1.0 if measure == "probability" else np.nanmax(values, initial=1.0)
-    figure = text_map(
-        values,
-        [_hover(row) for row in rows.to_dict("records")],
-        Colours(0.0, high, style.MAGNITUDES, is_diverging=False),
-        texts=[_cell(row) for row in rows.to_dict("records")],
-        across=[style.plotly_text(short_label(token)) for token in tokens],
-        down=sites,
-        title="",  # plotly would draw a title over the cells, because the colour bar is above
-        most_texts=MOST_TEXTS,
-    )
+    colours = Colours(0.0, high, style.MAGNITUDES, is_diverging=False)
+    cells = rows.to_dict("records")
+    hover, shown = [_hover(row) for row in cells], [_cell(row) for row in cells]
+    # Plotly would draw a title over the cells, because the colour bar is above.
+    how: Any = {"down": sites, "title": "", "texts": shown, "most_texts": MOST_TEXTS}
+    across = [style.plotly_text(short_label(token)) for token in tokens]
+    figure = text_map(values, hover, colours, across=across, **how)
     # At the top left, so that it stays visible when a long text is scrolled.
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
     size = {"orientation": "h", "lenmode": "pixels", "len": 320}
@@ -316,17 +306,13 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
     figure = go.Figure(layout={"template": style.TEMPLATE})
     labels: list[LineLabel] = []
     for (name, label, total, dash), colour in zip(_LINES, style.SERIES_COLOURS[1:], strict=False):
-        figure.add_scatter(
-            x=list(range(len(summary))),
-            y=(100 * (summary[name] / summary[total]).astype(float)).tolist(),
-            mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2.5},
-            hovertext=[
-                f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
-                for _, row in summary.iterrows()
-            ],
-            hoverinfo="text",
-        )
+        hover = [
+            f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
+            for _, row in summary.iterrows()
+        ]
+        look = {"mode": "lines+markers", "line": {"color": colour, "dash": dash, "width": 2.5}}
+        x, share = list(range(len(summary))), (summary[name] / summary[total]).astype(float)
+        figure.add_scatter(x=x, y=(100 * share).tolist(), hovertext=hover, hoverinfo="text", **look)
         labels += label_at_end(figure.data[-1], label)
     figure.update_xaxes(
         title_text="layer",

@@ -23,23 +23,16 @@ from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
-from probekit.report.pages import parts
+from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
 from probekit.report.sentences.answer import identity_sentence, method, size_words
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
+from probekit.results import record as records
 from probekit.results.causes import open_causes
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
-from probekit.results.record import (
-    RunRecord,
-    check_finished,
-    has_causes_alone,
-    load_config,
-    open_record,
-    reading_run_file,
-)
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
@@ -62,9 +55,9 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
-    if has_causes_alone(run_dir):
+    if records.has_causes_alone(run_dir):
         return write_causes_page(run_dir)
-    check_finished(run_dir)
+    records.check_finished(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path
@@ -77,9 +70,9 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    if has_causes_alone(run_dir):
+    if records.has_causes_alone(run_dir):
         return cause_parts(open_causes(run_dir))
-    record = open_record(run_dir)
+    record = records.open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
     figures = _result_figures(parts.Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
@@ -95,7 +88,7 @@ def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.of_analyses("first_figures", run),
-        *parts.step_parts(parts.load_training(run.folder / "training.csv"), v),
+        *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
     ]
     return [*figures, *reliable, *parts.of_analyses("figures", run)]
 
@@ -107,8 +100,8 @@ def report_page(run_dir: Path) -> str:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    config = load_config(run_dir / "config.yaml")
-    record = open_record(run_dir)
+    config = records.load_config(run_dir / "config.yaml")
+    record = records.open_record(run_dir)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
@@ -185,7 +178,7 @@ def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     yield page.PageSection("All sites", items)
 
 
-def _data(record: RunRecord) -> page.PageSection:
+def _data(record: records.RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
     items: list[page.Item] = [
@@ -207,26 +200,21 @@ def _data(record: RunRecord) -> page.PageSection:
     return page.PageSection("Data", items)
 
 
-def _counts(record: RunRecord) -> ResultTable:
+def _counts(record: records.RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
-    return ResultTable(
-        "Counts by label and split",
-        ("label", *splits),
-        [
-            (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
-            for label in labels
-        ],
-        css="narrow",
-        foot=[
-            ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
-            ("groups", *(f"{groups[split]:,}" if split in groups else "–" for split in splits)),
-        ],
-    )
+    rows = [
+        (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
+        for label in labels
+    ]
+    sums = ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values()))
+    of_groups = ("groups", *(f"{groups[one]:,}" if one in groups else "–" for one in splits))
+    title, columns = "Counts by label and split", ("label", *splits)
+    return ResultTable(title, columns, rows, css="narrow", foot=[sums, of_groups])
 
 
-def _measured(record: RunRecord, config: str) -> page.PageSection:
+def _measured(record: records.RunRecord, config: str) -> page.PageSection:
     """Return the section on method, configuration and provenance."""
     paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
@@ -258,7 +246,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     return page.PageSection("How it was measured", items)
 
 
-def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
+def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
     """Return the contents of the explorer of attention patterns.
 
     Head scores are included if they are saved. Weights are quantised to fewer levels if the page
@@ -268,7 +256,7 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
         DataError: The file of patterns cannot be read.
     """
     path = run_dir / "attention.safetensors"
-    with reading_run_file(path):
+    with records.reading_run_file(path):
         tensors = load_file(inside(path))
     prompts = []
     for number, prompt in enumerate(record.attention):

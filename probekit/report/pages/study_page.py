@@ -16,13 +16,8 @@ import plotly.graph_objects as go
 from probekit.amounts import counted, first_names, format_number, format_p, percent
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.sentences import comparisons
 from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.comparisons import (
-    difference_words,
-    settings_answer,
-    study_answer,
-    study_warnings,
-)
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
@@ -57,7 +52,7 @@ def study_page(result: study.StudyResult) -> str:
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
     settings = study.compared_settings(table, record.keys)
     if len(settings):
-        details.append(page.Paragraph(settings_answer(settings, metric)))
+        details.append(page.Paragraph(comparisons.settings_answer(settings, metric)))
     if names:
         figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
@@ -79,10 +74,10 @@ def study_page(result: study.StudyResult) -> str:
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=study_answer(result),
+        answer=comparisons.study_answer(result),
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
-        caveats=list(study_warnings(result)),
+        caveats=list(comparisons.study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
@@ -116,7 +111,8 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
             "chosen by cross-validation; norm is the final norm.",
             f"Difference from {title}, best first: "
             + "; ".join(
-                f"{row['cell']} {difference_words(row)}{', ' * bool(row['holm'])}{row['holm']}"
+                f"{row['cell']} {comparisons.difference_words(row)}"
+                f"{', ' * bool(row['holm'])}{row['holm']}"
                 for _, row in shown.iterrows()
             ),
             height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
@@ -137,26 +133,16 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
     texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
-    figure.add_scatter(
-        x=shown["difference"].tolist(),
-        y=y,
-        error_x=style.error_bars(shown, "difference", 1.5),
-        marker={**marker, "line": {"width": 1.5}},
-        name="this study",
-        **texts,
-    )
+    edged, bars = {**marker, "line": {"width": 1.5}}, style.error_bars(shown, "difference", 1.5)
+    x, depths, added = (shown[name].tolist() for name in ("difference", "depth", "added"))
+    figure.add_scatter(x=x, y=y, error_x=bars, marker=edged, name="this study", **texts)
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    depths, added = shown["depth"].tolist(), shown["added"].tolist()
     figure.add_scatter(x=depths, y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    figure.update_yaxes(
-        tickvals=y,
-        ticktext=[style.short_tick(cell) for cell in shown["cell"]],
-        range=[len(shown) - 0.5, -0.5],
-        showgrid=True,
-    )
+    cells = [style.short_tick(cell) for cell in shown["cell"]]
+    figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
     if len(placed_rows):
@@ -179,7 +165,7 @@ def _hover(row: pd.Series, rival: str) -> str:
         f"<b>{style.plotly_text(row['cell'])}</b>",
         f"{metric_name(row['metric'])} {format_number(row['score'])}",
         f"{_title(rival, row['metric'])} {format_number(row['value'])}",
-        f"difference {difference_words(row)}",
+        f"difference {comparisons.difference_words(row)}",
         f"p {format_p(row['p'])}{': ' * bool(row['holm'])}{row['holm']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
@@ -200,14 +186,9 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
         numbers = found["p"].count() - constant, better, n_fdr, worse
         texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
-    columns = (
-        Column("compared with", "site"),
-        Column("cells", unit="with a test"),
-        Column("better", unit="Holm"),
-        Column("better", unit="5 % FDR"),
-        Column("worse", unit="Holm"),
-        Column("above chance", unit="constant rival"),
-    )
+    columns = [Column("compared with", "site"), Column("cells", unit="with a test")]
+    columns += [Column("better", unit="Holm"), Column("better", unit="5 % FDR")]
+    columns += [Column("worse", unit="Holm"), Column("above chance", unit="constant rival")]
     return ResultTable("Cells by result", columns, rows, css="compact")
 
 
@@ -217,7 +198,9 @@ def _settings_table(settings: pd.DataFrame) -> ResultTable:
     columns = {
         Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
         "data sets": settings["n"].map(str),
-        "median difference [95 %]": [difference_words(row) for _, row in settings.iterrows()],
+        "median difference [95 %]": [
+            comparisons.difference_words(row) for _, row in settings.iterrows()
+        ],
         "adjusted p": settings["p_holm"].map(format_p),
     }
     return ResultTable.of("Settings compared over data sets", columns, css="compact")
@@ -241,7 +224,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
             "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
             Cell.number(format_number(row["score"], row["score_low"], row["score_high"])),
             Cell.number(format_number(row["value"])),
-            Cell.number(difference_words(row)),
+            Cell.number(comparisons.difference_words(row)),
             Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
             *(Cell.number(format_number(row[name])) for name in columns),
             layers[row["site"]] or "–",
@@ -268,11 +251,8 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
             cells[kind].append(row["cell"])
     kinds = sorted(cells, key=lambda kind: -len(cells[kind]))
     rows = [(texts[kind], str(len(cells[kind])), first_names(cells[kind])) for kind in kinds]
-    columns = (
-        Column("warning, with the numbers of the first cell", "value"),
-        "cells",
-        Column("names", "value"),
-    )
+    warning = Column("warning, with the numbers of the first cell", "value")
+    columns = (warning, "cells", Column("names", "value"))
     return ResultTable("Warnings of the runs", columns, rows)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -171,18 +172,12 @@ def _map(
         cells[row["train"], row["test"]] = text, _hover(row, hover)
     down = (*names, *pooled)
     in_order = [cells.get(place, ("", "")) for place in product(down, names)]
-    return text_map(
-        matrix(rows, names, "value", pooled).to_numpy(),
-        [hover for _, hover in in_order],
-        colours,
-        texts=[text for text, _ in in_order],
-        across=[style.short_tick(name) for name in names],
-        # Two lines leave room for cells on narrow screens.
-        down=[two_line_tick(name) for name in down],
-        title="tested on",
-        most_texts=MOST_TEXTS**2,
-        down_title="trained on",
-    )
+    values = matrix(rows, names, "value", pooled).to_numpy()
+    texts, hovers = (list(part) for part in zip(*in_order, strict=True))
+    axes: Any = {"across": [style.short_tick(name) for name in names], "title": "tested on"}
+    # Two lines leave room for cells on narrow screens.
+    axes |= {"down": [two_line_tick(name) for name in down], "down_title": "trained on"}
+    return text_map(values, hovers, colours, texts=texts, **axes, most_texts=MOST_TEXTS**2)
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
@@ -220,14 +215,11 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
             means = ", ".join(map(format_number, mean.dropna()))
             descriptions.append(f"{probe}, {name}: {means}")
-            figure.add_scatter(
-                x=list(map(style.plotly_text, mean.index)),
-                y=mean.tolist(),
-                mode="lines+markers",
-                line={"dash": dash, "color": marker["color"]},
-                marker=marker,
-                name=f"{style.plotly_text(probe)}, {name}",
-            )
+            line = {"dash": dash, "color": marker["color"]}
+            look = {"line": line, "marker": marker, "mode": "lines+markers"}
+            title = f"{style.plotly_text(probe)}, {name}"
+            sites = list(map(style.plotly_text, mean.index))
+            figure.add_scatter(x=sites, y=mean.tolist(), name=title, **look)
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
     return page.FigurePart(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,28 +52,18 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
         lines = drawn.groupby("kind", sort=False)
         for (kind, points), colour, symbol in zip(lines, *looks, strict=False):
             name = style.plotly_text(kind)
-            figure.add_scatter(
-                x=points["block"].tolist(),
-                y=points["norm"].tolist(),
-                mode="lines+markers",
-                name=name,
-                line={"color": colour},
-                marker={"symbol": symbol, "size": 8},
-                hovertemplate=f"{name} of block %{{x}}: %{{y:.1f}}<extra></extra>",
-            )
+            look = {"line": {"color": colour}, "marker": {"symbol": symbol, "size": 8}}
+            look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.1f}}<extra></extra>"}
+            x, y = (points[column].tolist() for column in ("block", "norm"))
+            figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **look)
         last, highest = drawn["block"].max(), style.finite_ends(drawn["norm"])[1]
         # The step between ticks is such that there are at most 16.
         figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
         figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
         name_traces(figure)
-        figures.append(
-            page.FigurePart(
-                "Norm by block",
-                page.figure_json(figure),
-                "Frobenius norm of each matrix.",
-                f"Norms of the matrices by block. {words}",
-            )
-        )
+        words, shown = f"Norms of the matrices by block. {words}", page.figure_json(figure)
+        caption = "Frobenius norm of each matrix."
+        figures.append(page.FigurePart("Norm by block", shown, caption, words))
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
@@ -244,19 +235,13 @@ def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
     """Yield the map of weight norms by head, then the singular values of each circuit."""
     names = [f"W_{part[0].upper()}" for part in heads.parts]
     # The map of weight norms, matrices down and heads across, with numbers unless there are many.
-    figure = text_map(
-        heads.norms,
-        [
-            f"{name} of head {head}: {norm:.3f}"
-            for name, row in zip(names, heads.norms, strict=True)
-            for head, norm in enumerate(row)
-        ],
-        Colours(0.0, float(heads.norms.max()), style.MAGNITUDES, is_diverging=False),
-        texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
-        across=[str(head) for head in range(heads.norms.shape[1])],
-        down=names,
-        title="head",
-    )
+    numbers = [str(head) for head in range(heads.norms.shape[1])]
+    cells = zip(product(names, numbers), heads.norms.ravel(), strict=True)
+    hover = [f"{name} of head {head}: {norm:.3f}" for (name, head), norm in cells]
+    colours = Colours(0.0, float(heads.norms.max()), style.MAGNITUDES, is_diverging=False)
+    shown = [f"{norm:.1f}" for norm in heads.norms.ravel()]
+    axes: Any = {"across": numbers, "down": names, "title": "head"}
+    figure = text_map(heads.norms, hover, colours, texts=shown, **axes)
     yield page.FigurePart(
         "Norm by head",
         page.figure_json(figure.update_yaxes(title_text=None)),
@@ -333,14 +318,10 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
     `down` and `across` name the indices of its rows and columns in the hover text.
     """
-    return go.Heatmap(
-        z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
-        zmin=-end,
-        zmax=end,
-        colorscale=style.SIGNED,
-        colorbar=_COLOURBAR,
-        hovertemplate=f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>",
-    )
+    z = np.ascontiguousarray(values, np.float32)  # plotly stores arrays as bytes, not digits
+    colours = {"zmin": -end, "zmax": end, "colorscale": style.SIGNED, "colorbar": _COLOURBAR}
+    hover = f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>"
+    return go.Heatmap(z=z, **colours, hovertemplate=hover)
 
 
 def value_curves(
@@ -359,13 +340,8 @@ def value_curves(
     """
     figure = go.Figure(layout={"template": style.TEMPLATE})
     for (name, values), colour in zip(curves.items(), cycle(colours), strict=False):
-        figure.add_scatter(
-            x0=first,
-            y=values,
-            mode="lines",
-            name=name,
-            line={"color": colour, "width": 1.5},
-            hovertemplate=f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>",
-        )
+        look = {"mode": "lines", "line": {"color": colour, "width": 1.5}}
+        hover = f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>"
+        figure.add_scatter(x0=first, y=values, name=name, hovertemplate=hover, **look)
     figure.update_layout(showlegend=True)
     return figure.update_xaxes(title_text=across)

@@ -14,17 +14,10 @@ from probekit.data.positions import MASSIVE
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import NOT_BETTER_THAN, rival_name
+from probekit.results import verdict
 from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord
 from probekit.results.table import metric_name
-from probekit.results.verdict import (
-    NOT_BETTER,
-    NOT_SIGNIFICANT,
-    SIGNIFICANTLY_WORSE,
-    GridEdge,
-    UnconvergedFits,
-    Verdict,
-)
 
 # Kinds of warnings, most serious first: codes of findings of the data checks, targets of rivals,
 # and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
@@ -60,8 +53,8 @@ DOUBTS = {
     "embedding": "the layers may add nothing",
 }
 # Verdict on the difference from a rival -> how the probe compares with it.
-RELATIONS = dict.fromkeys((NOT_SIGNIFICANT, NOT_BETTER), NOT_BETTER_THAN)
-RELATIONS[SIGNIFICANTLY_WORSE] = "significantly worse than"
+RELATIONS = dict.fromkeys((verdict.NOT_SIGNIFICANT, verdict.NOT_BETTER), NOT_BETTER_THAN)
+RELATIONS[verdict.SIGNIFICANTLY_WORSE] = "significantly worse than"
 
 
 class Caveat(NamedTuple):
@@ -72,7 +65,7 @@ class Caveat(NamedTuple):
     is_error: bool = False
 
 
-def caveats(v: Verdict, record: RunRecord) -> list[str]:
+def caveats(v: verdict.Verdict, record: RunRecord) -> list[str]:
     """Return a sentence for each reason to doubt the result, most serious first.
 
     A baseline gets a warning if the selected probe is not significantly better. If their difference
@@ -87,7 +80,7 @@ def caveats(v: Verdict, record: RunRecord) -> list[str]:
     return list(dict.fromkeys(one.message for one in found))
 
 
-def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
+def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
     """Yield the warnings about the scores and those that the data checks found, not ordered yet."""
     if v.score is not None:
         yield from _rivals(v)
@@ -165,7 +158,7 @@ def _found(v: Verdict, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat(doubt.code, message, doubt.level == "error")
 
 
-def _rivals(v: Verdict) -> Iterator[Caveat]:
+def _rivals(v: verdict.Verdict) -> Iterator[Caveat]:
     """Yield a warning for each group of rivals that imply the same doubt for the same reason."""
     assert v.score is not None
     metric, doubts = v.score.metric, v.doubts
@@ -178,7 +171,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
         untested = "not clearly better than"  # the interval decides
         relation = RELATIONS.get(rival.verdict, untested) if rival.is_named else untested
         doubt = DOUBTS[kind]
-        if rival.is_named and rival.verdict == NOT_BETTER:
+        if rival.is_named and rival.verdict == verdict.NOT_BETTER:
             doubt = (
                 "its predictions are associated with the labels, but the interval of the "
                 "difference contains 0; more test groups would make it shorter"
@@ -191,7 +184,7 @@ def _rivals(v: Verdict) -> Iterator[Caveat]:
         yield Caveat(names[0], f"The probe is {relation} {rivals}: {doubt}.")
 
 
-def _edge(edge: GridEdge, v: Verdict) -> Caveat:
+def _edge(edge: verdict.GridEdge, v: verdict.Verdict) -> Caveat:
     """Return the warning that a penalty was chosen at the end of its grid."""
     value = f"is {edge.value:g}"
     if edge.baseline:
@@ -210,7 +203,7 @@ def _edge(edge: GridEdge, v: Verdict) -> Caveat:
     return Caveat("edge-of-grid", text)
 
 
-def _nowhere_better(v: Verdict) -> Iterator[Caveat]:
+def _nowhere_better(v: verdict.Verdict) -> Iterator[Caveat]:
     """Yield the warnings that no site is better than networks with random weights."""
     compared = [scores for scores in v.unselected if scores.n_compared]
     has_positions = len({scores.position for scores in compared}) > 1
@@ -229,7 +222,7 @@ def _nowhere_better(v: Verdict) -> Iterator[Caveat]:
             yield Caveat("nowhere-better", text)
 
 
-def _unconverged(fits: UnconvergedFits) -> Caveat:
+def _unconverged(fits: verdict.UnconvergedFits) -> Caveat:
     """Return the warning on fits that did not converge, by kind of probe and by curve."""
     parts = [f"{probe} {n:,}" for probe, n in fits.probes.items()]
     curves = {"learning": "in the learning curve", "online": "in the description length"}

@@ -22,6 +22,7 @@ from probekit.amounts import (
 from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.sentences.answer import folds_of, p_words, rival_name
+from probekit.results import study as studies
 from probekit.results.comparison import (
     PARTLY,
     TRANSFERS,
@@ -31,15 +32,6 @@ from probekit.results.comparison import (
     place_name,
 )
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.study import (
-    ABOVE_CHANCE,
-    BETTER,
-    WORSE,
-    StudyResult,
-    compared_cells,
-    main_rival,
-    measured_rivals,
-)
 from probekit.results.table import metric_name
 from probekit.results.verdict import SourceScores, Verdict
 
@@ -236,25 +228,25 @@ def transfer_question(names: Sequence[str]) -> str:
     return f"Do probes of {', '.join(names)} work on one another?"
 
 
-def study_answer(study: StudyResult) -> str:
+def study_answer(study: studies.StudyResult) -> str:
     """Return in how many cells the probe is better than words or another rival, as sentences."""
-    rival = main_rival(study.rivals)
-    found = compared_cells(study.table, study.rivals, rival).dropna(subset="p")
+    rival = studies.main_rival(study.rivals)
+    found = studies.compared_cells(study.table, study.rivals, rival).dropna(subset="p")
     name, n_failed = _rival_name(study.table, rival), len(study.failed)
     constant = int(found["is_constant"].sum())
     by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
     tested, texts = len(found) - constant, list[str]()
     if tested:
-        n_fdr = by_fdr.get(BETTER, 0)
+        n_holm, n_fdr = (counts.get(studies.BETTER, 0) for counts in (by_holm, by_fdr))
         texts.append(
-            f"The probe beats {name} in {by_holm.get(BETTER, 0)} of {counted(tested, 'cell')} with "
+            f"The probe beats {name} in {n_holm} of {counted(tested, 'cell')} with "
             f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
         )
-    if by_holm.get(WORSE, 0):
-        texts.append(f"It is worse in {by_holm[WORSE]}.")
+    if by_holm.get(studies.WORSE, 0):
+        texts.append(f"It is worse in {by_holm[studies.WORSE]}.")
     if constant:
         texts.append(
-            f"The probe is above chance in {by_holm.get(ABOVE_CHANCE, 0)} of "
+            f"The probe is above chance in {by_holm.get(studies.ABOVE_CHANCE, 0)} of "
             f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
         )
     if not len(found):
@@ -291,13 +283,13 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     )
 
 
-def study_warnings(study: StudyResult) -> Iterator[str]:
+def study_warnings(study: studies.StudyResult) -> Iterator[str]:
     """Yield a sentence for each reason to doubt the counts, most serious first."""
-    table, failed, rivals = study.table, study.failed, measured_rivals(study.rivals)
+    table, failed, rivals = study.table, study.failed, studies.measured_rivals(study.rivals)
     if len(failed):
         yield f"{_cells(failed)} failed, for reasons that are below."
-    rival = main_rival(study.rivals)
-    done = compared_cells(table, study.rivals, rival)
+    rival = studies.main_rival(study.rivals)
+    done = studies.compared_cells(table, study.rivals, rival)
     repeated = done[done["repeated"] > MANY_REPEATED]
     if len(repeated):
         yield (
@@ -311,7 +303,7 @@ def study_warnings(study: StudyResult) -> Iterator[str]:
         yield f"The difference from {name} has no test in {_cells(untested)}."
     listed, n_tested = list[str](), 0
     for one in rivals:
-        tested = compared_cells(table, study.rivals, one).dropna(subset="p")
+        tested = studies.compared_cells(table, study.rivals, one).dropna(subset="p")
         # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
         least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
         is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")

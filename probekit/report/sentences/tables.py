@@ -180,15 +180,12 @@ class SiteRow:
 
     def line(self, columns: Sequence[str]) -> list[Cell | str]:
         """Return the cells of the line: layer, site, then these columns."""
-        cells = (self.cells.get(name, (NONE, "")) for name in columns)
-        return [
-            self.layer,
-            Cell(self.site, [(self.series, ""), (self.badge, "badge")]),
-            *(
-                Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else "")
-                for text, below in cells
-            ),
-        ]
+        site = Cell(self.site, [(self.series, ""), (self.badge, "badge")])
+        line: list[Cell | str] = [self.layer, site]
+        for name in columns:
+            text, below = self.cells.get(name, (NONE, ""))
+            line.append(Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else ""))
+        return line
 
 
 def site_tables(
@@ -219,18 +216,15 @@ def site_tables(
     columns = filled_columns(rows)
     named = {f"Table of {'the best' if rows[n_shown:] else 'all'} sites": rows[:n_shown]}
     named["Table of the other sites"] = rows[n_shown:]
-    return [
-        ResultTable(
-            title,
-            ("layer", Column("site", "site", "code"), *columns),
-            [row.line(columns) for row in shown],
-            is_sortable=True,
-            head=1,
-            chosen=[n for n, row in enumerate(shown) if row.chosen],
-        )
-        for title, shown in named.items()
-        if shown
-    ]
+    headings: list[Column | str] = ["layer", Column("site", "site", "code"), *columns]
+    tables = []
+    for title, shown in named.items():
+        if shown:
+            lines = [row.line(columns) for row in shown]
+            chosen = [n for n, row in enumerate(shown) if row.chosen]
+            how: Any = {"is_sortable": True, "head": 1, "chosen": chosen}
+            tables.append(ResultTable(title, headings, lines, **how))
+    return tables
 
 
 def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
@@ -261,22 +255,14 @@ def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
                 site = site_with_head(task["site"], task["head"])
                 n = times_chosen[site, task["position"], task["probe"], task["view"]]
                 by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-                one = SiteRow(
-                    layer=NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks),
-                    site=site,
-                    series=name,
-                    probe=task["probe"],
-                    position=task["position"],
-                    cells={
-                        column: _cell_texts(column, of_features[key])
-                        for column, key in columns_of(metric).items()
-                        if key in of_features
-                    },
-                    metric=metric,
-                    cross_validated=score,
-                    badge=f"chosen by {by}" if n else "",
-                )
-                rows.append(one)
+                layer = NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks)
+                place = layer, site, name, task["probe"], task["position"]
+                cells = {
+                    column: _cell_texts(column, of_features[key])
+                    for column, key in columns_of(metric).items()
+                    if key in of_features
+                }
+                rows.append(SiteRow(*place, cells, metric, score, f"chosen by {by}" if n else ""))
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows

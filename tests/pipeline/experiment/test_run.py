@@ -14,9 +14,9 @@ from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.engines import network
-from probekit.pipeline.engines.network import residual_norms
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment import steps
+from probekit.pipeline.look.lenses import residual_norms
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.probes.targets import NETWORKS

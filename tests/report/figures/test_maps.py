@@ -15,7 +15,7 @@ from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.maps import Colours, inks, luminance, map_cells, map_colours, text_map
 from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
 from probekit.report.pages.further_figures import norm_curve, reliability_figure
-from probekit.report.pages.parts import load_training, step_parts
+from probekit.report.pages.losses import load_training, step_parts
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 from probekit.results.scores import Scores
 from tests.report import pictures
