@@ -81,8 +81,7 @@ def answers():
 def test_three_workers_compute_each_shard_once_and_produce_the_same_bytes(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
     all_have_one = meet(3)
-    workers = [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]
-    for worker in workers:
+    for worker in [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]:
         worker.join(100)
         assert worker.exitcode == 0
     events = drain(answers)
@@ -100,8 +99,7 @@ def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, an
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert shard_locks(store.files) == [f"{shard:05d}.claim"]
-    other = start(tmp_path / "many", 1, partial(time.sleep, 0), answers)
-    other.join(100)
+    start(tmp_path / "many", 1, partial(time.sleep, 0), answers).join(100)
     assert ("done", 1, shard) in drain(answers)
     store.files.sweep()
     assert files(store.folder) == files(expected.folder)

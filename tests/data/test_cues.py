@@ -12,8 +12,7 @@ def test_phrases_of_a_file_match_whole_words_in_any_case(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("# negations\n\nnot\n did  not \nc++\n")
     pattern = cue_pattern(path)
-    found = [TEXT[slice(*match.span())] for match in pattern.finditer(TEXT)]
-    assert found == ["not", "DID NOT"]
+    assert [TEXT[slice(*match.span())] for match in pattern.finditer(TEXT)] == ["not", "DID NOT"]
     assert [match.group() for match in pattern.finditer("a c++ cc++ notes")] == ["c++"]
 
 

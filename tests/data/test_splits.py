@@ -42,8 +42,7 @@ def test_groups_stay_whole_and_every_label_has_its_share(seed, test, n_labels):
 
 def test_rows_that_are_their_own_groups_are_split_by_label_exactly():
     labels = ["rare"] * 10 + ["common"] * 190
-    groups = [str(row) for row in range(200)]
-    split = grouped_split(labels, groups, test=0.2, seed=0)
+    split = grouped_split(labels, [str(row) for row in range(200)], test=0.2, seed=0)
     assert Counter(labels[index] for index in split.test) == {"rare": 2, "common": 38}
 
 
@@ -55,10 +54,8 @@ def test_the_seed_alone_decides():
 
 
 def test_large_groups_are_not_preferred():
-    sizes = np.tile([1, 9], 200)
-    groups = np.repeat(np.arange(400), sizes).astype(str)
-    labels = np.resize(["a", "b"], len(groups))
-    split = grouped_split(list(labels), list(groups), test=0.25, seed=0)
+    groups = np.repeat(np.arange(400), np.tile([1, 9], 200)).astype(str)
+    split = grouped_split(list(np.resize(["a", "b"], len(groups))), list(groups), test=0.25, seed=0)
     n_rows = Counter(Counter(groups[split.test]).values())
     assert n_rows[1] == pytest.approx(50, abs=15)
     assert n_rows[9] == pytest.approx(50, abs=15)
@@ -68,8 +65,7 @@ def test_a_label_of_two_groups_has_one_on_each_side():
     labels = ["rare", "rare", *["common"] * 98]
     groups = [str(row) for row in range(100)]
     for test in (0.05, 0.9):
-        split = grouped_split(labels, groups, test=test, seed=0)
-        assert shares(labels, split)["rare"] == 0.5
+        assert shares(labels, grouped_split(labels, groups, test=test, seed=0))["rare"] == 0.5
 
 
 ROWS = [("x", "a", "train"), ("y", "a", "train"), ("y", "b", "test"), ("x", "c", "test")]

@@ -138,14 +138,14 @@ def test_pages_are_accessible(browser, page_of, kind, dark):
     browser.open(page_of(kind), width=1400, dark=dark)
     browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    n_figures = len(figures_of(page_of(kind).read_text("utf-8")))
-    assert browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length") == (
-        n_figures
-    )
+    n_drawn = browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length")
+    assert n_drawn == len(figures_of(page_of(kind).read_text("utf-8")))
+    right = "document.querySelector('.plot .main-svg')?.getBoundingClientRect().right ?? 0"
     for width in (1920, 1400, 700, 360) if dark else (1400, 360):
         browser.resize(width)
         browser.settle()
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(right) <= width
     assert browser.trouble == []
 
 
@@ -186,17 +186,15 @@ def test_markup_in_the_texts_of_users_stays_text(page_of, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
-    page = page_of(kind).read_text("utf-8")
-    for figure in figures_of(page):
-        named = [trace for trace in figure["data"] if trace.get("showlegend") is True]
+    for figure in figures_of(page_of(kind).read_text("utf-8")):
         looks = {
             trace["name"]: (
                 trace.get("line", {}).get("dash", "solid"),
                 str(trace.get("marker", {}).get("symbol")),
             )
-            for trace in named
+            for trace in figure["data"]
             # Horizontal lines are identified by their labels.
-            if len(set(trace["y"])) > 1
+            if trace.get("showlegend") is True and len(set(trace["y"])) > 1
         }
         assert len(set(looks.values())) == len(looks), looks
 

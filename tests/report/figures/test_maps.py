@@ -147,6 +147,7 @@ CURVES = {
 LENS, ATTRIBUTION = pictures.lens_rows(pictures.TOKENS[:-1]), pictures.attribution_rows()
 SCORED = pictures.head_rows().sample(frac=1, random_state=0)
 SCORED["value"] *= 1 + 9 * (SCORED["score"] == "distance")
+KNOWN = ScoredHeads(SCORED, "a text", {"induction": [(2, 1)]})
 PAIR, ESTIMATED, LONG = (
     pictures.patched_pair(),
     pictures.patched_pair(estimated=True),
@@ -187,9 +188,7 @@ OF_NETWORKS = {
         for score in HEAD_TEXTS
     },
     "attention weights are a row on one scale with known heads framed": lambda: go.Figure(
-        next(
-            iter(heads_page.head_figures(ScoredHeads(SCORED, "a text", {"induction": [(2, 1)]})))
-        ).figure
+        next(iter(heads_page.head_figures(KNOWN))).figure
     ),
     "parts of a logit diverge from 0, with bias and MLP to the right of heads": (
         lambda: attribution_page.attribution_map(ATTRIBUTION)
@@ -261,8 +260,7 @@ def test_the_contrast_of_text_is_at_least_4_and_a_half(name):
     values = np.linspace(-2, 2, 500)
     shown = Colours(-2.0, 2.0, SCALES[name], is_diverging=False)
     background = plotly.colors.sample_colorscale(shown.scale, (values + 2) / 4, colortype="tuple")
-    light = luminance(np.array(background))
-    for ink, behind in zip(inks(values, shown), light, strict=True):
+    for ink, behind in zip(inks(values, shown), luminance(np.array(background)), strict=True):
         lighter, darker = sorted((behind, {"#000000": 0.0, "#ffffff": 1.0}[ink]), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 

@@ -27,13 +27,9 @@ WITH_NULL = pd.concat(
     [TABLE, TASK.assign(metric="p_value", null_low=0.4, null_high=0.6)], ignore_index=True
 )
 NULL_ALONE = WITH_NULL[WITH_NULL["target"] != "control"]
-LATER = TABLE.assign(
-    site=TABLE["site"].replace("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre")
-)
+LATER = TABLE.replace({"site": {"blocks.0.hook_resid_post": "blocks.1.hook_resid_pre"}})
 UNCERTAIN = TABLE.assign(ci_low=math.nan, ci_high=math.nan)
-NEGATIVE = HEADS.assign(
-    value=HEADS["value"].where(HEADS["metric"] != "selectivity", HEADS["value"] - 0.2)
-)
+NEGATIVE = HEADS.assign(value=HEADS["value"] - 0.2 * (HEADS["metric"] == "selectivity"))
 FOLDS_OF_HEADS = pd.concat(
     [HEADS.assign(fold=None), only(HEADS, target="task", split="validation").assign(fold=0.0)],
     ignore_index=True,
@@ -74,7 +70,6 @@ def words_of_choices(*layers):
 
 
 TEXTS = {
-    "a curve has rows, groups, intervals and seed": lambda: caption(TABLE),
     "resid_pre of a later block is explained": lambda: caption(LATER),
     "without intervals there are no bands": lambda: caption(UNCERTAIN),
     "selectivity explains the control": lambda: caption(TABLE, "selectivity"),
@@ -85,7 +80,6 @@ TEXTS = {
     "a null is of the main metric": lambda: caption(NULL_ALONE, "auroc"),
     "normalised rows": lambda: caption(TABLE.assign(view="normalized")),
     "concatenated sites": lambda: caption(HEADS),
-    "a map explains its colours and its frame": lambda: map_caption(HEADS),
     "a map of selectivity": lambda: map_caption(HEADS, "selectivity"),
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),

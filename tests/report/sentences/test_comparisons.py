@@ -130,7 +130,6 @@ def test_answer_and_verdicts_are_those_that_are_stored(snapshot, name):
 
 def test_missing_pairs_are_undefined():
     found = made(GOOD, GOOD)
-    none = replace(found, scores=found.scores[found.scores["train"] == found.scores["test"]])
-    assert comparisons.transfer_answer(none) == comparisons.transfer_answer(
-        TRANSFERS["no score is defined"]
-    )
+    none = replace(found, scores=found.scores.query("train == test"))
+    undefined = TRANSFERS["no score is defined"]
+    assert comparisons.transfer_answer(none) == comparisons.transfer_answer(undefined)

@@ -58,9 +58,7 @@ SITE_TABLES = {
 
 def lines(rows):
     """The cells of the rows of a table as text."""
-    return "\n".join(
-        " | ".join(one if isinstance(one, str) else one.line for one in row) for row in rows
-    )
+    return "\n".join(" | ".join(getattr(one, "line", one) for one in row) for row in rows)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -115,7 +113,5 @@ def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
 
 
 def test_the_cross_validated_column_holds_the_score_of_all_folds():
-    nested, single = (
-        tables.site_rows(Scores.of(table), judged(table)) for table in (NESTED, TABLE)
-    )
+    nested, single = (tables.site_rows(Scores.of(one), judged(one)) for one in (NESTED, TABLE))
     assert [one.cross_validated for one in nested] == [one.cross_validated for one in single]

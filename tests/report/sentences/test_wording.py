@@ -42,8 +42,7 @@ def test_answer_and_warnings_are_those_that_are_stored(snapshot, name):
     ],
 )
 def test_rows_of_massive_tokens_at_the_selected_site_are_a_warning(site, position, view, is_warned):
-    table = CASES["better"].table.assign(view=view)
-    content = make_record() | {"verdict": judged(table)}
+    content = make_record() | {"verdict": judged(CASES["better"].table.assign(view=view))}
     for norms in content["norms"]:
         norms["read"] = {position: 0.0625 * (norms["site"] == site)}
     record = RunRecord.model_validate(content)
