@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probekit import errors
 from probekit.activations.local import LOCK, Files, as_place, join
 from probekit.activations.records import (
     CODES,
@@ -32,16 +33,7 @@ from probekit.activations.records import (
 )
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
-from probekit.errors import (
-    CheckpointError,
-    ConfigError,
-    DamagedError,
-    MissingError,
-    ProbekitError,
-    StoreError,
-    UnknownNameError,
-    nearest,
-)
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.files import Disk, Draft, as_store_error, is_held, write_atomic
 from probekit.model.families.table import config_of
 from probekit.model.weights.files import ArrayHeader, header
@@ -175,7 +167,7 @@ def find_cache(name: str, root: Location) -> Location:
     if len(matches) > 1:
         raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
     if not matches:
-        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        hint = errors.nearest(name, keys) if keys else f"{root} contains no caches."
         raise MissingError(f"There is no cache {name!r}. {hint}")
     return join(root, matches[0])
 
@@ -206,7 +198,7 @@ def summarize(place: Location) -> Summary:
         try:
             config = config_of(identity.config)
             network = f"{config.n_layers} layers of {config.d_model}"
-        except CheckpointError:  # another release may have written it
+        except errors.CheckpointError:  # another release may have written it
             network = "an unknown network"
         what = (
             f"{n_rows:,} rows of {n_examples:,} examples, {tokens}, at {n_finished} sites{rest}; "
@@ -392,7 +384,7 @@ def removed_after_failure(store: ActivationStore) -> Iterator[None]:
     """
     try:
         yield
-    except ProbekitError:
+    except errors.ProbekitError:
 
         def is_kept() -> bool:
             rows = any(map(store.records, store.files.folders()))
@@ -507,7 +499,9 @@ def export_cache(
         StoreError: the folder cannot be written.
     """
     if format not in FORMATS:
-        raise UnknownNameError(f"Unknown format {format!r}. {nearest(format, FORMATS)}")
+        raise errors.UnknownNameError(
+            f"Unknown format {format!r}. {errors.nearest(format, FORMATS)}"
+        )
     write, package = FORMATS[format]
     if package is not None and find_spec(package) is None:
         raise ConfigError(
@@ -519,8 +513,8 @@ def export_cache(
         raise ConfigError(f"{store.folder} has no finished site to export.")
     for site in names:
         if site not in finished:
-            raise UnknownNameError(
-                f"{store.folder} does not contain all of {site!r}. {nearest(site, finished)}"
+            raise errors.UnknownNameError(
+                f"{store.folder} does not contain all of {site!r}. {errors.nearest(site, finished)}"
             )
     paths = [folder / f"{site}.{format}" for site in names]
     for path in paths:

@@ -27,14 +27,8 @@ from probekit.files import regular, why_unreadable
 from probekit.lazy_rows import Floats, as_array, map_npy
 from probekit.model.config import Bos
 from probekit.model.sites.catalogue import check_single
-from probekit.probes.probe_files import (
-    ProbeFacts,
-    Scalar,
-    damaged_probe,
-    problems,
-    read_probe,
-    write_probe,
-)
+from probekit.probes import probe_files
+from probekit.probes.probe_files import ProbeFacts, Scalar
 from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.provenance import versions
 
@@ -318,7 +312,7 @@ class SavedProbe:
             ConfigError: the path is not valid.
             StoreError: a file cannot be written.
         """
-        return write_probe(path_of("path", path), self.layers, self.classes, self.facts)
+        return probe_files.write_probe(path_of("path", path), self.layers, self.classes, self.facts)
 
     @classmethod
     def from_arrays(  # noqa: PLR0913  # facts that other tools do not store
@@ -402,7 +396,7 @@ class SavedProbe:
                 versions=versions(),
             )
         except ValidationError as error:
-            raise ConfigError(f"{problems(error)}.") from error
+            raise ConfigError(f"{probe_files.problems(error)}.") from error
         probe = cls((AffineLayer(weight, offset),), tuple(names), facts)
         if rows is None:
             return probe
@@ -475,11 +469,11 @@ class SavedProbe:
                 `read_probe`.
         """
         path = path_of("path", path)
-        layers, classes, facts = read_probe(path)
+        layers, classes, facts = probe_files.read_probe(path)
         try:
             return cls(layers, classes, facts)
         except DataError as error:
-            raise damaged_probe(path, str(error)) from error
+            raise probe_files.damaged_probe(path, str(error)) from error
 
     def _of_classes(self, scores: Floats) -> Floats:
         """Return one score per class (n_samples, n_classes); the first of two classes gets 0."""
@@ -642,5 +636,5 @@ def position_facts(position: Any) -> dict[str, Any]:
         if checked.share is not None:
             (rule["share"],) = checked.share
     except ValidationError as error:
-        raise ConfigError(f"{problems(error)}.") from error
+        raise ConfigError(f"{probe_files.problems(error)}.") from error
     return rule

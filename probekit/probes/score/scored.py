@@ -17,16 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.lazy_rows import Codes, Floats, Mask
-from probekit.probes.score import metrics
+from probekit.probes.score import metric_table, metrics
 from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
-from probekit.probes.score.metric_table import (
-    METRICS,
-    MetricFunction,
-    class_parts,
-    metric_functions,
-)
+from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:  # features, which import this module
@@ -246,7 +241,7 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
     >>> list(metrics_of(metrics.NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    return metric_functions(predictions.family, predictions.offers)
+    return metric_table.metric_functions(predictions.family, predictions.offers)
 
 
 def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
@@ -254,7 +249,7 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
 
     None if the metric has no parts, or if the true classes differ.
     """
-    function = class_parts(metric)
+    function = metric_table.class_parts(metric)
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
