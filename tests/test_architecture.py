@@ -83,7 +83,10 @@ def imports(path):
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module
+            if node.module == "probekit":  # its modules
+                yield from (f"probekit.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 

@@ -16,6 +16,9 @@ import numpy.typing as npt
 from probekit.errors import DataError
 from probekit.provenance import digest as digest_of
 
+# Words of a text, and every other symbol as a word of its own.
+WORD = r"\w+|[^\w\s]"
+
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
 

@@ -17,8 +17,14 @@ from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import CODES, DIGEST, StoredTensor, open_checkpoint
-from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
+from probekit.model.weights.checkpoint import CODES, DIGEST, open_checkpoint
+from probekit.model.weights.files import (
+    ArrayHeader,
+    StoredTensor,
+    header,
+    read_digests,
+    write_digests,
+)
 from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
