@@ -26,7 +26,7 @@ from probekit.terminal import json_text
 if TYPE_CHECKING:
     from probekit import products, progress
     from probekit import workers as processes
-    from probekit.activations import capture, local, records, store, upkeep
+    from probekit.activations import capture, local, store, upkeep
     from probekit.activations.records import Location
     from probekit.cli import terminal
     from probekit.experiment import loader, locations
@@ -163,7 +163,7 @@ def import_command(
     click.echo(_described(captured, "imported"))
     errors = captured.store.errors()
     for site in captured.store.sites:
-        measured = f", {records.described_errors(errors[site])}" if site in errors else ""
+        measured = f", {upkeep.described_errors(errors[site])}" if site in errors else ""
         click.echo(f"verified as {site}{measured}")
 
 

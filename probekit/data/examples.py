@@ -168,15 +168,6 @@ class Example:
         return str(self.source) if self.source else self.id
 
     @property
-    def counterfactual_turns(self) -> Turns:
-        """The turns of the counterfactual, which must exist and differs in the first turn only."""
-        shift = len(self.counterfactual or "") - len(self.text)
-        return tuple(  # the first turn begins at the same character
-            Turn(start + shift if number else start, end + shift, *about)
-            for number, (start, end, *about) in enumerate(self.turns)
-        )
-
-    @property
     def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:
         """The turns as they are digested: without roles, which follow from a system's turn."""
         return tuple(one[: 4 if one.others else 2 + (one.role == "system")] for one in self.turns)

@@ -28,8 +28,8 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
-from probekit.model.config import count_components, count_parameters
-from probekit.model.families.table import zero_network
+from probekit.model.config import ModelConfig, count_components, count_parameters
+from probekit.model.families.table import network_class
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
@@ -526,3 +526,17 @@ def estimate_seconds(
     else:
         seconds = timed(sites)
     return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens
+
+
+def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
+    """Return a network whose weights are 0, for timing; they take no memory.
+
+    All are parts of one array of zeros, which the system maps to a single page until it is written.
+    """
+    network = network_class(config)(config, seed=None).requires_grad_(False)
+    shapes = {name: like.shape for name, like in network.named_parameters()}
+    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
+    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
+    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
+    network.load_state_dict(weights, assign=True)
+    return network
