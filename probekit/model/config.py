@@ -87,16 +87,16 @@ class WeightNames:
             name, and the maps of one expert that are concatenated in it.
     """
 
-    prefix: str
     embedding: str
-    unembedding: str
     layers: str
-    n_layers: str
     sizes: tuple[tuple[str, tuple[str, ...]], ...]
+    prefix: str = "model."
+    unembedding: str = "lm_head.weight"
+    n_layers: str = "num_hidden_layers"
     buffers: str = r"(?!)"  # matches nothing
     transposed: str = r"(?!)"
     other_names: tuple[tuple[str, str], ...] = ()
-    switches: tuple[tuple[str, str], ...] = ()
+    switches: tuple[tuple[str, str], ...] = (("lm_head.weight", '"tie_word_embeddings": false'),)
     norm: str = "norm"
     heads: str = "self_attn.o_proj"
     neurons: str = "mlp.down_proj"

@@ -81,7 +81,6 @@ COMPONENTS = (
 WEIGHTS = WeightNames(
     prefix="transformer.",
     embedding="wte.weight",
-    unembedding="lm_head.weight",
     layers="h.",
     n_layers="n_layer",
     sizes=(("wte.weight", ("vocab_size", "n_embd")), ("wpe.weight", ("n_positions", "n_embd"))),

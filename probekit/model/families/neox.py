@@ -74,7 +74,6 @@ WEIGHTS = WeightNames(
     embedding="embed_in.weight",
     unembedding="embed_out.weight",
     layers="layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("embed_in.weight", ("vocab_size", "hidden_size")),
         ("layers.0.mlp.dense_h_to_4h.weight", ("intermediate_size",)),

@@ -61,16 +61,12 @@ COMPONENTS = (  # in forward order
 )
 
 WEIGHTS = base.WeightNames(
-    prefix="model.",
     embedding="decoder.embed_tokens.weight",
-    unembedding="lm_head.weight",
     layers="decoder.layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("decoder.embed_tokens.weight", ("vocab_size", "hidden_size")),
         ("decoder.layers.0.fc1.weight", ("ffn_dim",)),
     ),
-    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
     norm="decoder.final_layer_norm",
     heads="self_attn.out_proj",
     neurons="fc2",
