@@ -1,7 +1,5 @@
 """Devices of this machine, and matrix products and attention on its fastest code path."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -1,7 +1,5 @@
 """Console and progress: bars on terminals and in notebooks, lines in files and pipes."""
 
-from __future__ import annotations
-
 import html
 import json
 import sys

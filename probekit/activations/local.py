@@ -1,7 +1,5 @@
 """The files of one cache in a local folder; `object_store` has the same operations for URLs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import mmap

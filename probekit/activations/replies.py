@@ -9,8 +9,6 @@ before it, whose keys and values are kept. A pass over the whole text differs fr
 only. The captures of an experiment copy the rows that they need from the parts.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """Cache maintenance: list, verify, repair, collect garbage, remove, copy, export."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -3,8 +3,6 @@
 Each check is a function in one of the tables `_OF_SPLITS` and `_OF_EXAMPLES` at the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence

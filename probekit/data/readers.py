@@ -5,8 +5,6 @@ remains the string in the file: a label `no`, `1` or `1.0` is not converted. Amb
 raise an error that names the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Source: https://universaldependencies.org/format.html, https://www.cnts.ua.ac.be/conll2003/ner/
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

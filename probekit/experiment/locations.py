@@ -1,7 +1,5 @@
 """Files and folders that experiments and recipes name, and the bundled ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any

@@ -16,8 +16,6 @@ about the network.
 scikit-learn is imported inside functions: it takes a second, and is not needed to check data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings

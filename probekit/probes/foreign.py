@@ -1,7 +1,5 @@
 """Probes of other tools: linear models of scikit-learn, arrays, and positions given as text."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Mapping

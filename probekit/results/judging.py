@@ -1,7 +1,5 @@
 """The verdict of a run, derived once from results.csv and differences.csv when the run ends."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

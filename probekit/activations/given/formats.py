@@ -1,7 +1,5 @@
 """Arrays in files: .npy, .safetensors, .parquet and .zarr, one for each site."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -11,8 +11,6 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 published with it (tanh GELU, layer norm before each sublayer, learned position embeddings).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast

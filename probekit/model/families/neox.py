@@ -13,8 +13,6 @@ Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language
 al. 2023, "Pythia: A Suite for Analyzing Large Language Models Across Training and Scaling".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast

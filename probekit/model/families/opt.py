@@ -11,8 +11,6 @@ the names of the Hugging Face checkpoints.
 Source: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast

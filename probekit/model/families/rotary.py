@@ -4,8 +4,6 @@ Source of the rotation: Su et al. 2021, "RoFormer: Enhanced Transformer with Rot
 Embedding". The features of a head are paired as in the published checkpoints: i with i + half.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The formats are those of the hub (safetensors or PyTorch, single or sharded), an
 checkpoints of GPT-2.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import re

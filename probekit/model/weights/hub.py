@@ -1,7 +1,5 @@
 """Finding the folder of a model; a model of the hub is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -9,8 +9,6 @@ The latter are TensorFlow variables that are renamed as in files of the hub:
 Source: model.py, published with GPT-2.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Reading the state dict of a network from a checkpoint, and writing it for the hub."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

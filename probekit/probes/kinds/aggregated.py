@@ -13,8 +13,6 @@ held-out scores are rated best is selected, fitted on all texts, with the same p
 in the folds, and calibrated on all held-out scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self

@@ -1,7 +1,5 @@
 """The k-sparse probe: logistic regression on the k most informative features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

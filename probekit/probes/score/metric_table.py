@@ -4,8 +4,6 @@ To add a metric, write the function that computes it and add a row here. Measure
 figures, captions and page sections are derived from the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
