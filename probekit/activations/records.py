@@ -464,8 +464,7 @@ class Manifest:
             DamagedError: the bytes are not a manifest, or the manifest of another store.
             StoreError: the file has another format version.
         """
-        content = unseal(data, path, FORMAT)
-        sites = content.get("sites")
+        sites = unseal(data, path, FORMAT).get("sites")
         if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)
