@@ -213,7 +213,7 @@ class LazyRows:
 
     def tensors(self, places: Iterable[Place]) -> Iterator[Tensor]:
         """Yield the rows of each slice or array of row numbers as float32 tensors on the device."""
-        from probekit.products import stream
+        from probekit.accelerators import stream
 
         blocks = stream(map(self._unscaled, places), self.device)
         if self.scaling is None:

@@ -25,8 +25,8 @@ PACKAGE = Path(probekit.__file__).parent
 LEVELS = [
     set(packages.split())
     for packages in (
-        "amounts errors files hub lazy_rows memory products progress provenance section terminal "
-        "workers",
+        "accelerators amounts errors files hub lazy_rows memory products progress provenance "
+        "section terminal workers",
         "model data",
         "activations analysis probes training",
         "interventions",

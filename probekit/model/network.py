@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from probekit.accelerators import check_device
 from probekit.errors import ConfigError
 from probekit.memory import device_text
 from probekit.model.config import ModelConfig
@@ -39,7 +40,7 @@ from probekit.model.transformer_lens import lacks
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.sources import at_revision, ignored_keys
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import check_device, linear, to_device
+from probekit.products import linear, to_device
 
 if TYPE_CHECKING:
     from probekit.model.generation import KeyValueCache

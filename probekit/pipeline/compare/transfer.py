@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
@@ -37,7 +38,6 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import cosine, direction, pooled_spread
-from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.comparison import COSINES, SCORES, Transfer, differing, flat

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
@@ -54,7 +55,6 @@ from probekit.pipeline.setup.texts import (
 )
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
-from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms

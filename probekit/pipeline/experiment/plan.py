@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from probekit.accelerators import check_device, check_device_name
 from probekit.activations.capture import capture_bytes, described_reading
 from probekit.activations.forward import make_batches, make_shards, run_batches
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
@@ -40,7 +41,7 @@ from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probing import make_probers, probing_bytes, usable_cores
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, check_device_name, threads
+from probekit.products import START_UP, threads
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
 from probekit.data.frames import plain_cells, plain_texts
@@ -20,7 +21,6 @@ from probekit.experiment.activations import ActivationExperiment, resolve_activa
 from probekit.experiment.document import Document
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
-from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probekit.accelerators import check_device
 from probekit.analysis.heads import known_heads, random_repeats, score_heads
 from probekit.analysis.logits import (
     SITES,
@@ -30,7 +31,6 @@ from probekit.model.passes.inputs import check_context, check_tokens
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.products import check_device
 from probekit.results.network import MEAN, AttributedLogit, PatchedPair, ScoredHeads
 from probekit.terminal import SILENT, Watcher
 

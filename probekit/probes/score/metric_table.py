@@ -302,7 +302,8 @@ def association(metric: str, family: Family) -> MetricFunction | None:
     """
     if not METRICS[metric].has_p or family == "tree" or family not in METRICS[metric].families:
         return None
-    return resolve_name(f"{_SCORE}.contributions:of_{metric}")
+    found: MetricFunction = resolve_name(f"{_SCORE}.contributions:of_{metric}")
+    return found
 
 
 def class_parts(metric: str) -> MetricFunction | None:
