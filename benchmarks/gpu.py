@@ -36,6 +36,7 @@ from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
 from benchmarks.capture import PEERS, Peer, random_tokens, seconds
+from probekit.accelerators import check_device
 from probekit.activations import capture
 from probekit.activations.records import batch_tokens
 from probekit.data.positions import RowPlan
@@ -48,7 +49,6 @@ from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import DesignRows
 from probekit.probes.solve.fits import SEARCH_TOLERANCE, fit_columns
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.products import check_device
 
 ROUNDS, N_CTX, FOLDS = 3, 512, 5
 GRID = tuple(10.0 ** np.linspace(-4, 0, 10))

@@ -44,8 +44,6 @@ Interventions; `from probekit.interventions import edits` has the edits:
 Names are imported on first access, so that the command line starts without torch.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

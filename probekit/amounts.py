@@ -1,7 +1,5 @@
 """Numbers and settings as texts, the same everywhere they are shown; the level of all tests."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -213,7 +213,7 @@ class LazyRows:
 
     def tensors(self, places: Iterable[Place]) -> Iterator[Tensor]:
         """Yield the rows of each slice or array of row numbers as float32 tensors on the device."""
-        from probekit.products import stream
+        from probekit.accelerators import stream
 
         blocks = stream(map(self._unscaled, places), self.device)
         if self.scaling is None:
@@ -249,28 +249,6 @@ class LazyRows:
         """Return the slice of each block."""
         step = rows_of_block(self.shape[1], self.device)
         return [slice(n, min(n + step, len(self))) for n in range(0, len(self), step)]
-
-
-def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
-    """Return the rows of several sources with equal features, one after the other.
-
-    >>> parts = [LazyRows.of(np.array([[1.0], [2.0]])), LazyRows.of(np.array([[3.0]]))]
-    >>> joined_rows(parts)[np.array([2, 0])].tolist()
-    [[3.0], [1.0]]
-    """
-    ends, first = np.cumsum(list(map(len, parts))), parts[0]
-
-    def read(place: Place) -> Features:
-        """Return some rows, each read from its source."""
-        numbers = np.arange(*place.indices(ends[-1])) if isinstance(place, slice) else place
-        rows = np.empty((len(numbers), first.shape[1]), first.dtype)
-        of_part = np.searchsorted(ends, numbers, side="right")
-        for index in np.unique(of_part):
-            is_own, part = of_part == index, parts[index]
-            rows[is_own] = part.select(numbers[is_own] - ends[index] + len(part))[:]
-        return rows
-
-    return LazyRows(read, (int(ends[-1]), first.shape[1]), first.dtype)
 
 
 def put_on(device: str, values: Any) -> Any:

@@ -189,15 +189,6 @@ def one_or_several(given: Any) -> Any:
     return (given,) if is_number else given
 
 
-def or_one_item(schema: dict[str, Any]) -> None:
-    """Allow a single item in place of a list in the JSON schema."""
-    # An optional list has the schema `anyOf` of the list and null.
-    listed = schema.pop("anyOf", None) or [
-        {key: schema.pop(key) for key in ("type", "items", "minItems")}
-    ]
-    schema["anyOf"] = [*listed, listed[0]["items"]]
-
-
 def json_schema(section: type[Section], title: str) -> str:
     """Return the JSON schema of a file, as text; editors use it to check experiments and recipes.
 

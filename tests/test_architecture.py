@@ -23,8 +23,8 @@ PACKAGE = Path(probekit.__file__).parent
 
 # A package imports from lower levels only, and never from a sibling on its own level.
 LEVELS = (
-    "amounts errors files hub lazy_rows memory products progress provenance section terminal "
-    "workers",
+    "accelerators amounts errors files hub lazy_rows memory products progress provenance section "
+    "terminal workers",
     "model data",
     "activations analysis probes training",
     "interventions",
@@ -80,7 +80,10 @@ def imports(path):
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module
+            if node.module == "probekit":  # its modules
+                yield from (f"probekit.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.accelerators import naming_lost_device
 from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import ROWS_COMPARED, Identity, Location, identity_of
@@ -36,7 +37,6 @@ from probekit.model.config import ModelConfig, count_components, count_parameter
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import check_storable, describe, layer_of
-from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent

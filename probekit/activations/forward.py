@@ -3,8 +3,6 @@
 All code that affects the numbers of a capture is here or in the network; see `Identity`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Files of a cache in an object store reached by fsspec: s3://, gs://, memory://."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import secrets

@@ -211,16 +211,6 @@ def pack_errors(errors: Mapping[str, tuple[float, float]]) -> bytes:
     return seal({"against": "float32", "relative_error": texts}, FORMAT)
 
 
-def described_errors(errors: tuple[float, float]) -> str:
-    """Return the relative errors of a site in words; see `ActivationStore.errors`.
-
-    >>> described_errors((0.0012, 0.0345))
-    'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
-    """
-    median, largest = (f"{100 * error:.2g} %" for error in errors)
-    return f"relative error of at most {ROWS_COMPARED} rows: median {median}, largest {largest}"
-
-
 # The arrays of a layout, in the order of its file.
 _LAYOUT = ("example", "positions", "offsets", "order", "shard_sizes")
 
@@ -474,8 +464,7 @@ class Manifest:
             DamagedError: the bytes are not a manifest, or the manifest of another store.
             StoreError: the file has another format version.
         """
-        content = unseal(data, path, FORMAT)
-        sites = content.get("sites")
+        sites = unseal(data, path, FORMAT).get("sites")
         if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)

@@ -9,8 +9,6 @@ before it, whose keys and values are kept. A pass over the whole text differs fr
 only. The captures of an experiment copy the rows that they need from the parts.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,20 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations import records
 from probekit.activations.capture import StoredRows
 from probekit.activations.forward import Batch
 from probekit.activations.local import Files, join
-from probekit.activations.records import (
-    FORMAT_OF_REPLIES,
-    REPLIES,
-    SPEC,
-    FloatArray,
-    Identity,
-    Location,
-    batch_tokens,
-    digests_of_rows,
-    identity_of,
-)
+from probekit.activations.records import FloatArray, Identity, Location, identity_of
 from probekit.activations.store import ActivationStore, files_at
 from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
@@ -165,7 +154,7 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     while start < len(sequences):
         watcher.progress("generate", start, len(sequences))
         n_tokens = decoding.num_samples * (len(sequences[start]) + decoding.max_new_tokens)
-        part = slice(start, start + max(1, batch_tokens(model.device.type) // n_tokens))
+        part = slice(start, start + max(1, records.batch_tokens(model.device.type) // n_tokens))
         files = files_at(join(folder, f"{len(stores):05d}"))
         replies = _stored(files, sites)
         if replies is None and only_stored:
@@ -196,7 +185,7 @@ def _stored(files: Files, sites: Sequence[str]) -> list[list[Continuation]] | No
         StoreError: a file is damaged.
     """
     replies = _read(files)
-    if replies is None or files.size(SPEC) is None:
+    if replies is None or files.size(records.SPEC) is None:
         return None
     store = ActivationStore.open(files)
     return None if any(store.missing(site) for site in sites) else replies
@@ -204,10 +193,14 @@ def _stored(files: Files, sites: Sequence[str]) -> list[list[Continuation]] | No
 
 def _read(files: Files) -> list[list[Continuation]] | None:
     """Return the stored replies to each prompt of a part; None without them."""
-    if files.size(REPLIES) is None:
+    if files.size(records.REPLIES) is None:
         return None
     try:
-        content = unseal(files.read(REPLIES), f"{files.place}/{REPLIES}", FORMAT_OF_REPLIES)
+        content = unseal(
+            files.read(records.REPLIES),
+            f"{files.place}/{records.REPLIES}",
+            records.FORMAT_OF_REPLIES,
+        )
     except DamagedError as error:
         raise DamagedError(f"{error} Delete the folder to generate again.") from error
     return [
@@ -248,8 +241,8 @@ def _generate(
         steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
     replies = continuations(steps, stopping, decoding)
     listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
-    sealed = seal({"replies": listed}, FORMAT_OF_REPLIES)
-    if not files.create(REPLIES, sealed) and _read(files) != replies:
+    sealed = seal({"replies": listed}, records.FORMAT_OF_REPLIES)
+    if not files.create(records.REPLIES, sealed) and _read(files) != replies:
         raise StoreError(
             f"The network generates other replies than those in {files.place}, as another device "
             f"may. Delete the folder {files.place} to use the new ones."
@@ -263,7 +256,7 @@ def _generate(
     positions = np.concatenate([np.arange(length) for length in lengths])
     example = np.repeat(np.arange(len(texts)), lengths)
     plan = RowPlan(example, positions, np.arange(len(positions) + 1))
-    identity = replace(identity, **digests_of_rows(texts, plan))
+    identity = replace(identity, **records.digests_of_rows(texts, plan))
     store = ActivationStore.create(files, identity, plan, [np.arange(len(positions))])
     # Prompts are padded on the left, so that replies begin at the same place.
     n_padding = ids.shape[1] - np.array([len(one) for one in prompts])

@@ -1,7 +1,5 @@
 """Cache maintenance: list, verify, repair, collect garbage, remove, copy, export."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -16,32 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from probekit import errors
+from probekit.activations import records
 from probekit.activations.local import LOCK, Files, as_place, join
-from probekit.activations.records import (
-    CODES,
-    ERRORS,
-    FORMAT_OF_REPLIES,
-    MANIFEST,
-    REPLIES,
-    ROWS,
-    SPEC,
-    FloatArray,
-    Location,
-    record_name,
-    stored_numbers,
-)
+from probekit.activations.records import MANIFEST, REPLIES, ROWS, SPEC, Location, record_name
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
-from probekit.errors import (
-    CheckpointError,
-    ConfigError,
-    DamagedError,
-    MissingError,
-    ProbekitError,
-    StoreError,
-    UnknownNameError,
-    nearest,
-)
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
 from probekit.files import Disk, Draft, as_store_error, is_held, write_atomic
 from probekit.model.families.table import config_of
 from probekit.model.weights.files import ArrayHeader, header
@@ -175,7 +154,7 @@ def find_cache(name: str, root: Location) -> Location:
     if len(matches) > 1:
         raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
     if not matches:
-        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        hint = errors.nearest(name, keys) if keys else f"{root} contains no caches."
         raise MissingError(f"There is no cache {name!r}. {hint}")
     return join(root, matches[0])
 
@@ -193,8 +172,8 @@ def summarize(place: Location) -> Summary:
         store = ActivationStore.open(files)
         rows_of_site = {}
         for site in files.folders():
-            if records := store.records(site):
-                rows_of_site[site] = sum(record.shape[0] for record in records.values())
+            if committed := store.records(site):
+                rows_of_site[site] = sum(record.shape[0] for record in committed.values())
         manifest = store.manifest()
         identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
         n_examples = len(set(store.layout.plan.example.tolist()))
@@ -206,7 +185,7 @@ def summarize(place: Location) -> Summary:
         try:
             config = config_of(identity.config)
             network = f"{config.n_layers} layers of {config.d_model}"
-        except CheckpointError:  # another release may have written it
+        except errors.CheckpointError:  # another release may have written it
             network = "an unknown network"
         what = (
             f"{n_rows:,} rows of {n_examples:,} examples, {tokens}, at {n_finished} sites{rest}; "
@@ -255,7 +234,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         damages += _damage_of(store, site, digests=digests)
     if REPLIES in store.files.sizes():
         try:
-            unseal(store.files.read(REPLIES), REPLIES, FORMAT_OF_REPLIES)
+            unseal(store.files.read(REPLIES), REPLIES, records.FORMAT_OF_REPLIES)
         except DamagedError as error:
             damages.append(Damage(REPLIES, str(error)))
     try:
@@ -265,9 +244,9 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
     reported = {damage.file for damage in damages}
     sealed_sites = {} if manifest is None else manifest.sites
     for site, sealed_digests in sealed_sites.items():
-        records = store.records(site)
+        committed = store.records(site)
         for shard, digest in enumerate(sealed_digests):
-            record, name = records.get(shard), record_name(site, shard)
+            record, name = committed.get(shard), record_name(site, shard)
             if (record is None or record.digest != digest) and name not in reported:
                 damages.append(Damage(name, "it is in the manifest, but missing or different"))
     return damages
@@ -392,7 +371,7 @@ def removed_after_failure(store: ActivationStore) -> Iterator[None]:
     """
     try:
         yield
-    except ProbekitError:
+    except errors.ProbekitError:
 
         def is_kept() -> bool:
             rows = any(map(store.records, store.files.folders()))
@@ -423,7 +402,7 @@ def _remove_store(files: Files, is_kept: Callable[[], bool] = bool) -> list[str]
         for name in files.sizes():
             if name.endswith((JOB, SHARD_LOCK)):
                 files.remove(name)
-        for name in (ERRORS, REPLIES, ROWS, SPEC):
+        for name in (records.ERRORS, REPLIES, ROWS, SPEC):
             files.remove(name)
     for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
         files.remove(lock)
@@ -470,10 +449,10 @@ def copy_cache(
         copy.files.sweep()
         missing = []
         for site in sites:
-            records, existing = source_store.records(site), copy.records(site)
+            committed, existing = source_store.records(site), copy.records(site)
             if pin is not None:
-                source_store.require_sealed(site, records)
-            missing += [record for shard, record in records.items() if shard not in existing]
+                source_store.require_sealed(site, committed)
+            missing += [record for shard, record in committed.items() if shard not in existing]
         for done, record in enumerate(missing):
             watcher.progress("copy", done, len(missing))
             copy.adopt(record, source_store.files.chunks(record.file))
@@ -507,7 +486,9 @@ def export_cache(
         StoreError: the folder cannot be written.
     """
     if format not in FORMATS:
-        raise UnknownNameError(f"Unknown format {format!r}. {nearest(format, FORMATS)}")
+        raise errors.UnknownNameError(
+            f"Unknown format {format!r}. {errors.nearest(format, FORMATS)}"
+        )
     write, package = FORMATS[format]
     if package is not None and find_spec(package) is None:
         raise ConfigError(
@@ -519,8 +500,8 @@ def export_cache(
         raise ConfigError(f"{store.folder} has no finished site to export.")
     for site in names:
         if site not in finished:
-            raise UnknownNameError(
-                f"{store.folder} does not contain all of {site!r}. {nearest(site, finished)}"
+            raise errors.UnknownNameError(
+                f"{store.folder} does not contain all of {site!r}. {errors.nearest(site, finished)}"
             )
     paths = [folder / f"{site}.{format}" for site in names]
     for path in paths:
@@ -548,7 +529,7 @@ def export_cache(
     return [*paths, folder / "rows.csv", folder / "export.json"]
 
 
-def _parts(store: ActivationStore, site: str) -> Iterator[FloatArray]:
+def _parts(store: ActivationStore, site: str) -> Iterator[records.FloatArray]:
     """Yield all rows of a site in data-set order, in chunks."""
     for start in range(0, store.n_rows, _ROWS_AT_ONCE):
         yield store.read(site, np.arange(start, min(start + _ROWS_AT_ONCE, store.n_rows)))
@@ -568,9 +549,9 @@ def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
     """Write a site as a .safetensors file with one tensor of the dtype on disk, in parts."""
     dtype = store.identity.dtype
     shape = (store.n_rows, *store.row_shape(site))
-    draft.write(header({site: ArrayHeader(CODES[dtype], shape)}))
+    draft.write(header({site: ArrayHeader(records.CODES[dtype], shape)}))
     for values in _parts(store, site):
-        draft.write(stored_numbers(values, dtype).data)
+        draft.write(records.stored_numbers(values, dtype).data)
 
 
 def _write_parquet(draft: Draft, store: ActivationStore, site: str) -> None:
@@ -614,3 +595,14 @@ FORMATS: dict[str, tuple[_Write, str | None]] = {  # with the package that each 
     "safetensors": (_write_safetensors, None),
     "parquet": (_write_parquet, "pyarrow"),
 }
+
+
+def described_errors(errors: tuple[float, float]) -> str:
+    """Return the relative errors of a site in words; see `ActivationStore.errors`.
+
+    >>> described_errors((0.0012, 0.0345))
+    'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
+    """
+    median, largest = (f"{100 * error:.2g} %" for error in errors)
+    n_rows = records.ROWS_COMPARED
+    return f"relative error of at most {n_rows} rows: median {median}, largest {largest}"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from probekit.activations.records import Location
 from probekit.chosen.registry import asked
 from probekit.files import as_store_error, csv_text
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows, Mask
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
@@ -28,8 +28,9 @@ from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.probe_files import probe_files
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score import metrics
 from probekit.probes.score.metrics import ClassPredictions
-from probekit.probes.score.scored import Predictions, Predictor, SiteResult
+from probekit.probes.score.scored import Predictions, Predictor, SiteResult, with_interval
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.provenance import digest, pretty_json
@@ -192,3 +193,27 @@ def write_selected_probe(chosen: SelectedProbe) -> None:
 def _name_of_site(row: Mapping[str, Any] | pd.Series) -> str | None:
     """Return the name of a site with its head; None for baselines."""
     return None if row["site"] is None else site_with_head(row["site"], row["head"])
+
+
+def rates_at(
+    threshold: float, scores: Floats, is_positive: Mask, resamples: metrics.Resamples
+) -> dict[str, float]:
+    """Return `tpr` and `test_fpr` of rows at a threshold, each with its limits `_low` and `_high`.
+
+    Intervals are those of the metrics at a fixed false positive rate.
+
+    Args:
+        threshold: rows with a higher score raise an alarm.
+        scores: scores of the rows for the positive class, shape (n_test,).
+        is_positive: which rows are of the positive class, shape (n_test,).
+        resamples: resamples of the rows.
+    """
+    truth, of_classes = is_positive.astype(np.int64), np.stack([0 * scores, scores], axis=1)
+    predictions = ClassPredictions(truth, truth, 2, of_classes, positive=1)
+    # The metrics read these alarms; the rate in their names has no meaning here.
+    alarmed = metrics.with_alarms(predictions, np.full(len(metrics.RATES), threshold))
+    rates: dict[str, float] = {}
+    for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
+        found = with_interval(metric, [alarmed], resamples)
+        rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    return rates

@@ -24,9 +24,9 @@ from probekit.errors import MissingError, ProbekitError, StoreError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit import products, progress
+    from probekit import accelerators, progress
     from probekit import workers as processes
-    from probekit.activations import capture, local, records, store, upkeep
+    from probekit.activations import capture, local, store, upkeep
     from probekit.activations.records import Location
     from probekit.cli import terminal
     from probekit.experiment import loader, locations
@@ -117,7 +117,7 @@ def capture_command(
             crew = partial(ray_workers.by_ray, n_workers=workers, address=address, **shared)
         elif workers is not None or engine is not None:
             # Local workers use this machine; those of a cluster may run on others.
-            products.check_device(device, several=True)
+            accelerators.check_device(device, several=True)
             n_workers = workers or os.cpu_count() or 1
             crew = partial(jobs.by_processes, n_workers=n_workers, **shared)
         captured = captures.capture_only(
@@ -163,7 +163,7 @@ def import_command(
     click.echo(_described(captured, "imported"))
     errors = captured.store.errors()
     for site in captured.store.sites:
-        measured = f", {records.described_errors(errors[site])}" if site in errors else ""
+        measured = f", {upkeep.described_errors(errors[site])}" if site in errors else ""
         click.echo(f"verified as {site}{measured}")
 
 

@@ -17,7 +17,7 @@ from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_opt
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
-    from probekit import products, progress
+    from probekit import accelerators, progress
     from probekit.cli import terminal
     from probekit.model import generation
     from probekit.model.config import Bos
@@ -96,7 +96,7 @@ def generate_command(
         raise click.UsageError(
             "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
         )
-    products.check_device(device)
+    accelerators.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
     how_to: dict[str, Any] = {"bos": bos, "chat": chat}
     if steer is not None:

@@ -3,8 +3,6 @@
 Each check is a function in one of the tables `_OF_SPLITS` and `_OF_EXAMPLES` at the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,17 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted, percent
+from probekit.data import examples
 from probekit.data import labels as spelling
-from probekit.data.examples import (
-    Dataset,
-    Example,
-    Finding,
-    Severity,
-    TextSpan,
-    by_level,
-    rows_of,
-    warning,
-)
+from probekit.data.examples import Dataset, Example, Finding, rows_of, warning
 from probekit.data.splits import IntArray, LabelCounts, Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
@@ -155,7 +145,7 @@ def check_dataset(
     # A misspelt label counts as a rare class: correct it before a metric is chosen for it.
     if {"misspelt-labels", "similar-labels"} & {finding.code for finding in findings}:
         findings = [finding for finding in findings if finding.code != "imbalance"]
-    return by_level(findings)
+    return examples.by_level(findings)
 
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
@@ -207,7 +197,7 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
     labels = [[set(splits.dataset.labels[side]) for side in sides] for sides in splits.parts]
-    levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
+    levels: tuple[tuple[examples.Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
         ("warning", "test", "train", [train - test for train, test in labels]),
     )
@@ -376,8 +366,8 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     training rows in the bin; None if the bin has no training example.
     """
     train_lengths, test_lengths = (
-        [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
-        for examples in (train, test)
+        [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in side]
+        for side in (train, test)
     )
     # Inner edges of bins with about equally many training rows.
     edges = np.quantile(train_lengths, np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
@@ -396,18 +386,18 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
 def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if equal texts, or spans, have different labels."""
     # The first example of each text or span with each label.
-    firsts: dict[TextSpan, dict[str, Example]] = defaultdict(dict)
+    firsts: dict[examples.TextSpan, dict[str, Example]] = defaultdict(dict)
     for example in splits.dataset.examples:
         firsts[example.place].setdefault(example.label, example)
     contradicting = [list(by_label.values()) for by_label in firsts.values() if len(by_label) > 1]
     if contradicting:
         texts = []
-        for examples in contradicting[:_SHOWN_TEXTS]:
-            labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
-            start, end = examples[0].span or (0, len(examples[0].text))
-            text = examples[0].text[start:end]
+        for alike in contradicting[:_SHOWN_TEXTS]:
+            labels = ", ".join(f"{one.label!r} in {one.where}" for one in alike[:3])
+            start, end = alike[0].span or (0, len(alike[0].text))
+            text = alike[0].text[start:end]
             quoted = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
-            where = f" at {start} to {end} of a text" if examples[0].span else ""
+            where = f" at {start} to {end} of a text" if alike[0].span else ""
             texts.append(f"{quoted}{where} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
         lead = ", such as" if n > _SHOWN_TEXTS else ":"
@@ -421,8 +411,8 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning if a span begins or ends inside a word."""
-    cuts_word, examples = spelling.is_inside_word, dataset.examples
-    cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
+    cuts_word, rows = spelling.is_inside_word, dataset.examples
+    cut = [one for one in rows if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]

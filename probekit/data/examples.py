@@ -16,6 +16,9 @@ import numpy.typing as npt
 from probekit.errors import DataError
 from probekit.provenance import digest as digest_of
 
+# Words of a text, and every other symbol as a word of its own.
+WORD = r"\w+|[^\w\s]"
+
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
 
@@ -163,15 +166,6 @@ class Example:
         'rows.csv:2'
         """
         return str(self.source) if self.source else self.id
-
-    @property
-    def counterfactual_turns(self) -> Turns:
-        """The turns of the counterfactual, which must exist and differs in the first turn only."""
-        shift = len(self.counterfactual or "") - len(self.text)
-        return tuple(  # the first turn begins at the same character
-            Turn(start + shift if number else start, end + shift, *about)
-            for number, (start, end, *about) in enumerate(self.turns)
-        )
 
     @property
     def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:

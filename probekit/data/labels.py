@@ -3,8 +3,6 @@
 The functions at the end compare texts by their appearance, and find boundaries inside words.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import defaultdict

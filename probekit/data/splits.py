@@ -326,8 +326,7 @@ def without_shared_words(
     for_test = set[str]()
     if len(rows):
         counts = LabelCounts.of([labels[row] for row in rows], forms[rows])
-        generator = np.random.default_rng(seed)
-        chosen = _choose_groups(counts, _target_rows(counts, test), generator)
+        chosen = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
         for_test = set(forms[rows[chosen[counts.group_of_row]]])
     for_train = shared - for_test
     train = [index for index in split.train if forms[index] not in for_test]

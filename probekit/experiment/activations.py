@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.errors import ConfigError
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.document import Document
-from probekit.experiment.locations import resolve_activations, resolve_experiment
+from probekit.experiment.locations import resolve_data, resolve_experiment, resolve_path
 from probekit.experiment.schema import Experiment, SplitSection, check_probe
+from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.probes.settings import ProbeSettings
 from probekit.section import FolderName, Items, Section, SettingsFile, rule_error
 
@@ -177,3 +179,18 @@ def experiment_in(document: Document) -> AnyExperiment:
     if "activations" in keys or is_misspelt:
         return document.settings(ActivationExperiment, resolve_activations)
     return document.settings(Experiment, resolve_experiment)
+
+
+def resolve_activations(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of an experiment on given activations absolute.
+
+    Raises:
+        ConfigError: the file has sections that describe a model, or a path is invalid.
+    """
+    for key in ("model", "tokens", "capture", "attention"):
+        if key in values:
+            text = f"the sections `{key}` and `activations` exclude each other. Remove one of them."
+            raise ConfigError(document.put((key,), text))
+    resolve_data(values, document)
+    resolve_path(values, ("activations", "folder"), document)
+    resolve_path(values, ("activations", "verify"), document, names=KNOWN_MODELS)

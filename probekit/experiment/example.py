@@ -1,7 +1,5 @@
 """Bundled experiments listed, and an experiment of one's own started from an example."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

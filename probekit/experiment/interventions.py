@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Distinct, Item, Section, or_one_item, rule_error, unique_items
+from probekit.section import Distinct, Item, Section, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -40,6 +40,15 @@ _LEAST_DOSE = 0.01  # in standard deviations of the projection
 # With 59 permutations, the least p-value adjusted for three questions is 3 / (59 + 1) = 0.05, which
 # is not significant; adjusted for two questions it is.
 LEAST_DRAWS = 59
+
+
+def or_one_item(schema: dict[str, Any]) -> None:
+    """Allow a single item in place of a list in the JSON schema."""
+    # An optional list has the schema `anyOf` of the list and null.
+    listed = schema.pop("anyOf", None) or [
+        {key: schema.pop(key) for key in ("type", "items", "minItems")}
+    ]
+    schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
 class InterventionSection(Section):

@@ -3,8 +3,6 @@
 `python -m probekit.experiment.loader FOLDER` writes the JSON schemas that editors validate with.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

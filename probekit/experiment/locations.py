@@ -1,7 +1,5 @@
 """Files and folders that experiments and recipes name, and the bundled ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -123,11 +121,11 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
         text = f"this is a study, with several experiments. Run all: `probekit run {document.name}`"
         raise ConfigError(document.put(("over",), f"{text}."))
     _check_kind(values, "tokens", document)
-    _resolve_data(values, document)
+    resolve_data(values, document)
     for key in ("model.path", "capture.requests", "capture.requests.folder"):
-        _resolve(values, tuple(key.split(".")), document)
-    _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
-    _resolve(values, ("data", "hub", "name"), document, names=())
+        resolve_path(values, tuple(key.split(".")), document)
+    resolve_path(values, ("model", "source"), document, names=KNOWN_MODELS)
+    resolve_path(values, ("data", "hub", "name"), document, names=())
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         with document.at("model", "path"):
@@ -150,21 +148,6 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             raise ConfigError(document.put(("model", "source"), text))
 
 
-def resolve_activations(values: dict[str, Any], document: Document) -> None:
-    """Make the paths of an experiment on given activations absolute.
-
-    Raises:
-        ConfigError: the file has sections that describe a model, or a path is invalid.
-    """
-    for key in ("model", "tokens", "capture", "attention"):
-        if key in values:
-            text = f"the sections `{key}` and `activations` exclude each other. Remove one of them."
-            raise ConfigError(document.put((key,), text))
-    _resolve_data(values, document)
-    _resolve(values, ("activations", "folder"), document)
-    _resolve(values, ("activations", "verify"), document, names=KNOWN_MODELS)
-
-
 def resolve_recipe(values: dict[str, Any], document: Document) -> None:
     """Make the paths of a recipe absolute.
 
@@ -172,8 +155,8 @@ def resolve_recipe(values: dict[str, Any], document: Document) -> None:
         ConfigError: the file is an experiment, or a path is invalid.
     """
     _check_kind(values, "corpus", document)
-    _resolve(values, ("corpus", "source"), document)
-    _resolve(values, ("vocabulary", "source"), document, names=KNOWN_MODELS)
+    resolve_path(values, ("corpus", "source"), document)
+    resolve_path(values, ("vocabulary", "source"), document, names=KNOWN_MODELS)
 
 
 def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
@@ -184,15 +167,15 @@ def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
             raise ConfigError(document.put((key,), text))
 
 
-def _resolve_data(values: dict[str, Any], document: Document) -> None:
+def resolve_data(values: dict[str, Any], document: Document) -> None:
     """Make the folder of the data absolute; by default it is the folder of the file."""
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
-    _resolve(values, ("data", "root"), document)
+    resolve_path(values, ("data", "root"), document)
 
 
-def _resolve(
+def resolve_path(
     values: dict[str, Any],
     keys: tuple[str, ...],
     document: Document,

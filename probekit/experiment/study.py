@@ -4,8 +4,6 @@ A cell is a combination of one value of each varied key. Its settings are those 
 these values put in, so that a cell is checked and run like any other experiment.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -30,10 +30,10 @@ from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import part_features, remember
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.training_rows import class_means
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.

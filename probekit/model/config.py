@@ -87,16 +87,16 @@ class WeightNames:
             name, and the maps of one expert that are concatenated in it.
     """
 
-    prefix: str
     embedding: str
-    unembedding: str
     layers: str
-    n_layers: str
     sizes: tuple[tuple[str, tuple[str, ...]], ...]
+    prefix: str = "model."
+    unembedding: str = "lm_head.weight"
+    n_layers: str = "num_hidden_layers"
     buffers: str = r"(?!)"  # matches nothing
     transposed: str = r"(?!)"
     other_names: tuple[tuple[str, str], ...] = ()
-    switches: tuple[tuple[str, str], ...] = ()
+    switches: tuple[tuple[str, str], ...] = (("lm_head.weight", '"tie_word_embeddings": false'),)
     norm: str = "norm"
     heads: str = "self_attn.o_proj"
     neurons: str = "mlp.down_proj"
@@ -599,11 +599,6 @@ def check_required(
             )
 
 
-# OpenAI's names of the sizes of GPT-2, with those of the hub.
-_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
-_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
-
-
 def read_entries(folder: Path) -> tuple[dict[str, Any], Path]:
     """Return the entries of `folder`/config.json, or of OpenAI's hparams.json in its place, and it.
 
@@ -622,13 +617,11 @@ def read_entries(folder: Path) -> tuple[dict[str, Any], Path]:
             "model.safetensors or pytorch_model.bin."
         )
     entries = read_json(path)
-    if not is_original:
-        return entries, path
-    if entries.keys() != _SIZES.keys():
-        raise CheckpointError(
-            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(entries)}."
-        )
-    return {_SIZES[key]: size for key, size in entries.items()}, path
+    if is_original:
+        from probekit.model.weights.other_formats import hub_sizes  # imports torch
+
+        entries = hub_sizes(path, entries)
+    return entries, path
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:

@@ -1,7 +1,5 @@
 """Generation of tokens and texts with a key-value cache: decoding, cache, loop, stop strings."""
 
-from __future__ import annotations
-
 import codecs
 import math
 import weakref

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from probekit.accelerators import check_device
 from probekit.errors import ConfigError
 from probekit.memory import device_text
 from probekit.model.config import ModelConfig
@@ -39,7 +40,7 @@ from probekit.model.transformer_lens import lacks
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.sources import at_revision, ignored_keys
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import check_device, linear, to_device
+from probekit.products import linear, to_device
 
 if TYPE_CHECKING:
     from probekit.model.generation import KeyValueCache
@@ -250,12 +251,6 @@ class Network(nn.Module):
         the network lacks that site.
         """
         return cast(nn.ModuleList, self.get_submodule(self.config.WEIGHTS.layers.rstrip(".")))
-
-    def norms_of(self, layer: int) -> list[Norm]:
-        """Return the norms over the residual stream of a block, in the order of the pass."""
-        inside = (one for one in self.config.components if one.in_block)
-        names = [one.module.format(l=layer) for one in inside if one.axes == ("d_model",)]
-        return [cast(Norm, self.get_submodule(name)) for name in names]
 
     @property
     def last_norm(self) -> Norm:

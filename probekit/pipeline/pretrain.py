@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from probekit.accelerators import check_device
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
@@ -17,7 +18,6 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.sources import vocabulary_files
-from probekit.products import check_device
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses

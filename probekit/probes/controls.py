@@ -16,8 +16,6 @@ about the network.
 scikit-learn is imported inside functions: it takes a second, and is not needed to check data.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings
@@ -31,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import counted
-from probekit.data.words import WORD
+from probekit.data.examples import WORD
 from probekit.errors import ConfigError, DataError
 from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.data import ProbeData, names_of, sample_groups

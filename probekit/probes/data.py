@@ -1,7 +1,5 @@
 """Rows that probes are fitted and tested on: labels, split, folds and samples of whole groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A `Prober` holds folds, control labels and resamples, which all sites share. Two
 differ only in their activations, and differences of their scores are paired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

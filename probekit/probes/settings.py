@@ -12,35 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
+from probekit import section
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import (
-    AGGREGATE,
-    C_GRID,
-    KINDS,
-    Option,
-    ProbeKind,
-    Task,
-    parse_rule,
-)
+from probekit.probes.kinds import registry
+from probekit.probes.kinds.registry import AGGREGATE, C_GRID, KINDS, Option, ProbeKind, Task
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import (
-    Distinct,
-    Section,
-    Seed,
-    Unique,
-    one_or_several,
-    rule_error,
-    unique_items,
-)
+from probekit.section import Distinct, Section, Seed, Unique, rule_error
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
 Strengths = Annotated[
     Distinct[Strength],
-    BeforeValidator(one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
+    BeforeValidator(section.one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
 ]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
@@ -178,7 +164,7 @@ def _rule(given: Any) -> Any:
     try:
         if not isinstance(given, str):
             return given
-        name, number = parse_rule(given)
+        name, number = registry.parse_rule(given)
         return f"{name}:{number:g}" if number else name
     except ConfigError as error:
         raise rule_error(str(error).removesuffix(".")) from error
@@ -251,7 +237,7 @@ class ProbeSettings(Section):
     @field_validator("kinds")
     @classmethod
     def _kinds_differ(cls, kinds: tuple[ProbeSpec, ...]) -> tuple[ProbeSpec, ...]:
-        unique_items([[spec.text for spec in kind.each] for kind in kinds])
+        section.unique_items([[spec.text for spec in kind.each] for kind in kinds])
         return kinds
 
     @model_validator(mode="after")

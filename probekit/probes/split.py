@@ -1,7 +1,5 @@
 """Fitting of probes on the training rows of one split, and scoring on its test rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

@@ -13,8 +13,6 @@ without refitting.
     sites/baselines.*         the same for the baselines
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Tables of a study: a row for each cell, and one for each of its rivals; its result in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations

@@ -3,8 +3,6 @@
 The end of each text is held out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zlib

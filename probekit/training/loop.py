@@ -4,8 +4,6 @@ The token rows of a step depend on corpus, recipe and step, not on earlier steps
 reads the same rows as one that was never interrupted.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.data.words import cue_pattern, dropped_ranges, without
+from probekit.chosen.leakage.measure import cue_pattern, dropped_ranges, without
 from tests.stored import each_row
 
 TEXT = "Did he not, ever since, DID NOT she write: notes?"

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.families.table import load_model, random_network, zero_network
+from probekit.model.families.table import load_model, random_network
 from probekit.model.generation import generate
 from probekit.model.network import Network
 from probekit.model.weights.state_dict import digest_weights
+from probekit.pipeline.experiment.plan import zero_network
 from tests.test_golden import NETWORKS, TOKENS, network
 
 TOKENS = torch.from_numpy(TOKENS)

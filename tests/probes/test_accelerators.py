@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from probekit.accelerators import stream
 from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.data import ProbeData
 from probekit.probes.kinds import attention_pooled, structural, svm
@@ -27,7 +28,6 @@ from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import TrainingRows
-from probekit.products import stream
 from tests.probes.kinds.planted import marked_texts, trees
 
 FAKE = os.environ.get("ACCELERATOR", "cpu:1")

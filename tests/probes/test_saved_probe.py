@@ -513,7 +513,7 @@ def test_a_skops_file_is_read_if_all_of_its_types_are_safe(tmp_path, refused, mo
     refused(SavedProbe.from_sklearn, tmp_path / "json.skops", **PLACE)
     (tmp_path / "zip.skops").write_bytes(b"PK")
     refused(SavedProbe.from_sklearn, tmp_path / "zip.skops", **PLACE)
-    monkeypatch.setattr("probekit.probes.saved_probe._MOST_BYTES", 2**20)
+    monkeypatch.setattr("probekit.probes.foreign._MOST_BYTES", 2**20)
     with ZipFile(tmp_path / "deep.skops", "w") as archive:
         archive.writestr("schema.json", "[" * 100_000)
     with pytest.raises(DataError, match="cannot be read: maximum recursion"):

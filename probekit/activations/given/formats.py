@@ -1,7 +1,5 @@
 """Arrays in files: .npy, .safetensors, .parquet and .zarr, one for each site."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -493,9 +491,7 @@ def row_ids(folder: Path) -> list[str] | None:
         return None
     with reading(str(path)), inside(path).open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
-        if "id" not in (rows.fieldnames or ()):
-            return None
-        return [row["id"] for row in rows]
+        return [row["id"] for row in rows] if "id" in (rows.fieldnames or ()) else None
 
 
 def _is_zarr(path: Path) -> bool:

@@ -30,10 +30,10 @@ from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations
 from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve import layers
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.training_rows import class_means
 from probekit.products import threads
 from probekit.results.table import by_depth, only
 from probekit.workers import parallel_map

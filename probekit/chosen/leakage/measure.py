@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from probekit.chosen.leakage.section import SPANS, LeakageSection
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example, Finding
 from probekit.data.positions import IntArray
-from probekit.data.words import cue_pattern, dropped_ranges, without
+from probekit.data.table import read_text
 from probekit.errors import DataError
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.setup.texts import ReadTexts
@@ -28,10 +29,13 @@ from probekit.probes.score.metrics import Resamples, take
 from probekit.probes.score.scored import joined, metrics_of
 from probekit.probes.solve.layers import FittedLayers
 
+Span: TypeAlias = tuple[int, int]
+_LETTERS = re.compile(r"\w+")
+
 EXCHANGES = 1000  # of the variants of a text, for the p-value of the cues
 
 
-def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[tuple[int, int]]]:
+def _cues_in(settings: LeakageSection, root: str) -> Callable[[Example], list[Span]]:
     """Return a function that returns the characters of each cue of an example."""
     if settings.drop == SPANS:
         return lambda example: [] if example.span is None else [example.span]
@@ -203,3 +207,77 @@ def _exchanged(
     # Fewer than 5 % of the arrangements are further apart, so that p < 0.05 if 0 is excluded.
     margin = float(np.sort(apart)[-int(np.ceil(LEVEL * len(apart) - ROUNDING))])
     return Difference(a, b, a - b, a - b - margin, a - b + margin, p, p)
+
+
+def cue_pattern(path: Path) -> re.Pattern[str]:
+    """Return the pattern of the words and phrases of a file, one in each line, in any case.
+
+    Blank lines and lines that begin with # are ignored.
+
+    Raises:
+        MissingError: the file does not exist.
+        DataError: the file has no words, or is not UTF-8.
+    """
+    lines = [line.split() for line in read_text(path).splitlines()]
+    phrases = [line for line in lines if line and not line[0].startswith("#")]
+    if not phrases:
+        raise DataError(f"{path} has no words. Write one word or phrase in each line.")
+    patterns = []
+    for words in phrases:  # words match as a whole, but punctuation also next to letters
+        before = r"(?<!\w)" if re.match(r"\w", words[0]) else ""
+        after = r"(?!\w)" if re.search(r"\w$", words[-1]) else ""
+        patterns.append(before + r"\s+".join(map(re.escape, words)) + after)
+    # Where one phrase begins with another, the longer one is dropped.
+    return re.compile("|".join(sorted(patterns, key=len, reverse=True)), re.IGNORECASE)
+
+
+def without(text: str, dropped: Sequence[Span], span: Span | None) -> tuple[str, Span | None]:
+    """Return a text without some ranges, and its span, at the same characters as before.
+
+    One space is dropped with each range: the one before it, or without one, the one after it.
+
+    Args:
+        text: the text.
+        dropped: the ranges, which do not overlap each other or the span.
+        span: the span; None without one.
+
+    >>> without("It is not a key, never.", [(6, 9), (17, 22)], (12, 15))
+    ('It is a key,.', (8, 11))
+    """
+    for start, end in sorted(dropped, reverse=True):  # so that the earlier ranges stay in place
+        has_space = text.endswith(" ", 0, start)
+        first, last = start - has_space, end + (not has_space and text.startswith(" ", end))
+        text = text[:first] + text[last:]
+        if span is not None:
+            begin, stop = (one - min(max(one - first, 0), last - first) for one in span)
+            span = begin, stop
+    return text, span
+
+
+def dropped_ranges(
+    text: str, cues: Sequence[Span], read: Span | None, draws: int, random: np.random.Generator
+) -> list[list[Span]]:
+    """Return the ranges to drop from a text: its cues, then in each draw as many other words.
+
+    Empty if a cue is in the characters that the probe reads, or if there are too few other words.
+
+    Args:
+        text: the text.
+        cues: the ranges of its cues, at least one.
+        read: characters that the probe reads, which stay in the text; None if it reads all of it.
+        draws: number of draws.
+        random: generator of the draws.
+    """
+    kept = [*cues] if read is None else [*cues, read]
+    words = [match.span() for match in _LETTERS.finditer(text)]
+    others = [word for word in words if not any(_overlap(word, one) for one in kept)]
+    # A cue of several words counts as so many; one without letters and digits counts as a word.
+    n_words = sum(max(1, len(_LETTERS.findall(text[start:end]))) for start, end in cues)
+    if len(others) < n_words or (read is not None and any(_overlap(one, read) for one in cues)):
+        return []
+    picked = [random.choice(len(others), n_words, replace=False) for _ in range(draws)]
+    return [[*cues], *([others[number] for number in draw] for draw in picked)]
+
+
+def _overlap(a: Span, b: Span) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, counted
 from probekit.chosen.monitor.section import MonitorSection
-from probekit.chosen.selected_probe import SelectedProbe
+from probekit.chosen.selected_probe import SelectedProbe, rates_at
 from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
@@ -43,7 +43,7 @@ from probekit.probes.aggregation import GroupedTokens, text_sides
 from probekit.probes.probe_files import AlarmThreshold
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, Resamples, class_scores
-from probekit.probes.score.scored import SiteResult, rates_at
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import percent
-from probekit.chosen.selected_probe import SelectedProbe
+from probekit.chosen.selected_probe import SelectedProbe, rates_at
 from probekit.lazy_rows import Floats, LazyRows, Mask, Rows
 from probekit.model.sites.sites import JOINT
 from probekit.probes.controls import text_outputs
 from probekit.probes.fitters import label_column
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import RATES, thresholds
-from probekit.probes.score.scored import Predictor, differences_of, metrics_of, rates_at
+from probekit.probes.score.scored import Predictor, differences_of, metrics_of
 from probekit.probes.settings import ProbeSpec
 from probekit.results.scores import site_with_head
 from probekit.results.table import EMBED_DEPTH, depth_of, only

@@ -1,7 +1,5 @@
 """The network of a loaded model of transformers, which shares its tensors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

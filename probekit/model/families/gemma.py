@@ -13,8 +13,6 @@ Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical
 2025, "Gemma 3 Technical Report".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -11,8 +11,6 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 published with it (tanh GELU, layer norm before each sublayer, learned position embeddings).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -81,7 +79,6 @@ COMPONENTS = (
 WEIGHTS = WeightNames(
     prefix="transformer.",
     embedding="wte.weight",
-    unembedding="lm_head.weight",
     layers="h.",
     n_layers="n_layer",
     sizes=(("wte.weight", ("vocab_size", "n_embd")), ("wpe.weight", ("n_positions", "n_embd"))),

@@ -19,8 +19,6 @@ Source: Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat Model
 Report".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

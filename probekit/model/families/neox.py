@@ -13,8 +13,6 @@ Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language
 al. 2023, "Pythia: A Suite for Analyzing Large Language Models Across Training and Scaling".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -74,7 +72,6 @@ WEIGHTS = WeightNames(
     embedding="embed_in.weight",
     unembedding="embed_out.weight",
     layers="layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("embed_in.weight", ("vocab_size", "hidden_size")),
         ("layers.0.mlp.dense_h_to_4h.weight", ("intermediate_size",)),

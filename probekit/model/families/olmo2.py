@@ -11,8 +11,6 @@ positions. Parameters have the names of the Hugging Face checkpoints.
 Source: OLMo team 2024, "2 OLMo 2 Furious".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast

@@ -12,8 +12,6 @@ positions. Parameters have the names of the Hugging Face checkpoints.
 Source: Muennighoff et al. 2024, "OLMoE: Open Mixture-of-Experts Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Source of the rotation: Su et al. 2021, "RoFormer: Enhanced Transformer with Rot
 Embedding". The features of a head are paired as in the published checkpoints: i with i + half.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -241,17 +239,13 @@ NORMS_OF_HEADS = {
 }
 
 GATED_WEIGHTS = base.WeightNames(
-    prefix="model.",
     embedding="embed_tokens.weight",
-    unembedding="lm_head.weight",
     layers="layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("embed_tokens.weight", ("vocab_size", "hidden_size")),
         ("layers.0.mlp.gate_proj.weight", ("intermediate_size",)),
     ),
     buffers=r"\.rotary_emb\.inv_freq$",
-    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
 )
 
 

@@ -232,20 +232,3 @@ def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     }
     converted = network_class(network.config)(network.config, seed=None).requires_grad_(False)
     return converted.read_when_needed(readers, str(network.device))
-
-
-def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
-    """Return a network whose weights are 0, for timing; they take no memory.
-
-    All are parts of one array of zeros, which the system maps to a single page until it is written.
-    """
-    import numpy as np
-    import torch
-
-    network = network_class(config)(config, seed=None).requires_grad_(False)
-    shapes = {name: like.shape for name, like in network.named_parameters()}
-    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
-    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
-    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
-    network.load_state_dict(weights, assign=True)
-    return network

@@ -1,7 +1,5 @@
 """What several families share: linear maps, norms, attention, the gated MLP, the loss."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, cast
 

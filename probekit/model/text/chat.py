@@ -1,7 +1,5 @@
 """Chat templates: the text of a conversation, with the place of each turn in it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

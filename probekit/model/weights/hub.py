@@ -1,22 +1,14 @@
 """Finding the folder of a model; a model of the hub is downloaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
+from probekit.model.weights import sources
 from probekit.model.weights.files import shard_of_tensors
-from probekit.model.weights.sources import (
-    KNOWN_MODELS,
-    OPTIONAL_FILES,
-    VOCABULARY_FILES,
-    WEIGHT_FILES,
-    local_folder,
-    without_ignored,
-)
+from probekit.model.weights.sources import local_folder
 
 # Files of a model that are downloaded: the config alone, with the vocabulary, or with all weights.
 Files = Literal["config", "vocabulary", "all"]
@@ -31,7 +23,7 @@ def find_model(
     source: str | Path,
     files: Files = "all",
     check: Callable[[Path], object] = str,
-    vocabulary: Sequence[tuple[str, ...]] = VOCABULARY_FILES,
+    vocabulary: Sequence[tuple[str, ...]] = sources.VOCABULARY_FILES,
 ) -> Path:
     """Return the folder with the files of a model; download them if necessary.
 
@@ -57,7 +49,7 @@ def find_model(
     folder = local_folder(source)
     if folder is not None:
         return folder
-    name, _, revision = without_ignored(source).partition("@")
+    name, _, revision = sources.without_ignored(source).partition("@")
     # Importing the hub's client takes a quarter of a second.
     from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
 
@@ -72,13 +64,17 @@ def find_model(
         config = _fetch_first(fetch, name, configs, is_online)
         check(config.parent)
         if files == "all":
-            weight_file = _fetch_first(fetch, name, [(file,) for file in WEIGHT_FILES], is_online)
+            weight_file = _fetch_first(
+                fetch, name, [(file,) for file in sources.WEIGHT_FILES], is_online
+            )
             is_index = weight_file.suffix == ".json"
             shards = shard_of_tensors(weight_file).values() if is_index else ()
             for shard in sorted(set(shards)):
                 fetch(shard)
         if files != "config":
-            optional = [((file,), ("config.json",)) for file in OPTIONAL_FILES]  # one is there
+            optional = [
+                ((file,), ("config.json",)) for file in sources.OPTIONAL_FILES
+            ]  # one is there
             for choices in (vocabulary, *optional):
                 _fetch_first(fetch, name, choices, is_online)
     except errors.LocalEntryNotFoundError as error:
@@ -95,7 +91,7 @@ def find_model(
     except errors.RepositoryNotFoundError as error:
         raise MissingError(
             f"The hub has no model {name!r}, or it is private and no token is set. "
-            f"{nearest(name, KNOWN_MODELS)}"
+            f"{nearest(name, sources.KNOWN_MODELS)}"
         ) from error
     except UnicodeDecodeError as error:  # the hub's client reads the name of a commit from a file
         raise CheckpointError(

@@ -1,7 +1,5 @@
 """Names of models: the one that ships with probekit, a local folder, or one of the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reading the state dict of a network from a checkpoint, and writing it for the hub."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -17,18 +15,16 @@ from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import CODES, DIGEST, StoredTensor, open_checkpoint
-from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
+from probekit.model.weights import files
+from probekit.model.weights.checkpoint import CODES, DIGEST, open_checkpoint
+from probekit.model.weights.files import ArrayHeader, StoredTensor
 from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
 
 # Supported dtypes by name.
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")
 }
 
 TensorShape = tuple[int, ...]
@@ -226,7 +222,7 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         StoreError: a file cannot be written.
         CheckpointError: the existing digests.json is damaged.
     """
-    read_digests(folder)  # fails before gigabytes are written
+    files.read_digests(folder)  # fails before gigabytes are written
     names = config.WEIGHTS
     stored, headers = {}, {}
     for name, tensor in sorted(tensors.items()):
@@ -237,11 +233,11 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
     metadata = {"format": "pt", DIGEST: digest(map(_bytes_of, stored.values()))}
     entries = pretty_json({"dtype": dtype, **config.to_hub()}).encode()
     weights: Iterator[bytes | memoryview] = chain(
-        [header(headers, metadata)], map(_bytes_of, stored.values())
+        [files.header(headers, metadata)], map(_bytes_of, stored.values())
     )
     digests = {"config.json": write_atomic(folder / "config.json", entries)}
     digests["model.safetensors"] = write_atomic(folder / "model.safetensors", weights)
-    write_digests(folder, digests)
+    files.write_digests(folder, digests)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

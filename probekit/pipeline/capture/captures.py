@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from probekit.accelerators import check_device_name
 from probekit.activations.capture import Captured, Work, fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
@@ -16,7 +17,6 @@ from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.setup.design import Probed
-from probekit.products import check_device_name
 from probekit.terminal import SILENT, Watcher
 
 

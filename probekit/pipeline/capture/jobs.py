@@ -36,6 +36,7 @@ import torch
 from joblib import cpu_count
 from pydantic import ValidationError
 
+from probekit.accelerators import check_device, check_device_name
 from probekit.activations import capture, records, upkeep
 from probekit.activations.capture import MissingSites, OnRows, Work
 from probekit.activations.local import Files, default_root
@@ -55,7 +56,7 @@ from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.setup.texts import row_shape
 from probekit.probes.targets import NETWORKS
-from probekit.products import check_device, check_device_name, threads
+from probekit.products import threads
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import SILENT, Watcher
 

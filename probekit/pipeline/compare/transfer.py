@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
@@ -24,7 +25,7 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import Codes, Floats, LazyRows, joined_rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Place
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
@@ -37,7 +38,6 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import cosine, direction, pooled_spread
-from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
 from probekit.results.comparison import COSINES, SCORES, Transfer, differing, flat
@@ -468,3 +468,25 @@ def _scores(
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}
+
+
+def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
+    """Return the rows of several sources with equal features, one after the other.
+
+    >>> parts = [LazyRows.of(np.array([[1.0], [2.0]])), LazyRows.of(np.array([[3.0]]))]
+    >>> joined_rows(parts)[np.array([2, 0])].tolist()
+    [[3.0], [1.0]]
+    """
+    ends, first = np.cumsum(list(map(len, parts))), parts[0]
+
+    def read(place: Place) -> Features:
+        """Return some rows, each read from its source."""
+        numbers = np.arange(*place.indices(ends[-1])) if isinstance(place, slice) else place
+        rows = np.empty((len(numbers), first.shape[1]), first.dtype)
+        of_part = np.searchsorted(ends, numbers, side="right")
+        for index in np.unique(of_part):
+            is_own, part = of_part == index, parts[index]
+            rows[is_own] = part.select(numbers[is_own] - ends[index] + len(part))[:]
+        return rows
+
+    return LazyRows(read, (int(ends[-1]), first.shape[1]), first.dtype)

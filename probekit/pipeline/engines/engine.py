@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import Captured
 from probekit.activations.store import ActivationStore
 from probekit.experiment.activations import AnyExperiment
@@ -18,7 +19,6 @@ from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import ExperimentDesign, Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
 from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import Norms
 

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
@@ -49,7 +50,6 @@ from probekit.pipeline.setup.texts import (
 )
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
-from probekit.products import check_device
 from probekit.provenance import digest_json
 from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
+from probekit.accelerators import check_device
 from probekit.activations.local import default_root
 from probekit.activations.replies import Replies, generate_replies
 from probekit.amounts import counted
@@ -26,7 +27,6 @@ from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import Probed
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
 SECONDS_TO_MATCH = 10.0  # of a reply; ordinary expressions need less than a millisecond

@@ -15,9 +15,9 @@ import numpy as np
 
 from probekit.activations.capture import Work
 from probekit.activations.local import Files
-from probekit.activations.records import Location, described_errors
+from probekit.activations.records import Location
 from probekit.activations.requests import Requests, read_requests
-from probekit.activations.upkeep import removed_after_failure
+from probekit.activations.upkeep import described_errors, removed_after_failure
 from probekit.amounts import counted, joined_names
 from probekit.analysis.identify import identify
 from probekit.data.examples import Dataset, Finding

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from probekit.accelerators import check_device, check_device_name
 from probekit.activations.capture import capture_bytes, described_reading
 from probekit.activations.forward import make_batches, make_shards, run_batches
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
@@ -28,8 +29,8 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
-from probekit.model.config import count_components, count_parameters
-from probekit.model.families.table import zero_network
+from probekit.model.config import ModelConfig, count_components, count_parameters
+from probekit.model.families.table import network_class
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
@@ -40,7 +41,7 @@ from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.measure.probing import make_probers, probing_bytes, usable_cores
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, check_device_name, threads
+from probekit.products import START_UP, threads
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
@@ -526,3 +527,17 @@ def estimate_seconds(
     else:
         seconds = timed(sites)
     return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens
+
+
+def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
+    """Return a network whose weights are 0, for timing; they take no memory.
+
+    All are parts of one array of zeros, which the system maps to a single page until it is written.
+    """
+    network = network_class(config)(config, seed=None).requires_grad_(False)
+    shapes = {name: like.shape for name, like in network.named_parameters()}
+    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
+    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
+    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
+    network.load_state_dict(weights, assign=True)
+    return network

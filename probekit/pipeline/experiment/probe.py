@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
 from probekit.data.frames import plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
-from probekit.experiment.activations import ActivationExperiment
+from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
-from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
-from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher

@@ -120,8 +120,8 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     if cache_root is not None:
         path_of("cache_root", cache_root)
     if isinstance(given, Study) and data is None and model is None:
+        from probekit.accelerators import check_device
         from probekit.pipeline.experiment.run_study import run_study
-        from probekit.products import check_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)
@@ -139,7 +139,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.products import naming_lost_device
+        from probekit.accelerators import naming_lost_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)

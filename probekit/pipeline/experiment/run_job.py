@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from probekit.accelerators import check_device, naming_lost_device
 from probekit.activations.local import join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
@@ -46,7 +47,7 @@ from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probing import SiteJob, make_probers, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
-from probekit.products import check_device, naming_lost_device, threads
+from probekit.products import threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
 from probekit.results.record import STARTED, runs_in_progress
 from probekit.results.table import load_table

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, size_in_words
-from probekit.data.examples import Finding, by_level
-from probekit.data.words import WORD
+from probekit.data.examples import WORD, Finding, by_level
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment

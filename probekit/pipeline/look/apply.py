@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from probekit.accelerators import check_device
 from probekit.activations.forward import make_batches, run_batches
 from probekit.activations.records import FloatArray, batch_tokens
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
@@ -43,7 +44,6 @@ from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
 from probekit.pipeline.setup.texts import TextEncoder, n_features
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 

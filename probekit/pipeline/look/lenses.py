@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from probekit.accelerators import check_device
 from probekit.activations.forward import ranges
 from probekit.activations.records import FloatArray
 from probekit.analysis import logits
@@ -30,7 +31,6 @@ from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
-from probekit.products import check_device
 from probekit.results.network import MEAN, AttributedLogit, PatchedPair, ScoredHeads
 from probekit.results.record import Norms
 from probekit.terminal import SILENT, Watcher

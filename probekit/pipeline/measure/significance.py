@@ -194,7 +194,7 @@ def difference_rows(
     found = compared(values)
     rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
-    has_p_values = has_p_values and bool(METRICS[metric].associations)
+    has_p_values = has_p_values and METRICS[metric].has_p
     if has_p_values and "majority" in found:
         # The p-value that the page shows. That of a nested choice is not adjusted for the choice,
         # which did not use the test rows.

@@ -21,11 +21,10 @@ from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
 from probekit.data import splits as splitting
-from probekit.data.examples import Dataset, Finding, StringArray, rows_of
+from probekit.data.examples import WORD, Dataset, Finding, StringArray, rows_of
 from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
 from probekit.data.splits import LabelCounts, Split
-from probekit.data.words import WORD
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment

@@ -1,7 +1,5 @@
 """What the kinds of probe share: checks of labels, choice of a penalty, base classes."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence, Sized

@@ -1,7 +1,5 @@
 """The k-sparse probe: logistic regression on the k most informative features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,12 +8,13 @@ import numpy as np
 from probekit.errors import ConfigError
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.kinds.base import TunedProbe
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.training_rows import Scaling, TrainingRows, class_means
+from probekit.probes.training_rows import Scaling, TrainingRows
 
 # Scores of identical features differ by rounding error; rounded, they tie and the first one wins.
 SCORE_DIGITS = 12

@@ -14,8 +14,6 @@ Feature scaling and row weights remain those of all rows. With a weak penalty an
 3.2 % of new negatives are above one for 5 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The MLP probe: a perceptron with one hidden layer, the non-linear reference."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

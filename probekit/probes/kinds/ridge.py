@@ -1,7 +1,5 @@
 """Ridge regression for classification and regression, all penalties from one decomposition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self

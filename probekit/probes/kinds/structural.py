@@ -1,7 +1,5 @@
 """Structural probes: linear maps under which token geometry matches the dependency tree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The linear support vector machine, solved by L-BFGS on dense rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Dependency trees from word heads, and scores of predicted distances and depths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

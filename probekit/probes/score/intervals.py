@@ -25,8 +25,6 @@ positive counts estimated from survey data; Efron and Tibshirani (1993), An intr
 bootstrap, chapter 11 (jackknife); Kish (1965), Survey sampling (effective sample size).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

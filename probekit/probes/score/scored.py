@@ -16,17 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import Codes, Floats, Mask
-from probekit.probes.score import metrics
+from probekit.lazy_rows import Codes, Floats
+from probekit.probes.score import metric_table, metrics
 from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
-from probekit.probes.score.metric_table import (
-    METRICS,
-    MetricFunction,
-    class_parts,
-    metric_functions,
-)
+from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:  # features, which import this module
@@ -246,7 +241,7 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
     >>> list(metrics_of(metrics.NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    return metric_functions(predictions.family, predictions.offers)
+    return metric_table.metric_functions(predictions.family, predictions.offers)
 
 
 def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
@@ -254,7 +249,7 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
 
     None if the metric has no parts, or if the true classes differ.
     """
-    function = class_parts(metric)
+    function = metric_table.class_parts(metric)
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
@@ -273,30 +268,6 @@ def with_interval(
         limits = [resolve_name(path)(one, resamples) for one in several]
         return Interval(value, *np.mean(limits, axis=0).tolist())
     return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, several))
-
-
-def rates_at(
-    threshold: float, scores: Floats, is_positive: Mask, resamples: metrics.Resamples
-) -> dict[str, float]:
-    """Return `tpr` and `test_fpr` of rows at a threshold, each with its limits `_low` and `_high`.
-
-    Intervals are those of the metrics at a fixed false positive rate.
-
-    Args:
-        threshold: rows with a higher score raise an alarm.
-        scores: scores of the rows for the positive class, shape (n_test,).
-        is_positive: which rows are of the positive class, shape (n_test,).
-        resamples: resamples of the rows.
-    """
-    truth, of_classes = is_positive.astype(np.int64), np.stack([0 * scores, scores], axis=1)
-    predictions = metrics.ClassPredictions(truth, truth, 2, of_classes, positive=1)
-    # The metrics read these alarms; the rate in their names has no meaning here.
-    alarmed = metrics.with_alarms(predictions, np.full(len(metrics.RATES), threshold))
-    rates: dict[str, float] = {}
-    for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-        found = with_interval(metric, [alarmed], resamples)
-        rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-    return rates
 
 
 def r2_limits(

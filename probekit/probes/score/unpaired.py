@@ -6,8 +6,6 @@
 As for paired differences, an interval excludes 0 exactly if its p-value is below 0.05.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

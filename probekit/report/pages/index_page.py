@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,9 @@ from urllib.parse import quote
 
 from probekit.amounts import date_text, format_number
 from probekit.errors import ProbekitError
-from probekit.files import is_held
+from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
-from probekit.progress import STAGE, read_stage
+from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
 from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import Page, View
 from probekit.report.sentences.comparisons import study_answer
@@ -212,3 +213,16 @@ def _curve(
     ends = [value for value in (*known, level, best) if math.isfinite(value)]
     words = f"{name}, {format_number(min(known))} to {format_number(max(known))}"
     return {"values": known, "level": level, "low": min(ends), "high": max(ends), "words": words}
+
+
+def read_stage(folder: Path) -> tuple[str, str, str]:
+    """Return the last stage of a run, the time left, and how to resume it, in words.
+
+    The time is "" if it is unknown.
+    """
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        text = inside(folder / STAGE).read_text("utf-8")
+        stage, left, resume = map(str, json.loads(text[:LONGEST_STAGE]))
+        f"{stage}{left}{resume}".encode()  # raises for half a surrogate pair
+        return stage, left, resume
+    return UNKNOWN_STAGE

@@ -9,10 +9,11 @@ import torch
 from scipy.special import expit, log_softmax
 
 from probekit import lazy_rows
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.solve import coordinates, design, solver
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.training_rows import Scaling, class_means
+from probekit.probes.training_rows import Scaling
 from tests.probes.logistic import excess, objective, problem, scaling, standardised
 from tests.stored import each_row
 

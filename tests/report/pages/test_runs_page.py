@@ -11,9 +11,9 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.files import exclusive
-from probekit.progress import STAGE, ProgressLines, read_stage, recorded_stage
+from probekit.progress import STAGE, ProgressLines, recorded_stage
 from probekit.report.pages.compare_page import load_runs, runs_figures, runs_page
-from probekit.report.pages.index_page import entry, find_runs, index_page
+from probekit.report.pages.index_page import entry, find_runs, index_page, read_stage
 from probekit.report.pages.run_page import write_report
 from tests.cli.test_view import serving
 from tests.report.conftest import make_record, make_table, seal_run, write_shown
