@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
-from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PrivateAttr
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from probekit.errors import ProbekitError
@@ -53,8 +53,8 @@ class Section(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         found = _ATTRIBUTES.search(inspect.cleandoc(cls.__doc__ or ""))
-        _, *parts = re.split(r"^    (\w+): ", found["keys"], flags=re.MULTILINE) if found else [""]
-        for key, text in zip(parts[::2], parts[1::2], strict=True):
+        parts = re.split(r"^    (\w+): ", found["keys"] if found else "", flags=re.MULTILINE)
+        for key, text in zip(parts[1::2], parts[2::2], strict=True):
             cls.model_fields[key].description = " ".join(text.split())
 
     @classmethod
@@ -62,7 +62,7 @@ class Section(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         found = handler(core_schema)
-        schema = handler.resolve_ref_schema(found)
+        schema: dict[str, Any] = handler.resolve_ref_schema(found)
         schema["description"] = _ATTRIBUTES.sub("", inspect.getdoc(cls) or "").rstrip()
         for name, field in cls.model_fields.items():
             if field.description is not None:
