@@ -202,7 +202,8 @@ class LazyRows:
     def parts(self, *columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield all rows by parts for a `Sum`, each with its part of every column (n_samples, ...).
 
-        Arrays and tensors are those of `computed`, but tensors have at most `SUMMED_ROWS` rows.
+        On the CPU they are the blocks of `computed`. On an accelerator they have at most
+        `SUMMED_ROWS` rows, because longer sums in float32 lose precision.
         """
         columns = tuple(map(self.put, columns))
         for place, block in self.computed():

@@ -208,7 +208,7 @@ def _pass(
         return places, row, count
 
     def extract(site: str, value: Tensor) -> Tensor:
-        """Keep the requested rows of a site, as a tap that changes nothing."""
+        """Keep rows of a site with the event after their copy; see `BatchRows`. Changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         rows = picked.float()

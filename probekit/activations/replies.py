@@ -92,9 +92,9 @@ class Replies(StoredRows):
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
-        """Return the rows of tokens of finished texts at each site."""
-        first = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
-        rows = first[text] + plan.positions[places]
+        """Return the rows of tokens of finished texts; arguments as in `StoredRows.of_tokens`."""
+        first_row = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
+        rows = first_row[text] + plan.positions[places]  # one row for each position of a text
         return [torch.from_numpy(self.read(site, rows)) for site in sites]
 
 

@@ -316,7 +316,9 @@ class Requests(StoredRows):
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
-        """Return the hidden states of tokens at each site; one file is open at a time.
+        """Return the hidden states of tokens at each site; arguments as in `StoredRows.of_tokens`.
+
+        One file is open at a time. `text` ascends, so that the parts are in the order of tokens.
 
         Raises:
             DataError: a file cannot be read or has changed, or a number is not finite.

@@ -17,8 +17,9 @@ from probekit.data.table import Columns
 from probekit.data.words import read_treebank, read_word_columns
 from probekit.errors import ConfigError, nearest
 
-FormatName = Literal["csv", "tsv", "jsonl", "parquet", "conllu", "columns", "hub", "memory"]
-TextFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+FormatName = Literal[TableFormat, "conllu", "columns", "hub", "memory"]
+TextFormat = Literal["txt", TableFormat]
 DEFAULT_COLUMNS = Columns()
 
 

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.data.readers import TableFormat
 from probekit.errors import ConfigError
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.document import Document
@@ -83,7 +84,7 @@ class RowsSection(Section):
     """
 
     name: DataName
-    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = None
+    format: TableFormat | None = None
     root: Root = "."
     file: str | None = None
     card: Card = None

@@ -13,13 +13,11 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from probekit.data.examples import Dataset, Example
 from probekit.data.frames import HubSection, tables_in
-from probekit.data.readers import FORMATS, FormatName, read_dataset
+from probekit.data.readers import FORMATS, FormatName, TableFormat, read_dataset
 from probekit.data.table import Columns, OptionalColumn
 from probekit.errors import ConfigError
 from probekit.experiment.replies import ReplyLabelSection
 from probekit.section import URL, HoldingSection, Name, Section, rule_error
-
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]  # of files of texts
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:

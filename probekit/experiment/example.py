@@ -6,12 +6,12 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
-from probekit.data.readers import read_dataset
+from probekit.data.readers import TableFormat, read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.document import read_document
@@ -27,7 +27,7 @@ _TEMPLATE = Path(__file__).with_name("example.yaml")  # of `write_example`
 _NAME = "my_question"  # in the template
 _EVERY = 3  # the sample has every third subject
 _ROWS = 16  # of each subject in the sample
-_TABLES = ("csv", "tsv", "jsonl", "parquet")
+_TABLES = get_args(TableFormat)
 _MOST_LABELS = 4  # in the question about a table
 
 

@@ -116,12 +116,13 @@ def leace(
     variances, axes = np.linalg.eigh(sigma)
     inside = variances > tolerance * variances.max(initial=0.0)
     axes, spreads = axes[:, inside], np.sqrt(variances[inside])
-    # Columns of equal length: a rare class counts as much as a frequent one.
+    # Of equal length, so that the tolerance does not drop the direction of a rare class.
     columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
     columns -= columns.mean(axis=0)
     crossed = rows.T @ (columns / np.linalg.norm(columns, axis=0)) / (len(rows) - 1)
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     whitened = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
+    # Entries that are rounding errors would copy what is removed into constant features.
     left = without_rounding(axes @ (spreads[:, None] * whitened))
     return Eraser(left, (whitened / spreads[:, None]).T @ axes.T, mean)
 

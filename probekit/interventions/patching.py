@@ -356,7 +356,7 @@ def ablated_values(
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
-        """Return the pass with the activations of the other text of each text."""
+        """Return the pass with the activations of the donors of texts, at `at` or everywhere."""
         donor_rows = torch.from_numpy(donors)[rows]
         donated = BasePass.keep(model, batch[donor_rows], None, sites).values
         if not isinstance(at, Tensor):

@@ -538,7 +538,7 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
     keys, n_before = [], 0
 
     def checked() -> Iterator[FloatArray]:
-        """Yield the parts to be digested; check and measure each on its way."""
+        """Yield the parts to be digested; check each, and add the hashes of its rows to `keys`."""
         nonlocal n_before
         for rows in _parts(array):
             with np.errstate(over="ignore"):
@@ -555,8 +555,8 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
                 )
             n_before += len(rows)
             bits = (rows + rows.dtype.type(0)).view(f"u{rows.itemsize}")  # -0.0 becomes 0.0
-            sums = np.einsum("ij,j->i", bits, weights, dtype=np.uint64, casting="unsafe")
-            keys.append(sums)
+            hashes = np.einsum("ij,j->i", bits, weights, dtype=np.uint64, casting="unsafe")
+            keys.append(hashes)
             yield rows
 
     return _digest(array, checked()), np.concatenate(keys)

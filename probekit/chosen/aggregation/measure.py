@@ -45,6 +45,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         return {}
     prober, spec, X = chosen.prober, chosen.spec, chosen.features
     running, rows = [], []
+    # The last `fitted` and `probe`, which are used after the loop, are those of the saved probe.
     for fitted, tested in text_sides(prober):
         probe = text_probe(prober.splits[0], spec, X, fitted)
         if tested is not None:
@@ -63,8 +64,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         row |= {"n_texts": len(first), "C": scored.C, "value": METRICS[main].sign * scored.rating}
         row |= dict.fromkeys(["n_equal", *OF_EACH], np.nan)
         if is_binary:
-            how = labels, scored.held_out, True, probe.fold_of_text_
-            held_out = ClassPredictions.of_scores(*how, positive=positive)
+            of_folds = labels, scored.held_out, True, probe.fold_of_text_
+            held_out = ClassPredictions.of_scores(*of_folds, positive=positive)
             equal = equal_lengths(lengths, labels == positive)
             score = scored.held_out[:, 1] * (1 if positive else -1)
             found = (

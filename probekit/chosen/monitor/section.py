@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
-from probekit.experiment.data import TableFormat, local_file
+from probekit.data.readers import TableFormat
+from probekit.experiment.data import local_file
 from probekit.section import Distinct, Section, rule_error
 
 if TYPE_CHECKING:

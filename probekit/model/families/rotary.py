@@ -164,7 +164,7 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     # Pair i turns by rope_theta ** -(2 i / n_rotated).
     exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
     wavelength = rotary.rope_theta**exponent
-    if rotary.rope_type == "longrope":
+    if rotary.rope_type == "longrope":  # texts that need `long_factor` are refused
         wavelength = (
             torch.tensor(rotary.short_factor, dtype=torch.float32, device="cpu") * wavelength
         )
@@ -175,7 +175,8 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     if rotary.rope_type != "llama3":
         return plain
     # Long wavelengths are stretched by `factor`. Source: the code published with Llama 3.1
-    # (models/llama3/reference_impl/model.py). The numbers are in the order of `_LLAMA3`.
+    # (models/llama3/reference_impl/model.py). Pairs that turn less than `low` times are stretched,
+    # those that turn more than `high` times are kept.
     factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _LLAMA3.split())
     turns = trained / (2 * math.pi / plain)  # of each pair over a text of the first training
     unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # weight of `plain`; 0 is stretched

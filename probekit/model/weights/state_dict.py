@@ -60,7 +60,7 @@ def weight_readers(
     is_extra = names.unembedding not in like
     if is_extra and unembedding and embedding and torch.equal(unembedding.read(), embedding.read()):
         del tensors[names.unembedding]
-    # Shapes as in the file.
+    # Shapes as in the file, which has the maps of `names.transposed` as [in, out]; `like` does not.
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if faults := faults_of(shapes, expected, names):

@@ -79,6 +79,7 @@ def capture_models(
         compute = Work.compute if crew is None else partial(crew, Job(source.experiment, target))
         step = "capture" if target == TASK else "capture, untrained"
         missing = [work.shards[index] for index in work.missing_sites()]
+        # Once, unless workers read the weights: how weights larger than the memory are read.
         if target == TASK and missing and crew is None and (how := work.reader.how_read(missing)):
             watcher.tell(how)
         return fill(work, root, compute=compute, step=step, watcher=watcher)

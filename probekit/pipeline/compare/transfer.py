@@ -486,7 +486,8 @@ def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
         of_part = np.searchsorted(ends, numbers, side="right")
         for index in np.unique(of_part):
             is_own, part = of_part == index, parts[index]
-            rows[is_own] = part.select(numbers[is_own] - ends[index] + len(part))[:]
+            start = ends[index] - len(part)
+            rows[is_own] = part.select(numbers[is_own] - start)[:]
         return rows
 
     return LazyRows(read, (int(ends[-1]), first.shape[1]), first.dtype)

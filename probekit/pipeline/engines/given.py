@@ -241,7 +241,9 @@ class GivenEngine(Engine):
         return identity
 
     def open(self, _capture: Any) -> Self:
-        """Return the source with the identity of each site, if a model is named.
+        """Return the source with the identity of each site, and a warning if it is not the named one.
+
+        Without a model to compare with, all identities are `unverified`.
 
         Raises:
             ConfigError: the name of the model is not valid.
@@ -260,16 +262,16 @@ class GivenEngine(Engine):
             site: TensorIdentity(label=one.label, sentence=one.sentence)
             for site, one in found.items()
         }
-        others = [f"{site}: {one.sentence}" for site, one in found.items() if one.label == DIFFERS]
-        if not others:
+        wrong = [f"{site}: {one.sentence}" for site, one in found.items() if one.label == DIFFERS]
+        if not wrong:
             return replace(self, identities=identities)
-        bos = " `bos` states whether texts were read with BOS; token ids contain it."
-        bos *= any("BOS" in other for other in others)
-        n_more = len(others) - _MOST_SITES
+        about_bos = " `bos` states whether texts were read with BOS; token ids contain it."
+        bos = about_bos if any("BOS" in one for one in wrong) else ""
+        n_more = len(wrong) - _MOST_SITES
         more = f" So are {counted(n_more, 'more site')}." if n_more > 0 else ""
         message = (
             f"The activations are not the tensors of their names, compared with {model}: "
-            f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
+            f"{'. '.join(wrong[:_MOST_SITES])}.{more} Save them again, or name them after the "
             f"tensors that they are.{bos}"
         )
         findings = (Finding("warning", "other-tensor", message), *self.design.findings)

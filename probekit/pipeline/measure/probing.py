@@ -174,12 +174,13 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     n_splits = sum(len(one.splits) + len(one.within) for one in probers)
     of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
     size = _LIBRARIES + of_row * n_rows + is_loaded * site
-    # Standardised rows; kinds without blocks have two copies in float64, means none.
+    # Standardised rows; kinds without blocks have two copies, means none.
     kinds = {one.kind for one in settings.specs}
     # Aggregated probes read tokens by blocks, unless a rule has weights of its own.
     in_blocks = set() if OWN_WEIGHTS & {*settings.rules} else {"aggregated"}
     of_tokens = {one.kind for one in settings.specs if one.task in ("text", "tree")}
-    if kinds & {"svm", "mlp"} or of_tokens - in_blocks:
+    copies = any(one.traits.copies_rows for one in settings.specs)
+    if copies or of_tokens - in_blocks:
         size += 16 * n_train * d
     elif kinds - _MEANS:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)

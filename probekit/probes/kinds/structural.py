@@ -161,7 +161,7 @@ def fit_projection(
         golds = [inside[index][1] for index in batch]
         ends = np.cumsum([len(gold) for gold in golds])[:-1]
         projected = zip(np.split(rows @ weight, ends), golds, strict=True)
-        slopes = [loss(tokens, gold)[1] for tokens, gold in projected]
+        slopes = [gradient for _, gradient in (loss(*pair) for pair in projected)]
         return rows.T @ np.concatenate(slopes) / len(batch)
 
     best_loss = mean_loss(best)

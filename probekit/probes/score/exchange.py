@@ -331,13 +331,14 @@ class _Groups:
         return labels
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return the score, its variance and the score of all rows (3, n_draws, n_sites)."""
+        """Return sums over groups (3, n_draws, n_sites): of `scores`, their variance, of `totals`."""
         score, variance, row_score = np.zeros((3, len(labels), self.scores.shape[2]))
+        # Weights (n_draws, n_groups): 1 for groups with the label, else 0; the labels, for numbers.
         for number, weights in enumerate(_weights(labels, range(self.n_classes))):
             row_score += weights @ self.totals[:, number]
             # Every exchange gives the label to equally many groups.
             n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
-            if n > 1:  # for classes 0 or at least 2; a single number has no variance
+            if n > 1:  # a label has no group or at least 2; a single number has no variance
                 of_label = self.scores[:, number]
                 total, squares = weights @ of_label, np.square(weights) @ np.square(of_label)
                 spread = squares - np.square(total) / n

@@ -55,6 +55,7 @@ def study_page(result: study.StudyResult) -> str:
         details.append(page.Paragraph(comparisons.settings_answer(settings, metric)))
     if names:
         figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        # Each figure is of the first rival; a menu shows the same figure of the others.
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
         first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
