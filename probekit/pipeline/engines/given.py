@@ -241,7 +241,7 @@ class GivenEngine(Engine):
         return identity
 
     def open(self, _capture: Any) -> Self:
-        """Return the source with the identity of each site, and a warning if it is not the named one.
+        """Return the source with the identity of each site, and a warning if it has another name.
 
         Without a model to compare with, all identities are `unverified`.
 

@@ -331,7 +331,7 @@ class _Groups:
         return labels
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return sums over groups (3, n_draws, n_sites): of `scores`, their variance, of `totals`."""
+        """Return sums over groups (3, n_draws, n_sites): `scores`, their variance, and `totals`."""
         score, variance, row_score = np.zeros((3, len(labels), self.scores.shape[2]))
         # Weights (n_draws, n_groups): 1 for groups with the label, else 0; the labels, for numbers.
         for number, weights in enumerate(_weights(labels, range(self.n_classes))):
