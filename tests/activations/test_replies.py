@@ -181,7 +181,7 @@ def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
 @pytest.fixture
 def of_one_prompt(monkeypatch):
     """Parts of one prompt each."""
-    monkeypatch.setattr("probekit.activations.replies.batch_tokens", lambda _: 1)
+    monkeypatch.setattr("probekit.activations.records.batch_tokens", lambda _: 1)
 
 
 @pytest.mark.usefixtures("of_one_prompt")

@@ -13,10 +13,11 @@ from probekit import workers
 from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.engines import network
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment import steps
+from probekit.pipeline.look import lenses
 from probekit.pipeline.look.lenses import residual_norms
+from probekit.pipeline.measure import probing
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.probes.targets import NETWORKS
@@ -126,7 +127,7 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
 
 @pytest.mark.parametrize("at", ["last", "mean", "all"])
 def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
-    monkeypatch.setattr(network, "SAMPLE", 1000)
+    monkeypatch.setattr(lenses, "SAMPLE", 1000)
     prepared, model = prepare(own.load(f"tokens.position.at={at}")), GPT2.from_pretrained("mini")
     is_red = own.rows["label"].eq("red").to_numpy()
     red = prepared.texts.ids[int(is_red.argmax())][1]
@@ -151,9 +152,9 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
 
 @pytest.mark.parametrize(("available", "expected"), [(0.5, 1), (2.5, 2), (100, 4)])
 def test_as_many_sites_are_probed_at_once_as_memory_allows(own, monkeypatch, available, expected):
-    monkeypatch.setattr(steps, "probing_bytes", lambda probers, widths: 10**9)
+    monkeypatch.setattr(probing, "probing_bytes", lambda probers, widths: 10**9)
     monkeypatch.setattr(steps, "available_memory", lambda: available * 1e9)
     monkeypatch.setattr(steps, "cpu_count", lambda: 4)
-    monkeypatch.setattr(steps, "probe_sites", lambda *given: pytest.fail(f"{given[5]} processes"))
+    monkeypatch.setattr(probing, "probe_sites", lambda *given: pytest.fail(f"{given[5]} processes"))
     with pytest.raises(pytest.fail.Exception, match=f"{expected} processes"):
         own.run()
