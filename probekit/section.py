@@ -55,6 +55,7 @@ class Section(BaseModel):
         found = _ATTRIBUTES.search(inspect.cleandoc(cls.__doc__ or ""))
         parts = re.split(r"^    (\w+): ", found["keys"] if found else "", flags=re.MULTILINE)
         for key, text in zip(parts[1::2], parts[2::2], strict=True):
+            assert key in cls.model_fields, f"{cls.__name__} describes {key}, which is no key"
             cls.model_fields[key].description = " ".join(text.split())
 
     @classmethod

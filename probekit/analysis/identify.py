@@ -495,10 +495,7 @@ class _Tensors:
         for layer in range(config.n_layers):
             block = f"blocks.{layer}."
             with network.weights_of(block[:-1]):
-                inside = (one for one in config.components if one.in_block)
-                names = [one.module.format(l=layer) for one in inside if one.axes == ("d_model",)]
-                for norm, name in zip(norms, names, strict=True):
-                    module: Any = network.get_submodule(name)
+                for norm, module in zip(norms, network.norms_of(layer), strict=True):
                     normalized = values[f"{block}{norm}.hook_normalized"]
                     after = normalized * module.gain.cpu().float()
                     if module.bias is not None:

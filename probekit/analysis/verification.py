@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -267,20 +267,24 @@ def _tokens(
     """
     if reference.tokenizer is None:
         return
-    plain: Callable[..., Any] = partial(tokenizer.encode, bos=False)
-    encoders = {TOKENS: (plain, reference.ids)}
-    if isinstance(getattr(reference.tokenizer, "chat_template", None), str):
-        encoders[CHAT] = tokenizer.encode_chat, reference.chat_ids
-    for name, (ours, theirs) in encoders.items():
-        differ = [_unless_refused(ours, text) != _unless_refused(theirs, text) for text in texts]
-        yield Agreement(name, sum(differ), len(texts), sum(differ) / len(texts), 0.0)
+    of_texts = [
+        tokenizer.encode(text, bos=False).ids.tolist() != reference.ids(text) for text in texts
+    ]
+    yield Agreement(TOKENS, sum(of_texts), len(texts), sum(of_texts) / len(texts), 0.0)
+    if not isinstance(getattr(reference.tokenizer, "chat_template", None), str):
+        return
+    of_chats = [
+        _unless_refused(lambda text: tokenizer.encode_chat(text).ids.tolist(), text)
+        != _unless_refused(reference.chat_ids, text)
+        for text in texts
+    ]
+    yield Agreement(CHAT, sum(of_chats), len(texts), sum(of_chats) / len(texts), 0.0)
 
 
-def _unless_refused(encode: Callable[[str], Any], text: str) -> list[int] | None:
-    """Return the ids of a text; None if a chat template refuses it."""
+def _unless_refused(ids: Callable[[str], list[int]], text: str) -> list[int] | None:
+    """Return the ids of a text in a chat template; None if the template refuses it."""
     try:
-        ids = encode(text)
-        return list(getattr(ids, "ids", ids))
+        return ids(text)
     except (ProbekitError, TemplateError):
         return None
 

@@ -36,7 +36,7 @@ def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: A
     """Return rows of a file as a table with these columns, and other options of `ResultTable`."""
     parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
 
-    def written(row: Mapping[str, Any], names: Sequence[str]) -> str:
+    def written(row: Mapping[Any, Any], names: Sequence[str]) -> str:
         """Return the cell of a number with its interval, or of another value."""
         usual = str if isinstance(row[names[0]], str) else format_number
         return _FORMATS.get(names[0], usual)(*(row[name] for name in names if name in row))

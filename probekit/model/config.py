@@ -237,7 +237,8 @@ class ModelConfig(ABC):
         for entry in fields(self):
             # The type as written in the class. That of special tokens, `int | list[int] | None`, is
             # not among those below.
-            name, value, type_ = entry.name, getattr(self, entry.name), str(entry.type)
+            type_ = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+            name, value = entry.name, getattr(self, entry.name)
             if value is None and type_.endswith("| None"):
                 continue
             if type_.startswith("bool") and not isinstance(value, bool):

@@ -252,6 +252,12 @@ class Network(nn.Module):
         """
         return cast(nn.ModuleList, self.get_submodule(self.config.WEIGHTS.layers.rstrip(".")))
 
+    def norms_of(self, layer: int) -> list[Norm]:
+        """Return the norms over the residual stream of a block, in the order of the pass."""
+        inside = (one for one in self.config.components if one.in_block)
+        names = [one.module.format(l=layer) for one in inside if one.axes == ("d_model",)]
+        return [cast(Norm, self.get_submodule(name)) for name in names]
+
     @property
     def last_norm(self) -> Norm:
         """The norm before the unembedding."""

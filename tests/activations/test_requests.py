@@ -302,7 +302,9 @@ def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monke
         write(tmp_path, [request([*TEXTS[2], 5])])
     else:
         monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
-    found = read_requests(tmp_path, WIDTH).all if when == "header" else found
+    if when == "header":
+        found = read_requests(tmp_path, WIDTH).all
+        monkeypatch.setattr("probekit.activations.requests.safe_open", safe_open)
     refused(found[0].states, ["0"], np.array([0]))
 
 

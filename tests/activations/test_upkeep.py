@@ -1,5 +1,8 @@
 """Cache maintenance: summaries, repair and removal, without touching anything else."""
 
+import os
+import time
+
 import pytest
 
 from probekit.activations import upkeep
@@ -172,3 +175,10 @@ def test_a_network_file_system_is_distinguished_from_a_disk(tmp_path, monkeypatc
     monkeypatch.setattr("pathlib.Path.read_text", lambda self, **options: mounts)
     assert is_on_network(tmp_path / "caches" / "key") is (kind != "ext4")
     assert not is_on_network(tmp_path.parent)
+
+
+def test_age_is_counted_in_days(folder):
+    then = time.time() - 2 * 86_400
+    for name in ("spec.json", "manifest.json"):
+        os.utime(folder / name, (then, then))
+    assert [upkeep.is_older(upkeep.summarize(folder), days) for days in (1, 3)] == [True, False]

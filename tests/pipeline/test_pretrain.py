@@ -9,7 +9,9 @@ import torch
 from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
+import probekit
 from probekit.errors import CheckpointError, ConfigError
+from probekit.experiment.document import dump_settings
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import file_checks
@@ -179,3 +181,8 @@ def test_checkpoint_files_have_digests(finished):
     folder = finished / "checkpoints" / "step-0000012"
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
+
+
+def test_path_is_loaded_as_a_recipe(recipe, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(dump_settings(recipe()))
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12

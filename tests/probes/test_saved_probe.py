@@ -521,3 +521,9 @@ def test_a_skops_file_is_read_if_all_of_its_types_are_safe(tmp_path, refused, mo
     with ZipFile(tmp_path / "large.skops", "w", ZIP_DEFLATED) as archive:
         archive.writestr("schema.json", bytes(2**20 + 1))
     refused(SavedProbe.from_sklearn, tmp_path / "large.skops", **PLACE)
+
+
+def test_log_probabilities_are_sound_far_from_zero():
+    logs = made_probe(n_classes=3).log_probabilities(1e6 * np.ones((2, 7)))
+    assert np.isfinite(logs).all()
+    np.testing.assert_allclose(np.exp(logs).sum(axis=1), 1)

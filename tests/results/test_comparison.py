@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from probekit.results.comparison import run_titles
+from probekit.results.record import load_config
 
 
 def made(name="plural", **settings):
@@ -27,3 +28,10 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_titles_are_names_and_settings_that_differ(snapshot, name):
     assert "\n".join(run_titles(RUNS[name])) == snapshot
+
+
+@pytest.mark.parametrize("content", [None, "folder", b"\xff", b"- a"])
+def test_settings_that_cannot_be_read_are_refused(tmp_path, refused, content):
+    path = tmp_path / "config.yaml"
+    path.mkdir() if content == "folder" else content and path.write_bytes(content)
+    refused(load_config, path)

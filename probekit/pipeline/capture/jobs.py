@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,10 +239,15 @@ def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator
         todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
         if todo:
             time.sleep(_PAUSE)
-            locks = store.files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in todo)  # or Windows
-            waiting.look(content.decode(errors="replace") for content in locks.values())
+            waiting.look(_signatures(store.files, todo))
         else:
             todo = dict(work.missing_sites())  # a committed shard may have been damaged since
+
+
+def _signatures(files: Files, shards: Iterable[int]) -> Iterator[str]:
+    """Yield the signatures in the lock files of shards, read when needed; none on Windows."""
+    for content in files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in shards).values():
+        yield content.decode(errors="replace")
 
 
 @contextmanager

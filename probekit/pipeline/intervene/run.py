@@ -274,7 +274,10 @@ def steps_of(
         draws = max(step.draws or CauseSettings.draws for step, _ in edits)
         does = {step.do for step, _ in edits}
         where = (along, at, selected, folds, inputs.of_folds(folds))
-        verdicts.append(VerdictStep(*where, draws, doses, "swap" in does, "erase" in does))
+        has_swap, has_downstream = "swap" in does, "erase" in does
+        verdicts.append(
+            VerdictStep(*where, draws, doses, has_swap=has_swap, has_downstream=has_downstream)
+        )
     return [*effects, *verdicts]
 
 

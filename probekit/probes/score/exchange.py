@@ -471,7 +471,7 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     scores, which must be on the same scale, such as accuracies on the same rows.
 
     Raises:
-        DataError: A score is NaN.
+        DataError: The number of sites differs, or a score is NaN.
 
     >>> p = p_values(np.array([0.9, 0.6]), np.array([[0.5, 0.4, 0.6], [0.5, 0.7, 0.4]]))
     >>> p.single.tolist(), p.maximum.tolist()
@@ -480,6 +480,11 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     Source: Phipson and Smyth (2010), Permutation p-values should never be zero; Westfall and Young
     (1993), Resampling-based multiple testing (single step).
     """
+    if len(observed) != len(permuted):
+        raise DataError(
+            f"There are observed scores of {len(observed)} sites, but permuted scores of "
+            f"{len(permuted)}. Give both for the same sites."
+        )
     if np.isnan(observed).any() or np.isnan(permuted).any():
         raise DataError("A score is NaN, so it cannot be ranked. Remove that site.")
     least = observed[:, None] - ROUNDING

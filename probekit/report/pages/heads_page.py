@@ -33,10 +33,10 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
     by_head = scored.rows.set_index(["layer", "head"])
     columns = {
-        text.title.lower(): by_head.loc[by_head["score"] == name, "value"].map(_number)
+        text.title.lower(): by_head.loc[by_head["score"] == name, "value"]
         for name, text in HEAD_TEXTS.items()
     }
-    wide = pd.DataFrame(columns)
+    wide = pd.DataFrame(columns).map(_number)
     heads = [f"L{layer}H{head}" for layer, head in wide.index]
     title = f"{len(wide):,} heads"
     table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)

@@ -121,7 +121,7 @@ def entry(root: Path, folder: Path) -> Entry:
             written[name] = (folder / name).stat().st_mtime_ns
     named = folder if (folder / CELLS).exists() else folder.parent  # OUT/NAME of OUT/NAME/KEY
     times = tuple(written.values())
-    shown = Entry(named.resolve().name, path, "", "", "", max(times) / 1e9)
+    shown = bare = Entry(named.resolve().name, path, "", "", "", max(times) / 1e9)
     try:
         if not (folder / STARTED).exists():
             read = _pretraining if is_pretraining(folder) else _finished
@@ -135,7 +135,7 @@ def entry(root: Path, folder: Path) -> Entry:
                 summary = f"{shown.summary or f'At {stage}'}. Resume it with {resume}."
             shown = replace(shown, state=state, summary=summary)
     except ProbekitError as error:
-        shown = replace(shown, url="", state="damaged", summary=str(error))
+        return replace(bare, state="damaged", summary=str(error))
     return shown
 
 

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from probekit.activations.store import ActivationStore
-from probekit.errors import MissingError, OutOfMemoryError, StoreError, StoreMismatchError
+from probekit.errors import (
+    ConfigError,
+    MissingError,
+    OutOfMemoryError,
+    StoreError,
+    StoreMismatchError,
+)
 from probekit.experiment.loader import load_experiment
 from probekit.files import try_lock
 from probekit.pipeline.experiment import run_job
@@ -282,3 +288,8 @@ def test_tasks_of_others_are_attempted_again_after_a_pause():
 def test_a_machine_without_the_folder_of_the_run_is_named(tmp_path):
     with pytest.raises(MissingError, match=r"absent does not exist on .* all machines share"):
         list(work_on(tmp_path / "absent"))
+
+
+def test_a_device_that_is_absent_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--device warp"):
+        list(work_on(tmp_path, device="warp"))

@@ -179,6 +179,7 @@ def test_invalid_options_are_reported(tiny, tmp_path, refused, monkeypatch):
         {"tensor": "wpe"},
         {"tensor": ""},
         {"tensor": "wpe.weight", "columns": (21,)},
+        {"tensor": "wpe.weight", "columns": (-1,)},
         {"tensor": "ln_f.bias", "columns": (1,)},
         {"tensor": "h.0.attn.c_attn.weight", "n_head": 7},
         *({"columns": (1,)}, {"corner": 300}, {"n_head": 3}, {"source": "./nowhere"}),

@@ -274,3 +274,9 @@ def test_long_texts_have_fewer_ticks_and_no_texts_in_cells():
     assert len(positions(LONG, "attn_out").layout.xaxis.ticktext) < 200
     (cells,) = lens_page.lens_map(pictures.lens_rows(tuple(f" t{i}" for i in range(600)))).data
     assert len(cells.z[0]) == 600
+
+
+@pytest.mark.parametrize("table", [TRAINING.assign(step=2.5), TRAINING.drop(columns="step")])
+def test_steps_of_a_training_are_integers(table, tmp_path, refused):
+    table.to_csv(tmp_path / "training.csv", index=False)
+    refused(load_training, tmp_path / "training.csv")
