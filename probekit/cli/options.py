@@ -55,7 +55,7 @@ def later(file: str) -> dict[str, Later]:
     """Return the modules that a file imports under `TYPE_CHECKING`, by the name that it gives them.
 
     >>> sorted(later(__file__.replace("options", "texts")))[:3]
-    ['Bos', 'application', 'exports']
+    ['Bos', 'accelerators', 'application']
     """
     return {
         alias or module: Later(f"{package}.{module}")

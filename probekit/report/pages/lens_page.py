@@ -162,10 +162,15 @@ def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
     output = rows.groupby(["prompt", "position"])["token_1"].transform("last")
     right, as_output = rows["next_rank"].eq(1).fillna(False), rows["token_1"].eq(output)
     by_site = rows.assign(right=right, as_output=as_output).groupby("site", sort=False)
-    counts = {"n": ("position", "size"), "n_next": ("next_rank", "count")}
-    sums = {name: (name, "sum") for name in ("right", "as_output")}
-    means = {name: (name, "mean") for name in ("entropy", "kl")}
-    summary = by_site.agg(**counts, **sums, **means, rank=("next_rank", "median"))
+    summary = by_site.agg(
+        right=("right", "sum"),
+        n_next=("next_rank", "count"),
+        as_output=("as_output", "sum"),
+        n=("position", "size"),
+        rank=("next_rank", "median"),
+        entropy=("entropy", "mean"),
+        kl=("kl", "mean"),
+    )
     return summary.assign(layer=site_labels(rows))
 
 

@@ -131,4 +131,5 @@ def test_cluster_page_shows_the_output_of_the_command(repository, call):
     shown = re.findall(block, page, re.DOTALL)
     assert len(shown) == 2
     for command, text in shown:
-        assert call(*shlex.split(command)[1:]) == (0, text, "")
+        found = call(*shlex.split(command)[1:])
+        assert (found.code, found.stdout, found.stderr) == (0, text, "")
