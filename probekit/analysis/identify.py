@@ -418,7 +418,7 @@ class _Tensors:
         yield _Reading(ids, at)
         bos, first = self.network.config.bos_token_id, ids[0][0]
         has_bos = all(row[0] == first and len(row) > 1 for row in ids)
-        if has_bos and first == (bos if isinstance(bos, int) else first):
+        if has_bos and (not isinstance(bos, int) or first == bos):  # any token, if bos is unknown
             change = "BOS missing: computed without the first token, positions are shifted by one"
             yield _Reading([row[1:] for row in ids], [place - 1 for place in at], change)
         if isinstance(bos, int) and max(map(len, ids)) < self.network.config.n_ctx:

@@ -109,7 +109,7 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
     """
     if len(scores) == n_classes:
         return scores
-    return np.concatenate([np.zeros_like(scores), scores])
+    return np.concatenate([np.zeros_like(scores[:1]), scores])
 
 
 def direction(solution: FittedLayers) -> Floats | None:

@@ -512,7 +512,8 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
             texts = [label if depth in unnamed else "" for depth, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
         else:
-            # The last name of a panel is close to the first of the next one: one word a line.
+            # The last name of a panel is close to the first of the next one: its lowered labels,
+            # which begin with a line break, have one word a line.
             axis.ticktext = [
                 text.replace(" ", "<br>") if text.startswith("<br>") else text
                 for text in axis.ticktext
