@@ -326,7 +326,8 @@ def capture_bytes(
     # Of half precision, errors are measured first, with one part of the network in float32.
     measuring = 4 * largest if dtype.itemsize < 4 else 0
     n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
-    # The stream in float32 with its copies; queries, keys, values and outputs; neurons twice.
+    # Arrays that are in memory together: four as wide as the stream in float32; in the dtype of the
+    # weights four more, and two as wide as the MLP.
     of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
         4 * sizes["d_model"] + 2 * sizes["d_mlp"]
     )
