@@ -225,7 +225,8 @@ class RowExamples(Sequence[Example]):
 
     def column(self, name: str) -> StringArray:
         """Return a required field of each example, shape (n_rows,)."""
-        column: StringArray | None = getattr(self, f"{name}s", None)
+        given = {"label": self.labels, "group": self.groups, "text": self.texts}
+        column = (given | {"split": self.splits}).get(name)
         if column is not None:
             return column
         if name in ("span", "split"):

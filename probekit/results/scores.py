@@ -278,7 +278,7 @@ def named_rivals(scores: Scores, chosen: pd.Series) -> dict[str, tuple[str, str]
         elif abs(steps) == 1:
             is_given = not pd.isna(row.get("order"))  # it has the name of its site
             place = row["site"] if is_given else run_tables.tick(row["depth"], scores.blocks)
-            block = "block " * (not is_given and place.isdigit())
+            block = "block " if not is_given and place.isdigit() else ""
             named[answers_name(row)] = ("", f"neighbour: {block}{place}")
     for _, row in at_site.iterrows():
         if row["probe"] != chosen["probe"] and row["probe"] not in scores.hidden_kinds:

@@ -103,14 +103,14 @@ def figures(run: Shown) -> Iterator[FigurePart]:
     if scatter is not None and v.best is not None and v.score is not None:
         for method, points in scatter.groupby("method", sort=False):
             centroids = points.groupby("label")[["x", "y"]].mean()
+            selected = "The site was selected by validation scores that include these rows. "
+            selected = selected if v.is_nested else ""
             yield FigurePart(
                 f"{v.best.name} by {method}",
                 figure_json(scatter_plane(scatter, str(method))),
                 f"{len(points):,} of {v.score.n:,} held-out rows at {v.best.name}, projected on "
-                f"{AXES[str(method)]}. Scaling and projection were fitted on other rows. "
-                + "The site was selected by validation scores that include these rows. "
-                * v.is_nested
-                + "The projection is for illustration only: the probe uses all dimensions.",
+                f"{AXES[str(method)]}. Scaling and projection were fitted on other rows. {selected}"
+                "The projection is for illustration only: the probe uses all dimensions.",
                 f"{method} of {v.best.name}. Centroids of the labels: "
                 + "; ".join(
                     f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
@@ -120,7 +120,7 @@ def figures(run: Shown) -> Iterator[FigurePart]:
             )
     if cosines is not None and v.best is not None:
         caveat = "These probes were fitted on all rows, so that no row is left to test them."
-        yield _cosine_part(cosines, v.best.probe, caveat * v.is_nested)
+        yield _cosine_part(cosines, v.best.probe, caveat if v.is_nested else "")
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:

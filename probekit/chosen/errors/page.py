@@ -60,7 +60,8 @@ class WrongExample(WrongRow):
         """Return `span` for a token in the labelled span, and `probed` for the probed token."""
         start, end = self.span or (0, 0)  # no token overlaps an empty span
         is_marked = token.span[0] < end and token.span[1] > start
-        return " ".join(["span"] * is_marked + ["probed"] * (token.span == self.probed))
+        marks = {"span": is_marked, "probed": token.span == self.probed}
+        return " ".join(name for name, holds in marks.items() if holds)
 
 
 class ErrorOfProbe(RecordPart):

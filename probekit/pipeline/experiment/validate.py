@@ -209,7 +209,7 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     seconds["tables"] = len(reports) * _OTHER_SECONDS / usable_cores()
     for one, (_, *others) in errors.values():
         also = f" Also in {counted(len(others), 'other cell')}: {first_names(others)}."
-        found.append(replace(one, message=f"{one.message}{also * bool(others)}"))
+        found.append(replace(one, message=f"{one.message}{also if others else ''}"))
     for code, names in cells_of.items():
         listed = f"{counted(len(names), 'cell')}: {first_names(names)}"
         text = f"{code} in {listed}. In {names[0]}: {first_message[code]}"

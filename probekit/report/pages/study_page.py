@@ -113,7 +113,7 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
             f"Difference from {title}, best first: "
             + "; ".join(
                 f"{row['cell']} {comparisons.difference_words(row)}"
-                f"{', ' * bool(row['holm'])}{row['holm']}"
+                f"{', ' if row['holm'] else ''}{row['holm']}"
                 for _, row in shown.iterrows()
             ),
             height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
@@ -167,7 +167,7 @@ def _hover(row: pd.Series, rival: str) -> str:
         f"{metric_name(row['metric'])} {format_number(row['score'])}",
         f"{_title(rival, row['metric'])} {format_number(row['value'])}",
         f"difference {comparisons.difference_words(row)}",
-        f"p {format_p(row['p'])}{': ' * bool(row['holm'])}{row['holm']}",
+        f"p {format_p(row['p'])}{': ' if row['holm'] else ''}{row['holm']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
     if not math.isnan(row["published"]):

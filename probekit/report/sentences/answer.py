@@ -438,7 +438,7 @@ def method(v: Verdict) -> list[str]:
         "to these fitted probes on new groups of rows, not to retraining.": True,
         f"A sort of group whose share is below {100 * (1 - ratio):.0f} % is absent from {n} groups "
         "in at least 5 % of samples, which no interval or test can show."
-        f"{vanishing * (METRICS[v.metric].is_hits and ratio > 0.5)}": n < ENOUGH_GROUPS,
+        f"{vanishing if METRICS[v.metric].is_hits and ratio > 0.5 else ''}": n < ENOUGH_GROUPS,
         "Each source was tested by probes of the others. The score, its interval and its p-value "
         "are for new rows and groups of these sources. Whether a new source is like them is a "
         "question of the scores by source.": v.sources is not None,
@@ -450,8 +450,8 @@ def method(v: Verdict) -> list[str]:
         "exchanging the signs of whole groups or, for a metric that depends on a label of few "
         "groups, from Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars "
         "are adjusted for the comparisons of the first table, which were fixed before the test "
-        f"rows were used.{of_majority * v.has_p} The difference from the control task is the "
-        "selectivity.": bool(v.named),
+        f"rows were used.{of_majority if v.has_p else ''} The difference from the control task is "
+        "the selectivity.": bool(v.named),
         "Compression is the length of a code of the label frequencies divided by the description "
         "length of the training labels given the activations.": v.has_compression,
         "A probe shows what can be decoded at a site, not that the model uses it; to test that, "
@@ -488,7 +488,7 @@ def pooled_ranking(v: Verdict) -> str:
         " The cross-validated scores of all outer folds were used, and every test row is a "
         "validation row of other folds: test scores at the best sites are therefore biased upwards."
     )
-    return text * v.is_nested
+    return text if v.is_nested else ""
 
 
 def grid_name(probe: str) -> str:
