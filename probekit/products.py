@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import RLock
 from time import thread_time
 from typing import Any, cast
 
@@ -41,6 +42,8 @@ if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 _SUMMED_ROWS = 4096  # rows that `weighted_sums` sums at once
+_LOCK = RLock()
+_OPEN: dict[object, int] = {}  # threads before all blocks of `threads`, and of each open block
 START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
@@ -354,12 +357,19 @@ def without_tf32() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Limit all libraries to `number` threads in the block; to one thread in a forked process."""
-    number = 1 if is_forked() else number
-    previous = torch.get_num_threads()
-    torch.set_num_threads(number)
+    """Limit all libraries to `number` threads in the block; to one thread in a forked process.
+
+    Blocks in several threads of Python may overlap; after the last one, the number is as before.
+    """
+    number, block = 1 if is_forked() else number, object()
+    with _LOCK:
+        _OPEN.setdefault(None, torch.get_num_threads())
+        _OPEN[block] = number
+        torch.set_num_threads(number)
     try:
         with threadpool_limits(number):
             yield
     finally:
-        torch.set_num_threads(previous)
+        with _LOCK:
+            del _OPEN[block]
+            torch.set_num_threads([*_OPEN.values()][-1] if len(_OPEN) > 1 else _OPEN.pop(None))

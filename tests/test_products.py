@@ -88,6 +88,15 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+def test_overlapping_blocks_of_threads_leave_the_number_as_it_was():
+    first, second = threads(2), threads(3)
+    with first:
+        second.__enter__()
+    assert torch.get_num_threads() == 3  # the first block has ended, the second has not
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
+
+
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
 

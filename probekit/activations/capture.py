@@ -328,10 +328,8 @@ def capture_bytes(
     n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
     # Arrays that are in memory together: four as wide as the stream in float32; in the dtype of the
     # weights four more, and two as wide as the MLP.
-    of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
-        4 * sizes["d_model"] + 2 * sizes["d_mlp"]
-    )
-    size = _LIBRARIES + n_tokens * of_token
+    wide, deep = sizes["d_model"], sizes["d_mlp"]
+    size = _LIBRARIES + n_tokens * (4 * 4 * wide + dtype.itemsize * (4 * wide + 2 * deep))
     if in_memory:
         size += count_parameters(config) * dtype.itemsize
         n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)

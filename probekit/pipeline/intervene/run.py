@@ -272,11 +272,10 @@ def steps_of(
         doses = tuple(sorted({dose for by in steered for dose in by})) or CauseSettings.by
         selected = tuple(dict.fromkeys(one for _, of_edit in edits for one in of_edit))
         draws = max(step.draws or CauseSettings.draws for step, _ in edits)
-        does = {step.do for step, _ in edits}
+        do = {step.do for step, _ in edits}
         where = (along, at, selected, folds, inputs.of_folds(folds))
-        has_swap, has_downstream = "swap" in does, "erase" in does
         verdicts.append(
-            VerdictStep(*where, draws, doses, has_swap=has_swap, has_downstream=has_downstream)
+            VerdictStep(*where, draws, doses, has_swap="swap" in do, has_downstream="erase" in do)
         )
     return [*effects, *verdicts]
 

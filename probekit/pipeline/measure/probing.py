@@ -179,8 +179,7 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     # Aggregated probes read tokens by blocks, unless a rule has weights of its own.
     in_blocks = set() if OWN_WEIGHTS & {*settings.rules} else {"aggregated"}
     of_tokens = {one.kind for one in settings.specs if one.task in ("text", "tree")}
-    copies = any(one.traits.copies_rows for one in settings.specs)
-    if copies or of_tokens - in_blocks:
+    if any(one.traits.copies_rows for one in settings.specs) or of_tokens - in_blocks:
         size += 16 * n_train * d
     elif kinds - _MEANS:
         size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
