@@ -1,7 +1,5 @@
 """Base classes for the contents of YAML files: experiments and pretraining recipes."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

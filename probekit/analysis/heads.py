@@ -9,8 +9,6 @@ Weights are those of the hub's files: linear maps are [in, out], x @ W + b. Laye
 folded: the gain of the norm before attention is not part of W_Q, W_K and W_V.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

@@ -7,8 +7,6 @@ precision of an array explains is measured too: by a second pass in that precisi
 rounds the residual stream as other libraries do.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -17,8 +17,6 @@ Source: nostalgebraist 2020, "interpreting GPT: the logit lens". KL to the outpu
 al. 2023, "Eliciting Latent Predictions from Transformers with the Tuned Lens", here in nats.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ attention and in the loss. There its conversions of float64 to float32 are skipp
 stay as they are, and so do numbers that begin in float32, such as the angles of rotary positions.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

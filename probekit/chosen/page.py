@@ -1,7 +1,5 @@
 """Tables on the pages of the analyses of the selected probe."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias

@@ -16,8 +16,6 @@ of the folders names an analysis. This one imports no libraries, so that files a
 checked at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce

@@ -5,8 +5,6 @@ configuration error, 3 model or data missing, 130 interrupted, 143 terminated. H
 imported when they are used, after a command has checked its arguments; see `options.later`.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

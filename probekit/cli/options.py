@@ -5,8 +5,6 @@ pandas. So the files of this folder import modules of other packages under `TYPE
 type checkers read them, and `later` imports each when a command uses it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

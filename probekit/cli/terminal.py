@@ -1,7 +1,5 @@
 """Tables and texts in the width of the terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

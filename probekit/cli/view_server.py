@@ -4,8 +4,6 @@ A requested page is looked up by its full name among the runs of the index, so t
 request is ever joined to the folder.
 """
 
-from __future__ import annotations
-
 import math
 import socket
 import sys

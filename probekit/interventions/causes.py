@@ -7,8 +7,6 @@ Each fold's directions are fitted on its training rows and act on its test rows.
                   direction in the kernel of the output matrix
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -10,8 +10,6 @@ Rows and labels are those of a training set; arrays have shape (n_rows, n_featur
 Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

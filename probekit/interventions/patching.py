@@ -28,8 +28,6 @@ Nanda (2023), Attribution patching; Kramár et al. (2024), AtP*; for `steps` abo
 (2024), Have faith in faithfulness (gradients averaged between source and base embeddings).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

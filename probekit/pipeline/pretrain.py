@@ -1,7 +1,5 @@
 """A pretraining run: corpus, vocabulary, tokens, training, figure of the losses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

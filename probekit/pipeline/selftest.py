@@ -6,8 +6,6 @@ signal   a planted signal is decoded at every site that has it and by every kind
 noise    no kind of probe decodes labels that are independent of the features
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ A maximum over many tokens is larger than one over few, so that the score of a l
 although it contains no signal. If one label has longer texts, this looks like a detection.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

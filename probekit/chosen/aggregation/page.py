@@ -1,7 +1,5 @@
 """Rules that score whole texts on a page, and how early texts are flagged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

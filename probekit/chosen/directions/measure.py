@@ -7,8 +7,6 @@ cosines.csv     cosine similarity between the probe directions at two sites, for
 features.csv    features that the k-sparse probes select at their best site
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """Directions and features on a page: planes of test rows, cosines, k-sparse and single features."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

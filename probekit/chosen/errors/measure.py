@@ -10,8 +10,6 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 rows are in `rows`
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Errors on a page: the confusion matrix, and the worst errors of the probes, from wrong.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores on test texts without cues, and without as many random other words: leakage.csv."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Scores without the cues on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from probekit.chosen.page import TESTED, Columns, written_table

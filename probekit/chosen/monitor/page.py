@@ -1,7 +1,5 @@
 """The thresholds of a monitor on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Scores of the sources that `split.leave_out` leaves out whole: sources.csv, the worst first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scores of sources on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -10,8 +10,6 @@ score of a row is that of the last stage that reads it, and one threshold gives 
 thresholds and the listed settings are chosen with held-out scores of training rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """The stack of all sites on a page, with cost and true positive rate of a cascade."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Capturing the rows of an experiment from its models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

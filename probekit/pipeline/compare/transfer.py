@@ -1,7 +1,5 @@
 """Transfer of probes between data sets: scores, shared rows, and cosines between directions."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Nothing that uses an `Engine` depends on which one it is; `table.py` lists them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

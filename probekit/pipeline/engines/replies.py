@@ -1,7 +1,5 @@
 """Activations of replies that the network of an experiment generates, and their labels."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

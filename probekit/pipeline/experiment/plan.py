@@ -4,8 +4,6 @@ Sizes follow from shapes and rows. Times are those of short measurements on this
 counts: one batch of the capture, and whole sites, with random features if none are given.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -3,8 +3,6 @@
 Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Capturing and probing with a Ray cluster, whose processes exchange names but never rows."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os

@@ -4,8 +4,6 @@ Cells that use the same model, texts and positions have one identity of activati
 cache captures them once. Finished cells are recognised as finished runs, which resumes a study.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

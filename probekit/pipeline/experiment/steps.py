@@ -1,7 +1,5 @@
 """The order of the steps: capture, probe, compare, look, intervene, report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext

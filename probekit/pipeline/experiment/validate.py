@@ -1,7 +1,5 @@
 """Validation of an experiment and its data before the model runs."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

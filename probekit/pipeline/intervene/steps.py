@@ -8,8 +8,6 @@ all edits along one direction at a site or head. It is saved when it is complete
 if its file is damaged: causes/parts/<name>.json.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,17 +23,10 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import regular, write_atomic
-from probekit.interventions import patching
+from probekit.interventions import erasure, patching
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
 from probekit.interventions.edits import linear_entry
-from probekit.interventions.erasure import (
-    Eraser,
-    downstream_scores,
-    leace,
-    mean_projection,
-    probe_projection,
-)
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
 from probekit.lazy_rows import Floats
@@ -317,7 +308,7 @@ class VerdictStep:
             # The rows of this fold, and the indices of its training rows among them.
             used = np.sort(np.r_[split.train, split.test])
             rows_used, train = torch.from_numpy(used), np.flatnonzero(np.isin(used, split.train))
-            found["downstream"] = downstream_scores(
+            found["downstream"] = erasure.downstream_scores(
                 model, inputs.batch[rows_used], codes[used], inputs.groups[used],
                 train, (selection, eraser), later, position[rows_used],
             )  # fmt: skip
@@ -379,7 +370,9 @@ def strength_of(strengths: Sequence[float]) -> float:
     return strengths[0] if len(strengths) == 1 else CauseSettings.C
 
 
-def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C) -> Eraser:
+def eraser_of(
+    along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C
+) -> erasure.Eraser:
     """Return the eraser of a method, fitted on rows X (n_rows, n_features) with label codes.
 
     C is the inverse regularisation strength of probes.
@@ -389,7 +382,9 @@ def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettin
     [[1.0, 1.0], [1.0, 1.0]]
     """
     if along == "leace":
-        return leace(X, codes)
+        return erasure.leace(X, codes)
     if along == "mean_difference":
-        return mean_projection(X, codes)
-    return probe_projection(directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0))
+        return erasure.mean_projection(X, codes)
+    return erasure.probe_projection(
+        directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0)
+    )

@@ -7,8 +7,6 @@ u is the unit direction of the probe on raw activations, s the standard deviatio
 rows that the probe was fitted on, and k the dose. The prompt and each generated token are steered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast

@@ -1,7 +1,5 @@
 """Attention patterns of texts: pages for exploring them, and figures for papers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

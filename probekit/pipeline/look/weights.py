@@ -1,7 +1,5 @@
 """Pages about the weights of a model, or of a file with some of its tensors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

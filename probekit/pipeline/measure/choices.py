@@ -10,8 +10,6 @@ of these networks shows what the architecture reaches without training. Their sc
 the trained network would be too weak a rival.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

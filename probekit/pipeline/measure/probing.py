@@ -3,8 +3,6 @@
 The results of each site are saved as soon as it is done.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

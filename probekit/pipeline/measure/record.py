@@ -1,7 +1,5 @@
 """The key of a run, and the contents of run.json: data, model, settings and digests."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

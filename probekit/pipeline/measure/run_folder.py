@@ -9,8 +9,6 @@ A task is a site or an edit. Any process with access to the folder can do it: it
 that ends. Without locks in the file system, two processes may do a task, and save the same results.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets

@@ -5,8 +5,6 @@ plan_positions    the tokens that the rows of texts read, at one position or eac
 position_rows     the words of the rows at one position
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

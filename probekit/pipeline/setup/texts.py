@@ -1,7 +1,5 @@
 """Rows of an experiment on texts: sites, examples, tokens, positions and splits, before the run."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

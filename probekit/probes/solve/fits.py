@@ -5,8 +5,6 @@ or at several if there are few columns and folds; it starts from an extrapolatio
 fits. The last batch contains the final fits, one per column, on all rows at the selected C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

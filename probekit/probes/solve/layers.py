@@ -1,7 +1,5 @@
 """Fitted probes as stacks of affine layers on raw rows, and the directions of linear ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ the same number of classes are solved in one batch; fits that have converged are
     Solver    rows and shares -> a Fit for each problem
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +35,9 @@ SCORE_TENSORS = 8
 # Small shares are solved together up to this weighted C and this size of X, several times as fast
 # as the dual form of each. At larger C float32 rows are not precise enough.
 TOGETHER_C, TOGETHER_SIZE = 1.0, 1 << 22
+# Shares whose features vary so many times less than all rows, as without a row of another size,
+# are standardised alone: float32 would round them too much.
+FAR = 16.0
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
 
@@ -157,9 +158,15 @@ class Solver:
             weights, typical = self.shares[share][rows], self.typical[rows]
             device = LazyRows.of(self.X).device
             yield dual(self.X[rows], weights, typical, device), rows, by_share[share]
-        others = sorted(by_share.keys() - dual_shares)
-        if others:
-            yield self._shared, slice(None), [n for share in others for n in by_share[share]]
+        together = list[int]()
+        for share in sorted(by_share.keys() - dual_shares):
+            if len(self.shares) > 1 and float(self._shared.units[share].median()) > FAR:
+                own = shared(self.X, [self.shares[share]], self.typical)
+                yield own, slice(None), by_share[share]
+            else:
+                together += by_share[share]
+        if together:
+            yield self._shared, slice(None), together
 
     def is_small(self, share: int) -> bool:
         """Return whether a share has fewer rows than features."""

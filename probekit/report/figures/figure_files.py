@@ -1,7 +1,5 @@
 """Figures for a paper: PNG, SVG and PDF files, one or two columns wide, and attention heads."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -3,8 +3,6 @@
 Reference lines are baselines, chance and concatenated sites. A leader joins a label to its line.
 """
 
-from __future__ import annotations
-
 import html
 import math
 import textwrap

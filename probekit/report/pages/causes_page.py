@@ -1,7 +1,5 @@
 """Interventions: the page of a run without probes, their section on another page, and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain

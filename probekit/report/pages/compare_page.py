@@ -1,7 +1,5 @@
 """Pages that compare runs: the differences of two runs, and the results of several ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Page of attention head scores: heat maps, known heads of the model, and a table of all heads."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 

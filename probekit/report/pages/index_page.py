@@ -1,7 +1,5 @@
 """Index page of a results folder: a table with answer, curve, model and data of each run."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

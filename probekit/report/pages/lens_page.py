@@ -1,7 +1,5 @@
 """Page of a logit lens: a heat map of predictions per text, and summary statistics by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from itertools import count, takewhile
 from typing import Any

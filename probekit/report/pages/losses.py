@@ -1,7 +1,5 @@
 """Training by step on pages: the losses of a pretraining run, and scores at its checkpoints."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby

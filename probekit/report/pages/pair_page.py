@@ -1,7 +1,5 @@
 """Page of the patches of one pair of texts: maps by token and head, and the strongest patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Figures of a run's page: scores by layer, training, confidence, and the selected probe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report of a run: one self-contained HTML page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path

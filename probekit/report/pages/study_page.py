@@ -1,7 +1,5 @@
 """Page of a study: what the network adds to a rival in each cell, chosen layers, and all cells."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Page of texts whose tokens are coloured by the predictions of a probe."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Page of a transfer: scores of each probe on every data set, and cosines between directions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

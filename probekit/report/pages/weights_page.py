@@ -1,7 +1,5 @@
 """Page of a model's weights: a table of all tensors, or figures of one tensor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product

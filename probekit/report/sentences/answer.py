@@ -1,7 +1,5 @@
 """The answer of a run in one sentence, and how it was measured, in paragraphs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Captions of figures, and text alternatives for readers who cannot see them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 

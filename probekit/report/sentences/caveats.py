@@ -4,8 +4,6 @@ Sentences about the data are findings, made before the run by `probekit.data.che
 `probekit.pipeline.measure.record`; this module makes those about the scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Comparisons of runs, transfers, sources left out whole, and studies, in sentences."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

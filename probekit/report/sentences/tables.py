@@ -1,7 +1,5 @@
 """Tables of a run's page: comparisons of the selected probe, all sites, and sparse features."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
