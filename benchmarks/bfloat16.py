@@ -15,13 +15,14 @@ import numpy as np
 import pandas as pd
 import torch
 
-from benchmarks.capture import processor, random_tokens, seconds
-from probekit.activations.capture import stream_rows
+from benchmarks.capture import random_tokens, seconds
 from probekit.data.positions import RowPlan
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.look.apply import stream_rows
+from probekit.products import processor
 
 SENTENCES = "data/sentiment.csv"
 ROUNDS = 7

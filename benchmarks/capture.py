@@ -30,13 +30,14 @@ from torch import Tensor, nn
 from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
-from probekit.activations.capture import Work, fill, stream_rows
+from probekit.activations.capture import Work, fill
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.data.words import read_sentences
 from probekit.model.families.gpt2 import GPT2, PUBLISHED
 from probekit.model.passes.inputs import pad
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.look.apply import stream_rows
 from probekit.products import linear, processor
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

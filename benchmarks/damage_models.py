@@ -19,7 +19,7 @@ from probekit.model.weights.state_dict import digest_weights
 from probekit.report.pages.losses import write_losses
 from probekit.terminal import SILENT
 from probekit.training.corpus import make_token_file, read_corpus
-from probekit.training.learner import Learner, initial_model, load_state, make_optimizers
+from probekit.training.loop import Learner, initial_model, load_state, make_optimizers
 from probekit.training.run_files import LOG, STATE, read_log, read_progress
 from tests.training.recipes import tiny_recipe
 

@@ -17,9 +17,8 @@ import numpy as np
 
 from benchmarks.claims.over_folds import Design
 from benchmarks.patch_tests import rate
-from probekit.interventions.effects import resamples_of
-from probekit.interventions.verdicts import detection
-from probekit.probes.arrays import Codes, Floats
+from probekit.interventions.verdicts import detection, resamples_of
+from probekit.lazy_rows import Codes, Floats
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,

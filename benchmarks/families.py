@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks.capture import HEADER, Row, medians, processor
-from probekit.model.families.table import from_transformers
+from benchmarks.capture import HEADER, Row, medians
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.network import Network
+from probekit.products import processor
 
 N_SEQUENCES, N_TOKENS, N_VOCAB = 4, 128, 32000
 _SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")

@@ -36,20 +36,19 @@ from transformers import GPT2Config as TheirConfig
 from transformers import GPT2LMHeadModel
 
 from benchmarks.capture import PEERS, Peer, random_tokens, seconds
+from probekit.accelerators import check_device
 from probekit.activations import capture
 from probekit.activations.records import batch_tokens
 from probekit.data.positions import RowPlan
 from probekit.experiment.model import dtype_on
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, LazyRows
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.table import in_dtype, random_network
-from probekit.probes.arrays import Codes
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import DesignRows
 from probekit.probes.solve.fits import SEARCH_TOLERANCE, fit_columns
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.products import check_device
 
 ROUNDS, N_CTX, FOLDS = 3, 512, 5
 GRID = tuple(10.0 ** np.linspace(-4, 0, 10))

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from probekit.analysis.identify import Identified, identify
-from probekit.model.families.table import from_transformers, in_dtype, load_model
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import in_dtype, load_model
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
 

@@ -24,7 +24,7 @@ import numpy as np
 
 import probekit
 from benchmarks.large_network import JsonWatcher, lines_of
-from probekit.probes.arrays import Codes
+from probekit.lazy_rows import Codes
 
 REAL_ROWS = 4000  # spread over the file; the others are zeros
 GB = 10**9

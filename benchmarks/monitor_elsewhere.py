@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from probekit import SavedProbe, apply_probe, run
-from probekit.experiment.bundled import bundled_data
+from probekit.experiment.locations import bundled_data
 
 NOUNS = (
     "key door house river garden letter ship window horse road cat tree book lamp stone wall boat "

@@ -27,8 +27,8 @@ import numpy as np
 from scipy.stats import beta, norm, t, ttest_1samp
 
 from probekit.amounts import LEVEL
-from probekit.interventions.effects import resamples_of, skewed_interval
-from probekit.probes.arrays import Floats
+from probekit.interventions.verdicts import resamples_of, skewed_interval
+from probekit.lazy_rows import Floats
 from probekit.probes.score.differences import paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import Interval, jackknife_interval

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from probekit.interventions.attribution_patching import estimated_effects
 from probekit.interventions.edits import run_edited, zero
 from probekit.interventions.measures import AnswerMeasure
-from probekit.interventions.patching import patch
+from probekit.interventions.patching import estimated_effects, patch
 from probekit.model.families.gpt2 import GPT2, PUBLISHED, GPT2Config
 from probekit.model.passes.inputs import TokenBatch
 

@@ -25,11 +25,11 @@ from pathlib import Path
 
 import numpy as np
 
-from probekit.experiment.bundled import bundled_files
 from probekit.experiment.loader import load_any_experiment
+from probekit.experiment.locations import bundled_files
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled, task_seconds
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 
 LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Rows and features of each site of given activations, and their number.

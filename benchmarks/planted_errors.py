@@ -91,7 +91,7 @@ ERRORS = (
     ),
     PlantedError(
         "control labels are drawn for each row",
-        "probes/controls/control_task.py",
+        "probes/controls.py",
         "names, type_of_row = np.unique(types, return_inverse=True)",
         "names = type_of_row = np.arange(len(types))",
         "tests/probes/controls/test_control_task.py"
@@ -123,14 +123,14 @@ ERRORS = (
     ),
     PlantedError(
         "attention ignores the mask",
-        "model/layers/visibility.py",
+        "model/passes/context.py",
         "causal(n_new, n_keys, tokens.device) & (mask[:, None, None, :] | itself)",
         "causal(n_new, n_keys, tokens.device)[None, None]",
         "tests/model/families/test_gpt2.py::test_every_site_equals_the_reference",
     ),
     PlantedError(
         "positions count the padding",
-        "model/layers/visibility.py",
+        "model/passes/context.py",
         "positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, n_before:]",
         "positions = torch.arange(n_before, n_keys).expand_as(tokens)",
         "tests/model/families/test_gpt2.py::test_positions_are_counted_from_the_mask",
@@ -174,8 +174,8 @@ ERRORS = (
     PlantedError(
         "labels are exchanged by rows",
         "probes/score/exchange.py",
-        "return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)",
-        "return cls(labels, np.arange(len(groups)), fold_of_row, draws, seed)",
+        "np.unique(self.groups, return_inverse=True)[1]",
+        "np.arange(len(self.groups))",
         "tests/probes/score/test_exchange.py"
         "::test_the_statistic_equals_brute_force_over_all_arrangements",
     ),
@@ -226,14 +226,14 @@ ERRORS = (
     PlantedError(
         "the key of a run ignores the version constants",
         "pipeline/measure/record.py",
-        '            "parts": PART_VERSIONS,\n',
+        '"parts": PART_VERSIONS, ',
         "",
         "tests/pipeline/experiment/test_resuming.py::test_changed_code_or_sizes_reuse_no_result",
     ),
     PlantedError(
         "the key of a run ignores the code",
         "pipeline/measure/record.py",
-        '            "sources": digest_sources(),\n',
+        ', "sources": digest_sources()',
         "",
         "tests/pipeline/experiment/test_resuming.py"
         "::test_a_refactoring_reuses_activations_and_no_result",

@@ -36,9 +36,9 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from probekit.experiment.loader import load_experiment
+from probekit.lazy_rows import Codes, Floats
 from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.engines.table import prepare
-from probekit.probes.arrays import Codes, Floats
 from probekit.probes.data import group_folds
 from probekit.probes.solve.fits import TunedProbeFit, fit_columns
 from probekit.probes.solve.solver import Fit, Problem, Solver

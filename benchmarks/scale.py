@@ -26,8 +26,7 @@ from typing import Any
 import numpy as np
 
 import probekit
-from probekit.lazy_rows import BLOCK_ROWS
-from probekit.probes.arrays import Codes, Features
+from probekit.lazy_rows import BLOCK_ROWS, Codes, Features
 from probekit.probes.kinds.left_out import logistic_left_out
 from probekit.probes.score.contributions import of_accuracy
 from probekit.probes.score.exchange import LabelExchange
@@ -71,7 +70,7 @@ def exchange(n_sites: int) -> None:
     for _ in range(n_sites):
         guess = np.where(generator.random(len(codes)) < 0.6, codes, 1 - codes)
         rows.append(of_accuracy(ClassPredictions(codes, guess, 2)))
-    LabelExchange.of(labels, groups, folds, draws, seed=0).null(rows)
+    LabelExchange(labels, groups, folds, draws, seed=0).null(rows)
 
 
 def left_out(n_rows: int) -> None:

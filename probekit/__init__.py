@@ -44,8 +44,6 @@ Interventions; `from probekit.interventions import edits` has the edits:
 Names are imported on first access, so that the command line starts without torch.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path
@@ -62,16 +60,16 @@ if TYPE_CHECKING:
     from probekit.interventions.edits import run_edited as run_edited
     from probekit.interventions.measures import AnswerMeasure as AnswerMeasure
     from probekit.interventions.patching import patch as patch
+    from probekit.model.families.from_transformers import from_transformers as from_transformers
     from probekit.model.families.gpt2 import GPT2 as GPT2
     from probekit.model.families.gpt2 import GPT2Config as GPT2Config
-    from probekit.model.families.table import from_transformers as from_transformers
     from probekit.model.families.table import load_model as load_model
+    from probekit.model.generation import KeyValueCache as KeyValueCache
+    from probekit.model.generation import Recording as Recording
     from probekit.model.generation import StopStrings as StopStrings
     from probekit.model.generation import generate as generate
-    from probekit.model.passes.cache import ActivationCache as ActivationCache
-    from probekit.model.passes.cache import Recording as Recording
-    from probekit.model.passes.context import KeyValueCache as KeyValueCache
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
+    from probekit.model.passes.taps import ActivationCache as ActivationCache
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
     from probekit.pipeline.experiment.probe import probe as probe
     from probekit.pipeline.experiment.run import run as run

@@ -1,10 +1,9 @@
 """Numbers and settings as texts, the same everywhere they are shown; the level of all tests."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import count
 from statistics import NormalDist
@@ -181,3 +180,20 @@ def one_line(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(one_line, value))}]"
     return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+
+
+def date_text(created: str, time: str = "") -> str:
+    """Return the date of a time in ISO 8601; other text unchanged.
+
+    Args:
+        created: the time.
+        time: format of the time that follows the date; "" for the date alone.
+
+    >>> date_text("2026-11-02T01:39:33+00:00"), date_text("2026-11-02T01:39:33+00:00", " %H:%M")
+    ('2 Nov 2026', '2 Nov 2026 01:39')
+    """
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{moment.day} {moment:%b %Y}{moment.strftime(time)}"

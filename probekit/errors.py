@@ -1,7 +1,5 @@
 """Exceptions caused by user input, their exit codes, suggestions, and checks of arguments."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import os

@@ -63,6 +63,7 @@ _DRAFT = re.compile(r"\..+\.[0-9a-f]{16}")  # name of a temporary file; see `Dra
 _FORMULA = "[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
 _TO_QUOTE = re.compile(f"'*{_FORMULA}")
 _QUOTED = re.compile(f"'+{_FORMULA}")
+_NUMBERS: Any = ["number", "bool", "boolean"]  # types of columns without texts
 
 
 class Disk:
@@ -678,7 +679,7 @@ def csv_text(table: pd.DataFrame) -> str:
     "label,score\n'-1,-1.5\na,\n"
     """
     safe = _mapped(table, quoted)
-    columns = (column for _, column in safe.items() if not _holds_numbers(column))
+    columns = (column for _, column in safe.select_dtypes(exclude=_NUMBERS).items())
     texts = chain(safe.columns, *columns)
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
@@ -716,20 +717,9 @@ def _mapped(table: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
     """Return a table with `change` applied to all texts, column names included."""
     import pandas as pd
 
-    def changed(column: pd.Series[Any]) -> pd.Series[Any]:
-        """Return a column with its texts changed."""
-        if _holds_numbers(column):
-            return column
-        # Series.map would infer a new dtype and turn integers next to None into floats.
-        return pd.Series(
-            [change(cell) for cell in column.tolist()], column.index, dtype=column.dtype
-        )
-
-    columns = {change(name): changed(column) for name, column in table.items()}
+    texts = {  # `Series.map` would infer a new dtype and turn integers next to None into floats
+        name: pd.Series([change(cell) for cell in column.tolist()], column.index, column.dtype)
+        for name, column in table.select_dtypes(exclude=_NUMBERS).items()
+    }
+    columns = {change(name): texts.get(name, column) for name, column in table.items()}
     return pd.DataFrame(columns, index=table.index)
-
-
-def _holds_numbers(column: pd.Series[Any]) -> bool:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    return is_numeric_dtype(column) or is_bool_dtype(column)

@@ -1,7 +1,5 @@
 """Connection to the Hugging Face hub."""
 
-from __future__ import annotations
-
 import socket
 import warnings
 from urllib.parse import urlsplit

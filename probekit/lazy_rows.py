@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,6 +27,10 @@ LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
 SUMMED_ROWS = 256
 
 Features: TypeAlias = NDArray[np.floating]
+Rows: TypeAlias = "Features | LazyRows"
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 Place: TypeAlias = slice | NDArray[np.int64]
 
 
@@ -158,7 +162,7 @@ class LazyRows:
         They are scaled when they are read; rows that are scaled already cannot be scaled again.
         """
         assert self.scaling is None
-        return replace(self, scaling=(mean, scale), dtype=np.dtype(np.float64))
+        return replace(self, scaling=(mean, scale), dtype=np.dtype(np.float64), products=None)
 
     def on(self, device: str) -> LazyRows:
         """Return the rows, with sums over them computed on a device.
@@ -193,14 +197,15 @@ class LazyRows:
 
         On the CPU they are arrays in float64, on an accelerator tensors in float32.
         """
-        places = list(self._places())
+        places = self._places()
         arrays = (self[place].astype(np.float64, copy=False) for place in places)
         yield from zip(places, self.tensors(places) if self.is_elsewhere else arrays, strict=True)
 
     def parts(self, *columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """Yield all rows by parts for a `Sum`, each with its part of every column (n_samples, ...).
 
-        Arrays and tensors are those of `computed`, but tensors have at most `SUMMED_ROWS` rows.
+        On the CPU they are the blocks of `computed`. On an accelerator they have at most
+        `SUMMED_ROWS` rows, because longer sums in float32 lose precision.
         """
         columns = tuple(map(self.put, columns))
         for place, block in self.computed():
@@ -211,7 +216,7 @@ class LazyRows:
 
     def tensors(self, places: Iterable[Place]) -> Iterator[Tensor]:
         """Yield the rows of each slice or array of row numbers as float32 tensors on the device."""
-        from probekit.products import stream
+        from probekit.accelerators import stream
 
         blocks = stream(map(self._unscaled, places), self.device)
         if self.scaling is None:
@@ -241,36 +246,12 @@ class LazyRows:
 
     def blocks(self) -> Iterator[tuple[slice, Features]]:
         """Yield all rows by blocks, with the slice of their numbers."""
-        for place in self._places():
-            yield place, self[place]
+        return ((place, self[place]) for place in self._places())
 
-    def _places(self) -> Iterator[slice]:
-        """Yield the slice of each block."""
+    def _places(self) -> list[slice]:
+        """Return the slice of each block."""
         step = rows_of_block(self.shape[1], self.device)
-        for start in range(0, len(self), step):
-            yield slice(start, min(start + step, len(self)))
-
-
-def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
-    """Return the rows of several sources with equal features, one after the other.
-
-    >>> parts = [LazyRows.of(np.array([[1.0], [2.0]])), LazyRows.of(np.array([[3.0]]))]
-    >>> joined_rows(parts)[np.array([2, 0])].tolist()
-    [[3.0], [1.0]]
-    """
-    ends, first = np.cumsum(list(map(len, parts))), parts[0]
-
-    def read(place: Place) -> Features:
-        """Return some rows, each read from its source."""
-        numbers = np.arange(*place.indices(ends[-1])) if isinstance(place, slice) else place
-        rows = np.empty((len(numbers), first.shape[1]), first.dtype)
-        of_part = np.searchsorted(ends, numbers, side="right")
-        for index in np.unique(of_part):
-            is_own, part = of_part == index, parts[index]
-            rows[is_own] = part.select(numbers[is_own] - ends[index] + len(part))[:]
-        return rows
-
-    return LazyRows(read, (int(ends[-1]), first.shape[1]), first.dtype)
+        return [slice(n, min(n + step, len(self))) for n in range(0, len(self), step)]
 
 
 def put_on(device: str, values: Any) -> Any:

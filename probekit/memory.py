@@ -1,7 +1,5 @@
 """Memory that this process can still use, and the error where it is not enough."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os

@@ -1,32 +1,28 @@
-"""Devices of this machine, and matrix products and attention on its fastest code path."""
-
-from __future__ import annotations
+"""Matrix products and attention on the fastest code path of this machine, and its threads."""
 
 import math
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
+from threading import RLock
 from time import thread_time
 from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from platformdirs import user_cache_path
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from probekit.errors import ConfigError, DeviceLostError
 from probekit.files import Disk, Draft
-from probekit.memory import is_accelerator, is_out_of_memory
+from probekit.memory import is_accelerator
 
 # oneDNN's linear layer, which torch.compile also uses. torch's default is MKL, which uses half of
 # the vector width on processors other than Intel's. It is 2.3 times slower on an AMD EPYC with
@@ -46,6 +42,8 @@ if hasattr(os, "register_at_fork"):  # absent on Windows, which has no fork
     os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))  # see is_forked
 _QUERIES_AT_ONCE = 4  # 16 bytes of float32
 _SUMMED_ROWS = 4096  # rows that `weighted_sums` sums at once
+_LOCK = RLock()
+_OPEN: dict[object, int] = {}  # threads before all blocks of `threads`, and of each open block
 START_UP = 4.0  # seconds for a new process to import the modules of a job
 
 
@@ -150,7 +148,7 @@ def library() -> str:
 def processor() -> str:
     """Return the name of the processor, on which all measured times depend."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text("utf-8").splitlines() if info.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
 
@@ -346,86 +344,6 @@ def put(values: Any, device: str) -> Tensor:
     return torch.tensor(array, device=device)
 
 
-def stream(blocks: Iterable[NDArray[Any]], device: str) -> Iterator[Tensor]:
-    """Yield arrays as float32 tensors on a device.
-
-    With CUDA, the next array is read into pinned memory and copied on a stream of its own while the
-    caller computes with the present one. The caller is at most one array ahead of the device.
-    """
-    if not device.startswith("cuda"):
-        yield from (put(block, device).float() for block in blocks)
-        return
-    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    current = torch.cuda.current_stream(device)
-    copied: tuple[Tensor, Any] | None = None
-    computed: Any = None
-    for array in chain(blocks, [None]):
-        before = copied
-        if array is not None:
-            dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
-            pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
-            np.copyto(pinned.numpy(), array)
-            with torch.cuda.stream(copies):
-                copied = pinned.to(device, non_blocking=True), copies.record_event()
-        if before is not None:
-            tensor, arrival = before
-            current.wait_event(arrival)
-            tensor.record_stream(current)  # its memory is not used again before this stream is done
-            yield tensor.float()
-            if computed is not None:
-                computed.synchronize()
-            computed = current.record_event()
-
-
-def check_device(
-    device: object, use: Callable[[str], object] | None = None, *, several: bool = False
-) -> None:
-    """Raise ConfigError if a device is not available on this machine.
-
-    Args:
-        device: name of the device, such as `cuda:1`; or several, such as `cuda:0,cuda:1`.
-        use: function of torch that fails without the device; None computes on it.
-        several: whether several devices can be used.
-
-    Raises:
-        ConfigError: the device is unknown or unavailable; the message lists the available devices
-            and quotes the message of torch. Or there are several devices, but only one can be used,
-            or they are of different types, or one is given twice.
-    """
-    if not isinstance(device, str):
-        kind = type(device).__name__
-        raise ConfigError(f"device is of type {kind}. Allowed: a text, such as 'cpu' or 'cuda:0'.")
-    names = device.split(",")
-    if len(names) > 1 and not several:
-        raise ConfigError(
-            f"--device {device}: this needs a single device. `probekit run` without interventions, "
-            "`probekit cache`, and `load_model` spread a network over several."
-        )
-    if "" in names:
-        raise ConfigError(f"--device {device}: a name is empty. Write cuda:0 or cuda:0,cuda:1.")
-    if len({name.partition(":")[0] for name in names}) > 1 or len(set(names)) < len(names):
-        raise ConfigError(f"--device {device}: several devices must be different, of one type.")
-    for name in names:
-        try:
-            torch.zeros(1, device=name).item() if use is None else use(name)
-        except (RuntimeError, AssertionError, ImportError, NotImplementedError, TypeError) as error:
-            known = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
-            known += ["mps"] * torch.backends.mps.is_available()
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise ConfigError(
-                f"--device {name}: {reason}. Available devices: {', '.join(known)}."
-            ) from error
-
-
-def check_device_name(device: str) -> None:
-    """Raise ConfigError if no machine can have a device of this name, or several of them.
-
-    Raises:
-        ConfigError: a name is invalid.
-    """
-    check_device(device, torch.device, several=True)
-
-
 @contextmanager
 def without_tf32() -> Iterator[None]:
     """Compute float32 products on GPUs in float32 in the block, even if the user allows TF32."""
@@ -437,39 +355,21 @@ def without_tf32() -> Iterator[None]:
         products.fp32_precision = allowed
 
 
-_LOST = re.compile("(CUDA|HIP|MPS|XPU).* error|device-side assert", re.IGNORECASE)
-
-
-@contextmanager
-def naming_lost_device(device: str) -> Iterator[None]:
-    """Turn the error of a device that fails in the block into a DeviceLostError.
-
-    Raises:
-        DeviceLostError: the device failed; the message states how to resume.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        is_lost = isinstance(error, torch.AcceleratorError) or bool(_LOST.search(str(error)))
-        if isinstance(error, DeviceLostError) or not is_lost or is_out_of_memory(error):
-            raise
-        kind = device.partition(":")[0]
-        raise DeviceLostError(
-            f"The device {device} was lost: {str(error).splitlines()[0].rstrip('.')}. Finished "
-            "shards and sites are saved: the same command resumes, with another --device of the "
-            f"type {kind} if this one does not recover. On another type, activations are computed "
-            "again, because their last bits differ."
-        ) from error
-
-
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Limit all libraries to `number` threads in the block; to one thread in a forked process."""
-    number = 1 if is_forked() else number
-    previous = torch.get_num_threads()
-    torch.set_num_threads(number)
+    """Limit all libraries to `number` threads in the block; to one thread in a forked process.
+
+    Blocks in several threads of Python may overlap; after the last one, the number is as before.
+    """
+    number, block = 1 if is_forked() else number, object()
+    with _LOCK:
+        _OPEN.setdefault(None, torch.get_num_threads())
+        _OPEN[block] = number
+        torch.set_num_threads(number)
     try:
         with threadpool_limits(number):
             yield
     finally:
-        torch.set_num_threads(previous)
+        with _LOCK:
+            del _OPEN[block]
+            torch.set_num_threads([*_OPEN.values()][-1] if len(_OPEN) > 1 else _OPEN.pop(None))

@@ -1,7 +1,5 @@
 """Console and progress: bars on terminals and in notebooks, lines in files and pipes."""
 
-from __future__ import annotations
-
 import html
 import json
 import sys
@@ -13,22 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
+from rich import progress as rich_bars
 from rich.console import ConsoleOptions, RenderableType
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.segment import Segment
 from rich.text import Text
 
 from probekit.amounts import duration
 from probekit.errors import check_has
-from probekit.files import inside, write_atomic
+from probekit.files import write_atomic
 from probekit.terminal import SILENT, Watcher, command_line, unfiltered, visible
 
 SECONDS_BETWEEN_LINES = 10
@@ -36,9 +26,9 @@ SECONDS_BETWEEN_PICTURES = 0.2  # of a notebook; each one is a message to the br
 MOST_MESSAGES = 20  # shown in a notebook
 STAGE = ".stage.json"  # in the folder of a run until it ends; no result
 SECONDS_BETWEEN_STAGES = 1.0
-_LONGEST_STAGE = 10_000  # characters of the file
+LONGEST_STAGE = 10_000  # characters of the file
 # Stage, time left and way to resume, as long as they are unknown.
-_UNKNOWN = ("preparation", "", "the same command or call")
+UNKNOWN_STAGE = ("preparation", "", "the same command or call")
 
 
 class Console(rich.console.Console):
@@ -101,16 +91,17 @@ def shown_progress(watcher: Watcher | None = None, *, progress: bool = True) -> 
 @contextmanager
 def terminal_bars(console: Console) -> Iterator[Watcher]:
     """Yield a watcher that shows bars on a console."""
-    name = TextColumn("{task.description}", markup=False)
-    columns = (name, BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bars:
+    name = rich_bars.TextColumn("{task.description}", markup=False)
+    counts, left = rich_bars.MofNCompleteColumn(), rich_bars.TimeRemainingColumn()
+    columns = (name, rich_bars.BarColumn(), counts, _Rate(), left)
+    with rich_bars.Progress(*columns, console=console) as bars:
         yield _TerminalBars(bars)
 
 
-class _Rate(ProgressColumn):
+class _Rate(rich_bars.ProgressColumn):
     """Items per second, or seconds per item."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: rich_bars.Task) -> Text:
         speed = task.finished_speed or task.speed
         if not speed:
             return Text("")
@@ -120,7 +111,7 @@ class _Rate(ProgressColumn):
 class _TerminalBars:
     """Progress bars of a terminal."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: rich_bars.Progress) -> None:
         self.left = ""  # time left of the run, in words
         self._bars = bars
         self._tasks: dict[str, Any] = {}
@@ -253,8 +244,8 @@ class StageWriter:
         self._step, self._seconds, self._last = "", 0.0, 0.0
         self._start, self._first, self._written = 0.0, 0.0, 0.0
         command = command_line()
-        self._resume = f"`{command}` in {Path.cwd()}" if command else _UNKNOWN[-1]
-        write_atomic(path, json.dumps([*_UNKNOWN[:-1], self._resume]))
+        self._resume = f"`{command}` in {Path.cwd()}" if command else UNKNOWN_STAGE[-1]
+        write_atomic(path, json.dumps([*UNKNOWN_STAGE[:-1], self._resume]))
 
     def expect(self, step: str, seconds: float | None) -> None:
         """Set the estimated duration of a later step; None if it is unknown."""
@@ -298,16 +289,3 @@ def recorded_stage(folder: Path, watcher: Watcher) -> Iterator[StageWriter]:
     yield StageWriter(watcher, folder / STAGE)
     with suppress(OSError):  # on Windows, while another process reads it
         (folder / STAGE).unlink(missing_ok=True)
-
-
-def read_stage(folder: Path) -> tuple[str, str, str]:
-    """Return the last stage of a run, the time left, and how to resume it, in words.
-
-    The time is "" if it is unknown.
-    """
-    with suppress(OSError, ValueError, TypeError, RecursionError):
-        text = inside(folder / STAGE).read_text("utf-8")
-        stage, left, resume = map(str, json.loads(text[:_LONGEST_STAGE]))
-        f"{stage}{left}{resume}".encode()  # raises for half a surrogate pair
-        return stage, left, resume
-    return _UNKNOWN

@@ -4,8 +4,6 @@ The import name is `probekit`, but the package index has an unrelated project of
 therefore read the name of the distribution that installed this folder.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

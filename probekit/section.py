@@ -1,16 +1,16 @@
 """Base classes for the contents of YAML files: experiments and pretraining recipes."""
 
-from __future__ import annotations
-
+import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from numbers import Real
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PrivateAttr
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from probekit.errors import ProbekitError
 
@@ -22,6 +22,9 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
 # Names of devices on Windows, which cannot be names of files there, whatever their extension.
 DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
+
+# The part of a docstring that describes the attributes.
+_ATTRIBUTES = re.compile(r"^Attributes:\n(?P<keys>(?: {4}.*(?:\n|$)|\n(?= {4}))+)\n?", re.MULTILINE)
 
 
 def _refuse_device(name: str) -> str:
@@ -37,9 +40,33 @@ FolderName = Annotated[Name, AfterValidator(_refuse_device)]
 
 
 class Section(BaseModel):
-    """Base class for sections of a file: immutable, no unknown keys, no type conversion."""
+    """Base class for sections of a file: immutable, no unknown keys, no type conversion.
+
+    The part `Attributes` of the docstring describes the keys, also in error messages and in the
+    JSON schema.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        found = _ATTRIBUTES.search(inspect.cleandoc(cls.__doc__ or ""))
+        parts = re.split(r"^    (\w+): ", found["keys"] if found else "", flags=re.MULTILINE)
+        for key, text in zip(parts[1::2], parts[2::2], strict=True):
+            assert key in cls.model_fields, f"{cls.__name__} describes {key}, which is no key"
+            cls.model_fields[key].description = " ".join(text.split())
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler(core_schema)
+        schema: dict[str, Any] = handler.resolve_ref_schema(found)
+        schema["description"] = _ATTRIBUTES.sub("", inspect.getdoc(cls) or "").rstrip()
+        for name, field in cls.model_fields.items():
+            if field.description is not None:
+                schema["properties"][field.alias or name]["description"] = field.description
+        return found
 
 
 class HoldingSection(Section):
@@ -112,6 +139,16 @@ class SettingsFile(Section):
         return self._location.at(*keys)
 
 
+def require_any(*keys: str) -> Callable[[dict[str, Any]], None]:
+    """Return the change of a JSON schema that requires one of some keys, and no other."""
+
+    def change(schema: dict[str, Any]) -> None:
+        del schema["required"]
+        schema["anyOf"] = [{"required": [key]} for key in keys]
+
+    return change
+
+
 def rule_error(problem: str, *keys: str | int) -> PydanticCustomError:
     """Return the error for a broken rule that involves several keys.
 
@@ -149,15 +186,6 @@ def one_or_several(given: Any) -> Any:
     """Return a number as a tuple; other values unchanged."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     return (given,) if is_number else given
-
-
-def or_one_item(schema: dict[str, Any]) -> None:
-    """Allow a single item in place of a list in the JSON schema."""
-    # An optional list has the schema `anyOf` of the list and null.
-    listed = schema.pop("anyOf", None) or [
-        {key: schema.pop(key) for key in ("type", "items", "minItems")}
-    ]
-    schema["anyOf"] = [*listed, listed[0]["items"]]
 
 
 def json_schema(section: type[Section], title: str) -> str:

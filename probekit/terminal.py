@@ -6,8 +6,6 @@ installs `VisibleStream` once, so that everything written to either stream is es
 The library itself prints nothing: it reports progress and messages to a `Watcher`.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import signal

@@ -6,8 +6,6 @@ process computes jobs too. Every job uses the same number of threads in any proc
 last bits of a result may depend on that number.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

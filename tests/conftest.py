@@ -1,17 +1,13 @@
 """Fixtures that every test may use."""
 
-import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 import torch
-from filelock import FileLock
 
-import probekit
-from benchmarks.golden import write_inputs
 from probekit.cli.main import main
 from tests.slow_tests import pytest_addoption as pytest_addoption
 from tests.slow_tests import pytest_collection_modifyitems as pytest_collection_modifyitems
@@ -42,32 +38,6 @@ def shared() -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def golden_run(tmp_path_factory):
-    """A function that returns the folder of the finished run of a golden experiment, by its name.
-
-    It is made once for all processes of a session; tests copy what they change.
-    """
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    inputs, out = base / "golden_inputs", base / "golden"
-    with FileLock(base / "golden_inputs.lock"):
-        if not inputs.is_dir():
-            inputs.mkdir()
-            write_inputs(inputs)
-
-    def finished(name):
-        with FileLock(base / f"{name}.lock"):
-            if not (out / name).is_dir():
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv("PROBEKIT_CACHE", str(base / "golden_cache"))
-                    probekit.run(inputs / f"{name}.yaml", out=out, workers=1, progress=False)
-        (folder,) = (out / name).iterdir()
-        return folder
-
-    return finished
-
-
 @pytest.fixture
 def corpus(tmp_path):
     """A folder of two texts to pretrain on."""
@@ -80,17 +50,12 @@ def make_recipe(corpus):
     return partial(tiny_recipe, corpus)
 
 
-class Ended(NamedTuple):
-    """Result of a command: exit code and output of each stream."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture
 def call(tmp_path, monkeypatch, capsys):
-    """A function that runs a command in the test's folder, in this process."""
+    """A function that runs a command in the test's folder, in this process.
+
+    It returns the exit code and what was written to each stream.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -99,6 +64,6 @@ def call(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit) as end:
             main()
         streams = capsys.readouterr()
-        return Ended(end.value.code or 0, streams.out, streams.err)
+        return SimpleNamespace(code=end.value.code or 0, stdout=streams.out, stderr=streams.err)
 
     return call

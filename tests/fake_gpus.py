@@ -124,29 +124,27 @@ def _moved(args, kwargs, device):
 
 def _run(function, args, kwargs):
     with torch._C.DisableTorchFunction():
-        return _run_on_cpu(function, args, kwargs)
-
-
-def _run_on_cpu(function, args, kwargs):
-    name = getattr(function, "__name__", "")
-    if function == _TENSOR.device.__get__:
-        return _device_of(args[0])
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _TENSOR)]
-    gpus = {one.gpu for one in tensors if isinstance(one, OnGpu)}
-    on_cpu = [one for one in tensors if not isinstance(one, OnGpu) and one.ndim]
-    device = next(iter(gpus), None)
-    if name == "to":
-        return _moved(args, kwargs, device)
-    if function is torch.autograd.grad:  # of the tensors themselves
-        gradients = function(*args, **kwargs)
-        return tuple(_on(one, _device_of(of)) for one, of in zip(gradients, args[1], strict=True))
-    if name in ("numpy", "__array__") and gpus:
-        raise TypeError("can't convert a cuda tensor to numpy")
-    if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):
-        raise RuntimeError(f"Expected all tensors on one device: {name} of {gpus} and the CPU")
-    args, kwargs = tree_map_only(OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs))
-    kwargs.pop("pin_memory", None)
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
-        device, kwargs = torch.device(kwargs["device"]), kwargs | {"device": "cpu"}
-    out = function(*args, **kwargs)
-    return out if name == "cpu" else tree_map_only(_TENSOR, lambda one: _on(one, device), out)
+        name = getattr(function, "__name__", "")
+        if function == _TENSOR.device.__get__:
+            return _device_of(args[0])
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, _TENSOR)]
+        gpus = {one.gpu for one in tensors if isinstance(one, OnGpu)}
+        on_cpu = [one for one in tensors if not isinstance(one, OnGpu) and one.ndim]
+        device = next(iter(gpus), None)
+        if name == "to":
+            return _moved(args, kwargs, device)
+        if function is torch.autograd.grad:  # of the tensors themselves
+            gradients = function(*args, **kwargs)
+            return tuple(
+                _on(one, _device_of(of)) for one, of in zip(gradients, args[1], strict=True)
+            )
+        if name in ("numpy", "__array__") and gpus:
+            raise TypeError("can't convert a cuda tensor to numpy")
+        if name not in _FROM_SEVERAL and (len(gpus) > 1 or (gpus and on_cpu)):
+            raise RuntimeError(f"Expected all tensors on one device: {name} of {gpus} and the CPU")
+        args, kwargs = tree_map_only(OnGpu, lambda one: one.as_subclass(_TENSOR), (args, kwargs))
+        kwargs.pop("pin_memory", None)
+        if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cuda":
+            device, kwargs = torch.device(kwargs["device"]), kwargs | {"device": "cpu"}
+        out = function(*args, **kwargs)
+        return out if name == "cpu" else tree_map_only(_TENSOR, lambda one: _on(one, device), out)

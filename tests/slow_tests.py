@@ -27,6 +27,11 @@ from _pytest.runner import runtestprotocol
 LIST = Path(__file__).with_name("slow.txt")
 AT_NIGHT = tuple(filter(None, Path(__file__).with_name("nightly.txt").read_text().split("\n")))
 DURATIONS = Path(__file__).with_name("durations.txt")
+OPTIONS = {
+    "--fast": "leave out the tests that tests/slow.txt lists",
+    "--nightly": "run the tests marked `nightly`, and no others",
+    "--write-slow": "rewrite tests/slow.txt; needs one process",
+}
 LIMIT = 0.05
 # What these need is slow: real data, and a browser.
 FIXTURES = {"shared", "browser"}
@@ -135,15 +140,8 @@ class Stopwatch:
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--fast", action="store_true", help="leave out the tests that tests/slow.txt lists"
-    )
-    parser.addoption(
-        "--nightly", action="store_true", help="run the tests marked `nightly`, and no others"
-    )
-    parser.addoption(
-        "--write-slow", action="store_true", help="rewrite tests/slow.txt; needs one process"
-    )
+    for name, what in OPTIONS.items():
+        parser.addoption(name, action="store_true", help=what)
 
 
 @pytest.hookimpl(trylast=True)  # the plugin of stored texts must see those that are left out

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks import golden
+from benchmarks import golden, known_circuits
 from benchmarks.claims.__main__ import PARTS
 from benchmarks.claims.table import SECTIONS
+from probekit.model.families.gpt2 import GPT2, GPT2Config
+from probekit.model.text.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 IN_OTHER_ENVIRONMENTS = {"peers", "patching_peer"}  # of TransformerLens
@@ -18,8 +20,7 @@ NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - IN_OTHER_ENVIRONMEN
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_can_be_imported(name):
-    module = import_module(f"benchmarks.{name}")
-    assert module.__doc__
+    assert import_module(f"benchmarks.{name}").__doc__
 
 
 def test_every_part_of_the_claims_has_a_section_of_the_page():
@@ -53,3 +54,20 @@ def test_golden_finds_one_change_and_no_other(change, line, tmp_path, capsys):
     assert found is bool(line)
     lines = capsys.readouterr().out.splitlines(keepends=True)
     assert "".join(one.strip(" ") for one in lines if one.startswith("    ")) == line
+
+
+def test_a_random_network_differs_from_the_literature(tmp_path, shared, capsys):
+    config = GPT2Config(n_layer=2, n_head=3, n_embd=24, n_inner=40, n_positions=40)
+    GPT2(config, seed=0).save_pretrained(tmp_path)
+    Tokenizer.from_pretrained(shared / "tokenizer" / "gpt2").save_pretrained(tmp_path)
+    assert known_circuits.main(["--model", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 9
+    assert all(line.startswith(("DIFFERS ", "ok ")) for line in lines[:-1])
+    assert lines[0].startswith("DIFFERS mean logit difference: published 3.55; measured ")
+    assert lines[-1].endswith("values differ.")
+
+
+def test_missing_weights_are_not_passed_over_in_silence(tmp_path, capsys):
+    assert known_circuits.main(["--model", str(tmp_path / "none")]) == 3
+    assert capsys.readouterr().out.startswith("NOTHING IS CHECKED")

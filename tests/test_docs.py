@@ -1,4 +1,4 @@
-"""README and docs: their examples run, their links resolve, and their commands exist.
+"""README and docs: examples run, links resolve, and what they name is there.
 
 At night Sphinx builds all pages, and executes the notebooks of docs/lessons, as `make docs` does.
 """
@@ -15,36 +15,43 @@ from functools import cached_property
 from pathlib import Path
 
 import click
+import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
 import probekit
 from probekit.cli.main import cli, main
 from probekit.cli.options import OutputFile
-from probekit.experiment.loader import load_any, load_any_experiment, load_experiment, load_recipe
+from probekit.experiment.loader import load_any, load_any_experiment, load_experiment
 from probekit.experiment.schema import Experiment
-from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.probes.score.metric_table import METRICS
 from probekit.results.study import RIVAL_COLUMNS, STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES
-from tests.documents import PLACEHOLDERS, anchors, blocks, commands, links, pages, write_data
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in pages(ROOT)}
+FILES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = {page.relative_to(ROOT).as_posix(): page.read_text() for page in FILES}
+README = PAGES["README.md"]
 # Commands of this page write to a folder that several machines share.
 OF_CLUSTERS = "docs/howto/cluster.md"
+
+
+def blocks(text, language):
+    """Return the contents of the code blocks in one language."""
+    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def commands(text):
+    """Return the commands of the console blocks."""
+    return [line for block in blocks(text, "console") for line in block.splitlines()]
+
+
 WITH_COMMANDS = [name for name in PAGES if commands(PAGES[name]) and name != OF_CLUSTERS]
-FIRST = commands(PAGES["README.md"])[1]  # probekit init
+FIRST = commands(README)[1]  # probekit init
 # Of a sentence, a table, a formula or a block.
 ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.png)")
-CLASSES = frozenset(n for n in probekit.__all__ if isinstance(getattr(probekit, n), type))
-SECTIONS = frozenset(Experiment.model_fields)
-
-
-def having(language):
-    return [name for name in PAGES if blocks(PAGES[name], language)]
 
 
 @pytest.mark.parametrize("name", [n for n in PAGES if ">>> " in PAGES[n]])
@@ -70,7 +77,13 @@ def test_the_python_of_the_page_on_transformer_lens_runs():
 def workplace(tmp_path_factory):
     """The experiment of the README with its data and two runs; the path of each placeholder."""
     folder = tmp_path_factory.mktemp("workplace")
-    write_data(folder)
+    rows = [
+        {"sentence": f"The {size} {noun} was {end}", "size": size, "topic": noun}
+        for noun in ("house", "door", "river", "garden", "letter", "table", "ship", "horse")
+        for end in ("there", "here", "gone")
+        for size in ("large", "little")
+    ]
+    pd.DataFrame(rows).to_csv(folder / "my_data.csv", index=False)
     with chdir(folder):
         cli(shlex.split(FIRST)[1:], standalone_mode=False)
     for name in ("experiments", "data"):
@@ -83,7 +96,7 @@ def workplace(tmp_path_factory):
         for one in experiments
     )
     probe = next((a / "probes").glob("*/logistic.safetensors")).with_suffix("")
-    return folder, dict(zip(PLACEHOLDERS, map(str, (a, b, a, probe)), strict=True))
+    return folder, {"RUN_A": str(a), "RUN_B": str(b), "RUN": str(a), "PROBE": str(probe)}
 
 
 @pytest.mark.parametrize("name", WITH_COMMANDS)
@@ -105,14 +118,13 @@ def test_every_command_of_a_page_runs(name, workplace, monkeypatch, capsys):
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_and_option_exists(name):
     text = PAGES[name]
-    inline = re.findall(r"`(probekit [^`\n]*)`", text)
-    for command in [*commands(text), *inline]:
+    for command in [*commands(text), *re.findall(r"`(probekit [^`\n]*)`", text)]:
         if command.startswith("probekit "):
             check_command(command)
 
 
 def test_the_experiment_of_the_readme_is_that_of_init(workplace):
-    block, file = blocks(PAGES["README.md"], "yaml")[0], workplace[0] / "my_question.yaml"
+    block, file = blocks(README, "yaml")[0], workplace[0] / "my_question.yaml"
     assert set(block.splitlines()) <= set(file.read_text().splitlines())
     assert YAML(typ="safe").load(block) == YAML(typ="safe").load(file)
 
@@ -128,8 +140,7 @@ def check_command(command):
     if group is cli.commands["cache"]:
         group = group.commands["capture"]
     assert group is not cli, command
-    known = {option for parameter in group.params for option in parameter.opts}
-    known |= {option for parameter in group.params for option in parameter.secondary_opts}
+    known = {option for one in group.params for option in (*one.opts, *one.secondary_opts)}
     given = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert given <= known | {"--help"}, command
 
@@ -155,13 +166,19 @@ def test_the_gallery_has_a_page_of_every_command_that_writes_one(monkeypatch):
         check_command(f"probekit {command}")
 
 
+def anchors(text):
+    """Return the anchors of the headings, as GitHub and MyST name them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_link_leads_to_a_file_and_a_heading(name):
-    page = ROOT / name
-    for link in links(PAGES[name]):
+    """Sphinx checks the tables of contents, and that each page is in one."""
+    page, prose = ROOT / name, re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", PAGES[name])
+    for link in re.findall(r"\]\((?!\w+://)([^)\s]+)\)", prose):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
-        # Generated pages may be named without their suffix.
         assert target.is_file(), f"{name}: {link}"
         assert not anchor or anchor in anchors(target.read_text()), f"{name}: {link}"
 
@@ -174,17 +191,7 @@ def test_the_last_sentence_of_every_section_is_complete(name):
         assert not last or last.endswith(ENDS), f"{name}: {last}"
 
 
-def test_every_page_is_in_a_table_of_contents():
-    listed = {
-        os.path.normpath((ROOT / name).parent / link)
-        for name, text in PAGES.items()
-        for block in blocks(text, "{toctree}")
-        for link in links(f"```{{toctree}}\n{block}```")
-    }
-    assert listed == {str(DOCS / path) for path in DOCS.rglob("*.md")} - {str(DOCS / "index.md")}
-
-
-@pytest.mark.parametrize("name", having("yaml"))
+@pytest.mark.parametrize("name", [name for name in PAGES if blocks(PAGES[name], "yaml")])
 def test_every_yaml_block_is_valid(name, tmp_path):
     for block in blocks(PAGES[name], "yaml"):
         given = YAML(typ="safe").load(block)
@@ -202,57 +209,23 @@ def test_every_yaml_block_is_valid(name, tmp_path):
             (tmp_path / "study.yaml").write_text(block)
             assert len(load_any(tmp_path / "study.yaml").cells) == 4
             continue
-        assert given.keys() <= SECTIONS, f"{name}: {block}"
+        assert given.keys() <= Experiment.model_fields.keys(), f"{name}: {block}"
         shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
         if "tokens" in given and given["tokens"]["position"].get("at") in ("word", "span"):
             given.setdefault("data", {"name": "a", "format": "conllu", "file": "a.conllu"})
-        if given.get("data", {}).get("train"):
-            del shipped["split"]
-        if given.get("data", {}).get("columns", {}).get("split"):
+        data = given.get("data", {})
+        if data.get("train") or data.get("columns", {}).get("split"):
             del shipped["split"]
         if given.get("probe", {}).get("kinds", [{}])[0].get("kind") == "ridge_regression":
             given["probe"].setdefault("metric", "r2")
-        with (tmp_path / "block.yaml").open("w") as file:
-            YAML().dump(shipped | given, file)
+        YAML().dump(shipped | given, tmp_path / "block.yaml")
         load_experiment(tmp_path / "block.yaml")
-
-
-def test_the_keys_for_sites_and_positions_choose_them(tmp_path):
-    (where,) = blocks(PAGES["docs/howto/sites_and_positions.md"], "yaml")
-    columns = "columns: {start: start, end: end}"
-    data = f"data: {{name: where, format: csv, file: where.csv, {columns}}}\n"
-    (tmp_path / "where.yaml").write_text("name: where\nmodel: {source: mini}\n" + data + where)
-    lines = ["text,label,start,end"]
-    for noun in ("house", "door", "river", "garden"):
-        for frame, label in (("Oh the {} is over there", "a"), ("Now my {} was found here", "b")):
-            start = frame.index("{")
-            lines.append(f"{frame.format(noun)},{label},{start},{start + len(noun)}")
-    (tmp_path / "where.csv").write_text("\n".join(lines))
-    prepared = prepare(load_experiment(tmp_path / "where.yaml"))
-    assert len(prepared.design.positions) == 4
-    assert len(prepared.selections) == 6 + 6 * 4 + 2 + 1
-
-
-def test_the_keys_for_probes_choose_them(tmp_path):
-    probe, *_ = blocks(PAGES["docs/howto/probes_and_controls.md"], "yaml")
-    shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
-    shipped["data"]["root"] = str(ROOT / "data")
-    with (tmp_path / "which.yaml").open("w") as file:
-        YAML().dump(shipped | YAML(typ="safe").load(probe), file)
-    experiment = load_experiment(tmp_path / "which.yaml")
-    assert [spec.text for spec in experiment.probe.specs] == [
-        "logistic",
-        "mass_mean:covariance",
-        *(f"k_sparse:{k}" for k in (1, 4, 16, 64)),
-        "mlp:64",
-    ]
-    assert len(prepare(experiment).design.splits) == 5
 
 
 def test_no_description_of_a_property_is_taken_for_its_type():
     """Sphinx reads the words before a colon in the first line as the type of the property."""
-    for name in CLASSES:
-        for member, value in vars(getattr(probekit, name)).items():
+    for name in probekit.__all__:
+        for member, value in getattr(getattr(probekit, name), "__dict__", {}).items():
             if isinstance(value, property | cached_property):
                 assert ":" not in (value.__doc__ or "").partition("\n")[0], f"{name}.{member}"
 
@@ -267,8 +240,19 @@ def test_every_column_has_a_meaning(columns):
     assert all(column.meaning and not column.meaning.endswith(".") for column in columns)
 
 
-def test_the_recipe_of_the_guide_exists():
-    assert load_recipe(ROOT / "experiments" / "pretrain_mini.yaml").name
+def test_the_readme_is_short_and_names_what_is_there():
+    assert len(README.splitlines()) <= 150
+    assert README.count(">>> ") >= 5
+    folders = "probekit|docs|experiments|data|model|probes|report"
+    for name in re.findall(rf"`((?:{folders})/[\w./]+)`", README):
+        assert (ROOT / name).exists() or (ROOT / "probekit" / name).exists(), name
+    listed = set(re.findall(r"^\| `(\w+\.yaml)` \|", README, re.MULTILINE))
+    assert listed == {path.name for path in (ROOT / "experiments").glob("*.yaml")}
+    named = re.findall(r"^\| `make (\w+)`", README, re.MULTILINE)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(named) == {"check", "test", "nightly"} <= set(targets)
+    assert commands(README)[0] == "make quickstart"
+    assert (ROOT / ".ci" / "run").read_text().endswith("\nmake test\nmake quickstart\n")
 
 
 def test_sphinx_builds_all_pages():

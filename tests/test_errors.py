@@ -5,19 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 import probekit
-from probekit import Experiment, RunResult, SavedProbe, open_run, pretrain
+from probekit import Experiment, SavedProbe
 from probekit.activations.given.formats import NpyArray
 from probekit.data.frames import MemoryData
 from probekit.data.readers import read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, path_of
-from probekit.progress import shown_progress
 from tests.stored import each_line
-
-LAYERS = {0: [[float(row % 2)] for row in range(40)]}
 
 
 def experiment():
@@ -29,51 +25,21 @@ def experiment():
     }
 
 
-def rows():
-    return [{"text": f"number {row}", "label": "ab"[row % 2]} for row in range(40)]
-
-
-@pytest.mark.parametrize("given", [3, None, ["runs"]], ids=str)
-@pytest.mark.parametrize(
-    "call", [open_run, RunResult, SavedProbe.load, Experiment.from_file, pretrain]
-)
-def test_what_is_no_path_is_reported_by_name(call, given, refused):
-    refused(call, given)
-
-
 def test_strings_and_paths_are_paths(tmp_path, refused):
     assert path_of("out", str(tmp_path)) == path_of("out", tmp_path) == tmp_path
     refused(path_of, "out", "a\0b")
 
 
-def test_open_run_names_the_result_that_it_was_given(tmp_path, refused):
-    refused(open_run, RunResult(tmp_path))
+OPTIONS = {"out": (3, None), "cache_root": (3,), "workers": ("2", 2.0), "watcher": ("quiet",)}
 
 
 @pytest.mark.parametrize(
-    "option",
-    [
-        *({"out": value} for value in (3, None)),
-        {"cache_root": 3},
-        *({"workers": value} for value in ("2", 2.0)),
-        {"watcher": "quiet"},
-    ],
-    ids=str,
+    "option", [{name: value} for name, some in OPTIONS.items() for value in some], ids=str
 )
 def test_options_of_a_run_are_checked_before_it_begins(option, tmp_path, refused):
-    refused(
-        probekit.run, experiment(), data=rows(), **{"out": tmp_path, "progress": False} | option
-    )
+    data = [{"text": f"number {row}", "label": "ab"[row % 2]} for row in range(40)]
+    refused(probekit.run, experiment(), data=data, **{"out": tmp_path, "progress": False} | option)
     assert not list(tmp_path.iterdir())
-
-
-def test_results_folder_of_given_activations_is_checked(refused):
-    layers = {name: np.array(values) for name, values in LAYERS.items()}
-    refused(probekit.probe, layers, [0, 1] * 20, out=3, progress=False)
-
-
-def test_watcher_without_methods_is_reported(refused):
-    refused(shown_progress(5).__enter__)
 
 
 @pytest.fixture(scope="module")
@@ -144,19 +110,9 @@ def _of_study():
     return probekit.run("study.yaml", out="o", progress=False)
 
 
-def _of_nan():
-    model = LogisticRegression().fit([[0.0], [1.0]], ["a", "b"])
-    model.coef_ = np.array([[np.nan]])
-    return SavedProbe.from_sklearn(model, site="blocks.0.hook_resid_pre", model="mini")
-
-
 def _probed(**options):
-    layers = {name: np.array(values) for name, values in LAYERS.items()}
+    layers = {0: np.arange(40.0)[:, None] % 2}
     return probekit.probe(layers, [0, 1] * 20, progress=False, **{"out": "o"} | options)
-
-
-def _verified(text):
-    return _probed(verify="mini", bos=False, texts=[text] * 40)
 
 
 @each_line("call")

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -24,16 +25,16 @@ from probekit.data.readers import read_dataset, read_texts
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, ProbekitError, StoreError
 from probekit.experiment.loader import load_any_experiment
-from probekit.files import Waiting, csv_text, inside, is_on_network, parse_csv, read_csv
+from probekit.files import Waiting, csv_text, inside, is_on_network, parse_csv
 from probekit.model.weights.checkpoint import open_weights
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.measure.run_folder import do_task, pause, until_done
 from probekit.probes.saved_probe import SavedProbe
 from probekit.provenance import digest, digest_json
+from probekit.report.pages.compare_page import load_runs
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.losses import write_losses
 from probekit.report.pages.run_page import report_page
-from probekit.report.pages.runs_page import load_runs
 from probekit.results.record import pack_record
 from probekit.training.corpus import read_corpus
 from probekit.training.run_files import read_log
@@ -42,84 +43,64 @@ from tests.report.conftest import HOSTILE, seal_run, write_shown
 from tests.report.pages.test_losses import write_pretraining
 from tests.report.pages.test_texts_page import make_facts
 
-REPORTED = (
-    "run.json config.yaml results.csv attention.safetensors differences.csv "
-    "reliability.csv training.csv features.csv confusion.csv scatter.csv cosines.csv "
-    "wrong.json"
-)
-COMPARED = (
-    "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json "
-    f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
-)
-OUT = "leads out of"
+REPORTED = "run.json config.yaml results.csv differences.csv"
+OF_PAGE = "attention.safetensors training.csv features.csv confusion.csv scatter.csv cosines.csv"
+OTHERS = "reliability.csv wrong.json"
+COMPARED = "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json"
+OF_SITES = f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 
 
 def link_out(path, outside):
     """Move a file or folder out of the run and replace it with a link."""
-    target = outside / f"of-{path.name}"
-    if path.exists():
-        shutil.move(path, target)
-    else:
-        target.write_text("")
-    path.symlink_to(target)
+    path.symlink_to(shutil.move(path, outside / f"of-{path.name}"))
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory):
-    return write_shown(tmp_path_factory.mktemp("shown"))
+def made(tmp_path_factory):
+    """A run with all that a page shows, a pretraining run, and one that can be compared."""
+    folder, rows = tmp_path_factory.mktemp("made"), made_rows(6, 2)
+    guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
+    return {
+        "shown": write_shown(folder / "shown"),
+        "trained": write_pretraining(folder / "trained", HOSTILE),
+        "compared": write_run(folder / "compared", rows, guess),
+    }
 
 
-@pytest.mark.parametrize("name", REPORTED.split())
-def test_a_page_is_made_of_the_files_of_its_run_alone(shown, tmp_path, name, refused):
-    run = Path(shutil.copytree(shown, tmp_path / "run"))
+# What reads the files of a run after those of a whole one: the run, and the files.
+READERS_OF_RUNS = {
+    "page": (lambda _, run: report_page(run), "shown", f"{REPORTED} {OF_PAGE} {OTHERS}"),
+    "pages": (lambda *runs: load_runs(runs), "shown", REPORTED),
+    "losses": (lambda _, run: write_losses(run), "trained", "log.csv"),
+    "comparison": (compare, "compared", f"{COMPARED} {OF_SITES}"),
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [(what, name) for what, (*_, names) in READERS_OF_RUNS.items() for name in names.split()],
+)
+def test_no_file_of_another_folder_is_read(made, tmp_path, refused, what, name):
+    read, of, _ = READERS_OF_RUNS[what]
+    run = Path(shutil.copytree(made[of], tmp_path / "run"))
     if not (run / name).exists():
         (run / name).touch()
         seal_run(run)
     link_out(run / name, tmp_path)
-    refused(report_page, run)
+    before = set(run.rglob("*"))
+    refused(read, made[of], run)
+    assert set(run.rglob("*")) == before
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.yaml", "results.csv", "differences.csv"])
-def test_a_page_of_several_runs_too(shown, tmp_path, name, refused):
-    runs = [Path(shutil.copytree(shown, tmp_path / key)) for key in "ab"]
-    link_out(runs[1] / name, tmp_path)
-    refused(load_runs, runs)
-
-
-def test_the_figure_of_a_pretraining_run_too(tmp_path, refused):
-    run = write_pretraining(tmp_path / "run", HOSTILE)
-    link_out(run / "log.csv", tmp_path)
-    refused(write_losses, run)
-    assert not (run / "losses.html").exists()
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    rows = made_rows(6, 2)
-    guess = {site: guesses(rows, 0.8, seed) for seed, site in enumerate(SITES)}
-    return write_run(tmp_path_factory.mktemp("whole") / "run", rows, guess)
-
-
-@pytest.fixture
-def two(whole, tmp_path):
-    return [Path(shutil.copytree(whole, tmp_path / key)) for key in "ab"]
-
-
-@pytest.mark.parametrize("name", COMPARED.split())
-def test_a_comparison_reads_no_file_of_another_folder(two, tmp_path, name, refused):
-    compare(*two)
-    link_out(two[1] / name, tmp_path)
-    refused(compare, *two)
-
-
-def test_a_record_that_names_files_of_other_folders_is_refused(two, tmp_path, refused):
+def test_a_record_that_names_files_of_other_folders_is_refused(made, tmp_path, refused):
+    run = Path(shutil.copytree(made["compared"], tmp_path / "run"))
     (tmp_path / "mine.txt").write_text("mine")
-    path = two[0] / "run.json"
-    record = {k: v for k, v in json.loads(path.read_text()).items() if k not in ("format", "seal")}
+    record = json.loads((run / "run.json").read_text())
+    del record["format"], record["seal"]
     for name in ("../mine.txt", str(tmp_path / "mine.txt")):
         record["files"] = {name: digest([b"mine"])}
-        path.write_bytes(pack_record(record))
-        refused(FinishedRun, two[0])
+        (run / "run.json").write_bytes(pack_record(record))
+        refused(FinishedRun, run)
 
 
 @pytest.mark.parametrize("name", ["probe.json", "probe.safetensors", "."])
@@ -140,7 +121,7 @@ def test_the_index_reports_it_and_shows_nothing(tmp_path):
     (run / "results.csv").unlink()
     (run / "results.csv").symlink_to(tmp_path / "mine.csv")
     page = index_page(tmp_path / "runs")
-    assert OUT in page
+    assert "leads out of" in page
     assert "my secret" not in page
 
 
@@ -228,13 +209,6 @@ def test_files_of_other_programs_are_read_as_they_are():
     assert again["label"].tolist() == ["=1", "-1", "'a"]
 
 
-def test_a_link_out_of_the_folder_is_not_read(tmp_path, refused):
-    (tmp_path / "mine.csv").write_text("a\n1\n")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "results.csv").symlink_to(tmp_path / "mine.csv")
-    refused(read_csv, tmp_path / "run" / "results.csv")
-
-
 _HOLDER = """
 import sys, time
 from pathlib import Path
@@ -243,6 +217,16 @@ with try_lock(Path(sys.argv[1])):
     print("locked", flush=True)
     time.sleep(100)
 """
+
+
+@contextmanager
+def stopped(lock):
+    """A stopped process that holds a lock."""
+    command = [sys.executable, "-c", _HOLDER, lock]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        holder.send_signal(signal.SIGSTOP)
+        yield holder
 
 
 def wait_for_cache(folder, tell):
@@ -265,11 +249,7 @@ def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
 ):
     monkeypatch.setattr(files, "WAITED", 0.2)
     messages = []
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, tmp_path / name], stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout.readline() == b"locked\n"
-        holder.send_signal(signal.SIGSTOP)
+    with stopped(tmp_path / name) as holder:
 
         def tell(message):
             messages.append(message)
@@ -284,10 +264,7 @@ def test_a_stopped_holder_of_a_lock_is_named_with_the_way_to_continue(
 
 
 def test_a_second_process_is_refused_with_the_number_of_the_first(tmp_path):
-    command = [sys.executable, "-c", _HOLDER, tmp_path / ".lock"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout.readline() == b"locked\n"
-        holder.send_signal(signal.SIGSTOP)
+    with stopped(tmp_path / ".lock") as holder:
         with pytest.raises(ConfigError) as caught, files.exclusive(tmp_path, "study"):
             pass
         holder.kill()

@@ -214,16 +214,15 @@ def version_of(part):
 
 def differing(found, stored):
     """Return the names of the values that differ by more than rounding."""
-    names = [name for name in {**found, **stored} if name not in found or name not in stored]
+    names = found.keys() ^ stored.keys()
     for name in found.keys() & stored.keys():
-        if isinstance(found[name], str):
-            is_same = found[name] == stored[name]
+        value, other = found[name], stored[name]
+        if isinstance(value, str) or np.shape(value) != np.shape(other):
+            is_same = value == other
         else:
-            value, other = (np.asarray(each[name], dtype=float) for each in (found, stored))
-            is_same = value.shape == other.shape and np.allclose(
-                value, other, rtol=1e-4, atol=1e-5, equal_nan=True
-            )
-        names += [] if is_same else [name]
+            pair = (np.asarray(one, dtype=float) for one in (value, other))
+            is_same = np.allclose(*pair, rtol=1e-4, atol=1e-5, equal_nan=True)
+        names |= set() if is_same else {name}
     return sorted(names)
 
 

@@ -21,9 +21,16 @@ def lazily(is_mapped=True):
     return LazyRows(read, ROWS.shape, ROWS.dtype, is_mapped=is_mapped), places
 
 
-@pytest.mark.parametrize(
-    "place", [slice(None), slice(2, 9, 3), np.array([7, 0, 7]), np.arange(23) % 4 == 1]
-)
+PLACES = [
+    slice(None),
+    slice(2, 9, 3),
+    np.array([7, 0, 7]),
+    np.array([-2, 0]),
+    np.arange(23) % 4 == 1,
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_indices_give_the_rows_of_the_array(place):
     rows, _ = lazily()
     np.testing.assert_array_equal(rows[place], ROWS[place])
@@ -42,11 +49,6 @@ def test_nothing_is_read_before_an_index_and_consecutive_rows_as_a_slice():
     assert places[0] == slice(4, 7)
     assert places[1].tolist() == [6, 20, 1]
     np.testing.assert_array_equal(np.asarray(rows), ROWS)
-
-
-def test_negative_numbers_are_those_of_numpy():
-    rows, _ = lazily()
-    np.testing.assert_array_equal(rows.select(np.array([-2, -1, 0]))[:], ROWS[[-2, -1, 0]])
 
 
 def test_blocks_cover_all_rows_in_order(monkeypatch):

@@ -8,24 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.data.readers import read_dataset
-from probekit.data.splits import Split, without_shared_words
-from probekit.data.table import Columns
-from probekit.experiment.model import ModelSection
 from probekit.pipeline.selftest import KIND_SPECS, planted_direction
-from probekit.probes.controls import baselines
 from probekit.probes.data import ProbeData
 from probekit.probes.fitters import FittedRows
 from probekit.probes.prober import Prober
-from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
-from probekit.probes.score.exchange import p_values
+from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
-from probekit.probes.score.scored import majority_guess
+from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.targets import BASELINES
-from probekit.results.scores import Scores
-from tests.pipeline.planted import rows_of_sites
 
 BY_ROW = [spec for spec in KIND_SPECS if spec.kind != "mlp"]
 
@@ -46,21 +37,6 @@ def machine(spec, n_rows, **settings):
 def tuned(spec, X, codes, **settings):
     (found,) = machine(spec, len(X), **settings).tune(X, [codes], lambda *_: None)
     return found
-
-
-@pytest.mark.parametrize("spec", BY_ROW, ids=ids)
-def test_pitfall_16_rows_held_out_do_not_scale_those_inside(spec):
-    X, data, _ = planted_direction(120, seed=0)
-    codes = (data.y == "yes").astype(int)
-    held_out = np.arange(120) % 3 == 0
-    other = X.copy()
-    other[held_out] = other[held_out] * [1, 9, 1, 3, 1, 1, 1, 5, 1, 1, 1, 1] + 20
-    known = [(codes, tuned(spec, X, codes).penalty)]  # held-out rows would select another one
-    first, second = (
-        machine(spec, 120).refit(rows, known, [~held_out])[0][0] for rows in (X, other)
-    )
-    for ours, theirs in zip(first.layers[0], second.layers[0], strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
 def test_pitfall_17_feature_scale_is_no_prior_and_non_convergence_is_reported():
@@ -87,34 +63,6 @@ def test_pitfall_18_the_bias_takes_up_the_mean_of_raw_rows(spec):
     np.testing.assert_allclose(here.scores(X), there.scores(X + 50), rtol=1e-5, atol=1e-5)
 
 
-def test_pitfall_21_words_predict_most_tags_unless_grouped_by_word(shared):
-    folder = shared / "datasets" / "ud_english_ewt"
-    tags = Columns(label="UPOS")
-    paths = [folder / f"{side}.conllu" for side in ("train", "test")]
-    sides = [read_dataset(path, format="conllu", columns=tags) for path in paths]
-    examples = [example for side in sides for example in side.examples]
-    words = np.array([example.text[slice(*example.span)] for example in examples])
-    labels = np.array([example.label for example in examples])
-    _, codes = np.unique(labels, return_inverse=True)
-    n_train = len(sides[0])
-    given = Split(np.arange(n_train), np.arange(n_train, len(examples)))
-    apart = without_shared_words(given, labels, words, test=0.25, seed=0)
-
-    def right(split, guess):
-        return np.mean(guess == codes[split.test])
-
-    def by_word(split):
-        train = words[split.train], codes[split.train]
-        logs = baselines.word_identity_log_frequencies(*train, words[split.test], codes.max() + 1)
-        return right(split, logs.argmax(axis=1))
-
-    majority = majority_guess(codes[given.train], len(given.test))
-    assert right(given, majority) == pytest.approx(0.164, abs=0.0005)
-    assert by_word(given) == pytest.approx(0.862, abs=0.0005)
-    of_apart = majority_guess(codes[apart.train], len(apart.test))
-    assert by_word(apart) == right(apart, of_apart)
-
-
 def test_pitfall_23_test_rows_choose_nothing():
     X, data, _ = planted_direction(300, seed=0)
     turned = replace(data, y=data.y.copy())
@@ -126,14 +74,6 @@ def test_pitfall_23_test_rows_choose_nothing():
     for ours, theirs in zip(first.measurements, second.measurements, strict=True):
         if ours.split != "test":
             assert ours == theirs
-    # The site is the one of the best held-out score, however it does on the test rows.
-    rows = rows_of_sites({"blocks.0.x": (0.9, 0.1), "blocks.1.x": (0.8, 1.0)})
-    assert Scores.of(rows).chosen["site"] == "blocks.0.x"
-    # The best of many sites of chance is no finding.
-    generator = np.random.default_rng(0)
-    scores = generator.normal(size=(50, 1000))
-    found = p_values(scores[:, 0], scores[:, 1:])
-    assert found.single.min() < 0.05 < found.maximum.min()
 
 
 def test_pitfall_25_intervals_are_those_of_groups_and_differences_are_paired():
@@ -172,22 +112,3 @@ def test_pitfall_26_fits_of_float32_rows_are_those_of_float64(spec):
     assert ours.layers[0].weight.dtype == np.float64
     # bfloat16 would keep the 300 and lose what differs.
     np.testing.assert_allclose(ours.scores(wide), exact.scores(wide), rtol=2e-3, atol=2e-3)
-
-
-def test_pitfall_30_every_site_has_controls_unless_disabled():
-    schema = ProbeSettings()
-    assert schema.control_draws > 0
-    assert set(schema.baselines) == set(BASELINES)
-    assert ModelSection(source="mini").random_weights
-    X, data, _ = planted_direction(120, seed=0)
-    texts = np.array([f"word {n % 5}" for n in range(120)], dtype=object)
-    settings = schema.changed(folds=3)
-    neighbours = np.array([["the", ""]] * 120, dtype=object)
-    words = (np.arange(120) % 12).astype(str)
-    rows = replace(data, types=words, texts=texts, neighbours=neighbours)
-    prober = Prober(rows, settings)
-    assert {one.target for one in prober.site(X).measurements} == {"task", "control"}
-    assert {one.target for one in prober.baselines().predictions} == set(schema.baselines)
-    for one in prober.site(X).measurements:
-        assert np.isfinite([one.chance, one.ci_low, one.ci_high]).all()
-        assert min(one.n_train, one.n_test, one.n_groups) > 0

@@ -12,15 +12,11 @@ def test_there_are_at_least_twelve():
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
-def test_an_error_replaces_one_passage_and_leaves_python(error, repository):
+def test_an_error_replaces_one_passage_and_names_a_test_that_exists(error, repository):
     text = (repository / "probekit" / error.file).read_text()
     assert text.count(error.old) == 1
     assert error.new != error.old
     ast.parse(text.replace(error.old, error.new))
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
-def test_an_error_names_a_test_that_exists(error, repository):
     file, _, function = error.test.partition("::")
     tree = ast.parse((repository / file).read_text())
     assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}

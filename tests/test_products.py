@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,41 +11,23 @@ import torch.nn.functional as F
 from torch.func import grad, jacfwd, jvp, vmap
 
 from probekit import products
-from probekit.model.layers.modules import Linear
 from probekit.products import GELU, GELU_TANH, RELU, SILU, gram, linear, threads, weighted_sums
-
-_ACTIVATIONS = (GELU, GELU_TANH, SILU, RELU)
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 16, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_it_is_the_product_of_torch(n_rows, dtype):
+@pytest.mark.parametrize(
+    "activation", [None, GELU, GELU_TANH, SILU, RELU], ids=lambda a: a and "-".join(a.onednn)
+)
+def test_it_is_the_product_of_torch(activation, n_rows, dtype):
     generator = torch.Generator().manual_seed(n_rows)
-    x = torch.randn(n_rows, 2, 37, generator=generator).to(dtype)
+    x = 4 * torch.randn(n_rows, 2, 37, generator=generator).to(dtype)
     weight, bias = torch.randn(19, 37, generator=generator).to(dtype), torch.arange(19).to(dtype)
-    for given in (bias, None):
-        found, expected = linear(x, weight, given), F.linear(x, weight, given)
-        assert found.shape == (n_rows, 2, 19)
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("activation", _ACTIVATIONS, ids=lambda a: "-".join(a.onednn))
-def test_an_activation_within_the_product_is_that_of_torch(activation, dtype):
-    generator = torch.Generator().manual_seed(3)
-    x = 4 * torch.randn(11, 37, generator=generator).to(dtype)
-    weight, bias = torch.randn(19, 37, generator=generator).to(dtype), torch.arange(19).to(dtype)
+    function = torch.nn.Identity() if activation is None else activation.function
     for given in (bias, None):
         found = linear(x, weight, given, activation)
-        torch.testing.assert_close(found, activation.function(F.linear(x, weight, given)))
-
-
-def test_a_product_with_an_activation_has_the_gradient_of_torch():
-    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    weight = torch.randn(3, 7, generator=torch.Generator().manual_seed(1))
-    found = torch.autograd.grad(linear(x, weight, None, GELU_TANH).sum(), x)[0]
-    expected = F.gelu(F.linear(x, weight), approximate="tanh").sum()
-    torch.testing.assert_close(found, torch.autograd.grad(expected, x)[0])
+        assert found.shape == (n_rows, 2, 19)
+        torch.testing.assert_close(found, function(F.linear(x, weight, given)))
 
 
 def test_views_are_read_as_what_they_show():
@@ -62,10 +45,6 @@ def test_a_gram_matrix_is_the_product_with_itself(n_threads, n_rows, dtype):
         with threads(n_threads):
             found = gram(given)
         torch.testing.assert_close(found, (given.T @ given).detach())
-
-
-def test_onednn_is_used_if_torch_has_it():
-    assert (products._ONEDNN is not None) == torch.backends.mkldnn.is_available()
 
 
 _SHAPES = """
@@ -94,8 +73,7 @@ def test_kernels_of_many_shapes_do_not_fill_the_memory():
 
 _FORKED = """
 import os, signal, torch
-from probekit.products import linear
-from probekit.products import threads
+from probekit.products import linear, threads
 x = torch.ones(500, 500)
 torch.set_num_threads(2)
 linear(x, x)
@@ -110,29 +88,24 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
+def test_overlapping_blocks_of_threads_leave_the_number_as_it_was():
+    first, second = threads(2), threads(3)
+    with first:
+        second.__enter__()
+    assert torch.get_num_threads() == 3  # the first block has ended, the second has not
+    second.__exit__(None, None, None)
+    assert torch.get_num_threads() == 1
+
+
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not():
     subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)
-
-
-@pytest.mark.parametrize("trained", ["input", "weight", "bias"])
-def test_what_is_trained_has_its_gradient(trained):
-    layer = Linear(3, 2).requires_grad_(False)
-    tensors = {"input": torch.ones(4, 3), "weight": layer.weight, "bias": layer.bias}
-    expected = {
-        "input": layer.weight.sum(0).expand(4, 3),
-        "weight": torch.full((2, 3), 4.0),
-        "bias": torch.full((2,), 4.0),
-    }
-    asked = tensors[trained].requires_grad_()
-    layer(tensors["input"]).sum().backward()
-    torch.testing.assert_close(asked.grad, expected[trained])
 
 
 # torch compiles what it needs of forward mode in a way that it has itself deprecated.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("is_grad_enabled", [True, False])
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["input", "weight", "bias"])
-def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
+def test_derivatives_are_those_of_torch(place, is_grad_enabled):
     tensors = [torch.randn(shape) for shape in ((4, 3), (2, 3), (2,))]
 
     def derivatives(product):
@@ -143,11 +116,17 @@ def test_forward_derivatives_are_those_of_torch(place, is_grad_enabled):
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(at, along)
             tangent = torch.autograd.forward_ad.unpack_dual(of_one(dual)).tangent
-        return tangent, jvp(of_one, (at,), (along,))[1], jacfwd(of_one)(at)
+        forward = tangent, jvp(of_one, (at,), (along,))[1], jacfwd(of_one)(at)
+        with torch.enable_grad():
+            asked = at.clone().requires_grad_()
+            return *forward, *torch.autograd.grad(of_one(asked).sum(), asked)
 
+    activated, gelu = partial(linear, activation=GELU_TANH), partial(F.gelu, approximate="tanh")
+    pairs = {linear: F.linear, activated: lambda *given: gelu(F.linear(*given))}
     with torch.set_grad_enabled(is_grad_enabled):
-        for found, expected in zip(derivatives(linear), derivatives(F.linear), strict=True):
-            torch.testing.assert_close(found, expected)
+        for ours, torch_s in pairs.items():
+            for found, expected in zip(derivatives(ours), derivatives(torch_s), strict=True):
+                torch.testing.assert_close(found, expected)
 
 
 def test_a_gradient_through_vmap_exists():

@@ -1,5 +1,7 @@
 """Progress in notebooks and in files."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from probekit.progress import NotebookBars, ProgressLines, shown_progress
@@ -32,45 +34,34 @@ def test_progress_is_turned_off_or_received_by_a_watcher(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-class Shown:
-    """A display of a notebook: the pictures that it was given."""
-
-    def __init__(self):
-        self.pictures = []
-
-    def display(self, bars, **_):
-        self.pictures.append(bars._repr_html_())
-        return self
-
-    def update(self, bars):
-        self.pictures.append(bars._repr_html_())
-
-
 @pytest.fixture
-def shown(monkeypatch):
+def pictures(monkeypatch):
+    """The pictures that a notebook displays."""
     pytest.importorskip("IPython")
-    display = Shown()
-    monkeypatch.setattr("IPython.display.display", display.display)
-    return display
+    pictures = []
+
+    def display(bars, **_):
+        pictures.append(bars._repr_html_())
+        return SimpleNamespace(update=display)
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return pictures
 
 
-def test_bars_of_a_notebook_become_one_line(shown):
+def test_bars_of_a_notebook_become_one_line(pictures):
+    NotebookBars().end()
+    assert pictures == []  # nothing is drawn without progress
     bars = NotebookBars()
     bars.progress(EVIL, 1, 4)
     for _ in range(500):
         bars.progress(EVIL, 2, 4)  # too often to be drawn each time
-    assert len(shown.pictures) < 10
+    assert len(pictures) < 10
     bars.progress(EVIL, 4, 4)
     bars.tell("<i>note</i>")
     bars.end()
-    assert '<progress value="1" max="4">' in shown.pictures[0]
-    last = shown.pictures[-1]
+    assert '<progress value="1" max="4">' in pictures[0]
+    last = pictures[-1]
     assert "<progress" not in last
     assert "step &lt;U+001B&gt;[2J &lt;b&gt; 4 of 4; 0 s" in last
     assert "&lt;i&gt;note" in last
     assert repr(bars).splitlines()[-1] == "<i>note</i>"
-
-
-def test_nothing_is_drawn_without_progress(shown):
-    NotebookBars().end()
-    assert shown.pictures == []

@@ -65,11 +65,6 @@ def test_two_distributions_in_one_folder_are_reported(package):
     assert "pip uninstall probekit-lens probekit" in warning
 
 
-def test_the_name_is_that_of_the_project():
-    command = provenance.install_command("png")
-    assert "probekit-lens[png]" in command or "-e" in command
-
-
 def test_the_digest_of_sources_covers_every_source_file_and_no_place(tmp_path):
     digests = set()
     for change in ("", "# A comment.\n"):

@@ -11,16 +11,7 @@ from probekit import workers
 from probekit.cli import main as command
 from probekit.workers import parallel_map
 from tests import without_posix
-from tests.pipeline.planted import write_rows
-
-YAML = """\
-name: planted
-model: {source: mini}
-data: {name: planted, format: csv, file: rows.csv, columns: {group: group}}
-tokens: {bos: false, position: {at: last}}
-capture: {sites: [blocks.0.hook_resid_pre]}
-probe: {folds: 2, control_draws: 1, C: [1]}
-"""
+from tests.pipeline.planted import YAML, write_rows
 
 
 @pytest.mark.nightly

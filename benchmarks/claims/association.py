@@ -67,7 +67,7 @@ def verdicts(predictions: ClassPredictions, groups: NDArray[Any], seed: int) -> 
     functions = [association(metric, "class") for metric in METRICS]
     scores = [function(predictions) for function in functions if function is not None]
     folds = np.zeros(len(groups), np.int64) if predictions.folds is None else predictions.folds
-    exchange = LabelExchange.of(scores[0].labels, groups, folds, EXCHANGES, seed)
+    exchange = LabelExchange(scores[0].labels, groups, folds, EXCHANGES, seed)
     if not exchange.is_enough:
         return dict.fromkeys(METRICS)
     rejected = exchange.null(scores).p.single <= LEVEL

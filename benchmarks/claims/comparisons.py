@@ -14,15 +14,11 @@ from numpy.typing import NDArray
 from benchmarks.claims.designs import GROUPS, Design, Sizes
 from benchmarks.claims.rates import Rate, size_of
 from probekit.amounts import LEVEL
-from probekit.probes.arrays import Floats
-from probekit.probes.score.differences import (
-    Difference,
-    Side,
-    paired_differences,
-    unpaired_differences,
-)
+from probekit.lazy_rows import Floats
+from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy
+from probekit.probes.score.unpaired import Side, unpaired_differences
 
 GAIN = 0.1  # planted difference of the accuracies
 COMPARISONS = 8  # that are adjusted together

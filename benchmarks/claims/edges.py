@@ -153,7 +153,7 @@ def _association(case: Edge, drawn: Sequence[Drawn]) -> dict[str, Any]:
         assert function is not None
         scores = function(one)
         folds = np.zeros(len(groups), np.int64) if one.folds is None else one.folds
-        exchange = LabelExchange.of(scores.labels, groups, folds, EXCHANGES, number)
+        exchange = LabelExchange(scores.labels, groups, folds, EXCHANGES, number)
         is_enough = exchange.is_enough
         p = exchange.null([scores]).p.single[0] if is_enough else np.nan
         found.append(bool(p < LEVEL) if is_enough else None)

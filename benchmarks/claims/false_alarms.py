@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.score.metrics import RATES, ClassPredictions, fixed_thresholds, with_alarms

@@ -100,7 +100,7 @@ def _predictions(
     n_groups = int(group[-1]) + 1
     shared = np.sqrt(case.correlation) * generator.normal(size=n_groups)[group]
     noise = shared + np.sqrt(1 - case.correlation) * generator.normal(size=len(group))
-    if "number" in METRICS[case.metric].functions:
+    if "number" in METRICS[case.metric].families:
         truth = generator.normal(size=len(group))
         share = case.level**2 / (1 + case.level**2)
         return NumberPredictions(truth, share * (truth + noise / case.level))

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from benchmarks.claims.rates import Rate
-from probekit.chosen.monitor.thresholds import fixed_threshold, groups_needed
-from probekit.probes.arrays import Floats
+from probekit.chosen.monitor.measure import fixed_threshold, groups_needed
+from probekit.lazy_rows import Floats
 
 BURST = 6.0  # standard deviations by which the scores of a group of the rare kind are higher
 SHARE = (

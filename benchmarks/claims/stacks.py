@@ -21,9 +21,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.chosen.directions.measure import HALVINGS
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.chosen.stack.measure import tables as stack_tables
 from probekit.chosen.stack.page import ALONE
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings

@@ -20,7 +20,7 @@ import scipy
 from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL
-from probekit.probes.score.differences import signed_rank
+from probekit.probes.score.unpaired import signed_rank
 from probekit.results.study import BETTER, FIRST, compared_cells
 
 Array = NDArray[np.float64]

@@ -4,20 +4,12 @@ Rows that a cache of all tokens contains are copied from it instead. The result 
 batches do not depend on the requested rows, and means are summed in the same order. The exception
 is the last block and the sites after it, which a capture computes at the requested positions only.
 These are always computed by the model, because matrix products of another size round differently.
-
-Workers communicate only through the store. A worker locks a shard with an exclusively created file
-and removes it once the rows are committed. Locks only avoid duplicate work: the first worker to
-commit a shard wins in any case. Where the file system supports locks, the lock of a killed worker
-is free at once. Elsewhere, as in an object store, a waiting worker computes a locked shard itself
-once it has waited twice as long as its own slowest shard took, and at least PATIENCE seconds.
-Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,34 +17,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.accelerators import naming_lost_device
 from probekit.activations import forward
 from probekit.activations.local import Files
-from probekit.activations.records import (
-    ROWS_COMPARED,
-    FloatArray,
-    Identity,
-    Location,
-    batch_tokens,
-    identity_of,
-)
+from probekit.activations.records import ROWS_COMPARED, Identity, Location, identity_of
 from probekit.activations.store import ActivationStore, ShardWriter
-from probekit.activations.upkeep import SHARD_LOCK, caches_in, removed_after_failure
+from probekit.activations.upkeep import caches_in, removed_after_failure
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import OutOfMemoryError, StoreError
-from probekit.files import Waiting
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import check_storable, describe, layer_of
-from probekit.products import naming_lost_device
 from probekit.terminal import SILENT, Watcher
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
@@ -60,10 +44,7 @@ OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
 # Measured memory of a process: its libraries, and batches whose rows are in memory together.
 _LIBRARIES, _BATCHES = 320 << 20, 3
-_TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
-PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
-_PAUSE = 0.25  # seconds between checks of shards that other workers have locked
 
 
 class Reader(ABC):
@@ -345,10 +326,10 @@ def capture_bytes(
     # Of half precision, errors are measured first, with one part of the network in float32.
     measuring = 4 * largest if dtype.itemsize < 4 else 0
     n_tokens = max(map(_n_padded, chain(*shards)))  # of the largest batch
-    of_token = 4 * 4 * sizes["d_model"] + dtype.itemsize * (
-        4 * sizes["d_model"] + 2 * sizes["d_mlp"]
-    )
-    size = _LIBRARIES + n_tokens * of_token
+    # Arrays that are in memory together: four as wide as the stream in float32; in the dtype of the
+    # weights four more, and two as wide as the MLP.
+    wide, deep = sizes["d_model"], sizes["d_mlp"]
+    size = _LIBRARIES + n_tokens * (4 * 4 * wide + dtype.itemsize * (4 * wide + 2 * deep))
     if in_memory:
         size += count_parameters(config) * dtype.itemsize
         n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)
@@ -551,9 +532,8 @@ def _derive(work: Work, root: Location) -> None:
         except StoreError:  # unusable here; reported when that cache itself is read
             continue
         # The other cache must have other rows of the same model, texts and types.
-        differs_in_rows = source.identity.rows != identity.rows
         alike = replace(source.identity, rows=identity.rows, pooling=identity.pooling)
-        if not differs_in_rows or alike != identity:
+        if source.identity.rows == identity.rows or alike != identity:
             continue
         available = [site for site in unfilled if not source.missing(site)]
         source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
@@ -588,140 +568,3 @@ def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
     ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
     matches = order[np.minimum(ranks, len(order) - 1)]
     return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
-
-
-class ShardDone(NamedTuple):
-    """A computed shard: its cache, index, numbers of sites and rows, and the seconds it took."""
-
-    cache: str
-    shard: int
-    sites: int
-    rows: int
-    seconds: float
-
-    def __str__(self) -> str:
-        """Return it as a line of text."""
-        rows = f"{self.rows} rows of {self.sites} sites"
-        return f"{self.cache}: shard {self.shard}, {rows}, {self.seconds:.1f} s"
-
-
-def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator[ShardDone]:
-    """Compute missing shards together with other workers; yield each shard computed here.
-
-    Returns when no shard is missing any more, whichever worker computed it.
-
-    Args:
-        work: the capture; other workers may compute it at the same time.
-        seed: random seed of the order of shards; a different one for each worker.
-        watcher: receives messages about other workers that are waited for.
-
-    Raises:
-        StoreError: the store cannot be written, or a value is not finite.
-    """
-    store, todo = work.store, dict(work.missing_sites())
-    order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
-    first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
-    slowest = 0.0  # seconds for a shard computed here
-    waiting = Waiting(store.folder, watcher.tell)
-    while todo:
-        for shard in [shard for shard in order if shard in todo]:
-            # A shard that is seen for the first time has waited -inf, which is below any patience.
-            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
-            with _lock_shard(store.files, shard) as is_acquired:
-                if not is_acquired and waited < max(PATIENCE, 2 * slowest):
-                    first_seen_locked.setdefault(shard, time.monotonic())
-                    continue
-                requested = todo.pop(shard)
-                sites = store.missing_sites(requested, shard)
-                if sites:
-                    start = time.monotonic()
-                    work.compute({shard: sites})
-                    seconds = time.monotonic() - start
-                    slowest = max(slowest, seconds)
-                    n_rows, place = work.n_rows_of(shard), str(store.folder)
-                    yield ShardDone(place, shard, len(sites), n_rows, seconds)
-        todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
-        if todo:
-            time.sleep(_PAUSE)
-            waiting.look(_signatures(store.files, todo))
-        else:
-            todo = dict(work.missing_sites())  # a committed shard may have been damaged since
-
-
-def _signatures(files: Files, shards: Iterable[int]) -> Iterator[str]:
-    """Yield the signatures in the lock files of shards; none on Windows."""
-    for content in files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in shards).values():
-        yield content.decode(errors="replace")
-
-
-@contextlib.contextmanager
-def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
-    """Try to lock a shard, after removing the lock of a dead worker; yield whether it succeeded."""
-    name = f"{shard:05d}{SHARD_LOCK}"
-    with files.try_lock(name) as is_acquired:
-        if is_acquired or not files.remove_abandoned(name):
-            yield is_acquired
-            return
-    with files.try_lock(name) as is_acquired:
-        yield is_acquired
-
-
-def stream_rows(
-    model: Network,
-    tokens: Sequence[IntArray],
-    plan: RowPlan,
-    sites: Sequence[str],
-    *,
-    dtype: str = "float32",
-) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
-    """Yield the rows of one batch after another: row indices, and values of these rows by site.
-
-    The values equal those that a capture would store, but nothing is written. Rows of one example
-    need not be adjacent in the plan.
-
-    Raises:
-        ConfigError: a site has no pos axis.
-    """
-    check_storable(sites)
-    for batch in forward.make_batches(tokens, plan, batch_tokens(model.device.type)):
-        values: dict[str, FloatArray] = {}
-        for part in forward.run_batches(model, [batch], plan, sites, dtype):
-            values |= part.arrays()
-        yield batch.rows, values
-
-
-def estimate_seconds(
-    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
-) -> float:
-    """Return the estimated time to compute all rows in this process, in seconds.
-
-    One small batch is timed; of a large network, only its first blocks. The weights may be random.
-    The estimate includes rows that are already cached.
-    """
-    config = model.config
-    n_blocks = 0
-    for site in sites:
-        layer, is_first = layer_of(site), describe(site).stage == "embedding"
-        n_blocks = max(n_blocks, config.n_layers * (not is_first) if layer is None else layer + 1)
-    of_block = sum(one.number for one in count_components(config) if one.times > 1)
-    # Few tokens need more time each.
-    n_tokens = min(batch_tokens("cpu"), max(256, _TIMED // (1 + of_block * n_blocks)))
-    batches = list(forward.make_batches(tokens, plan, n_tokens))
-    # Of median length, and not the last, smaller one, unless it is the only one.
-    batch = batches[(len(batches) - 1) // 2]
-
-    def timed(sites: Sequence[str]) -> float:
-        times = []
-        for _ in range(3):  # the first is a warm-up
-            start = time.perf_counter()
-            for part in forward.run_batches(model, [batch], plan, sites, "float32"):
-                part.arrays()
-            times.append(time.perf_counter() - start)
-        return min(times[1:])
-
-    if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
-        one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
-        seconds = one + (n_blocks - 1) * (two - one)
-    else:
-        seconds = timed(sites)
-    return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens

@@ -3,8 +3,6 @@
 All code that affects the numbers of a capture is here or in the network; see `Identity`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -60,7 +58,13 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
     [3] [0 2]
     """
     contents = [np.asarray(ids, np.int64).tobytes() for ids in tokens]
-    assert _is_valid(plan, np.array([len(ids) for ids in tokens])), "a row is not in its example"
+    example, counts = plan.example, np.diff(plan.offsets)
+    assert 0 < len(example) == len(counts), "rows and offsets differ in number"
+    assert (counts > 0).all(), "a row has no position"
+    assert (plan.offsets[0], plan.offsets[-1]) == (0, len(plan.positions)), "positions without rows"
+    assert (example.clip(0, len(tokens) - 1) == example).all(), "there is no such example"
+    limits = np.repeat(np.array([len(ids) for ids in tokens])[example], counts)
+    assert ((plan.positions >= 0) & (plan.positions < limits)).all(), "a row is not in its example"
     # Longest first, so that memory peaks at the start; then by content, so that the order of the
     # examples does not matter. Empty sequences have no rows and are skipped.
     distinct = sorted(set(contents) - {b""}, key=lambda ids: (-len(ids), ids))
@@ -77,18 +81,6 @@ def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -
         if first < end:
             yield Batch(sequences[start:stop], rows[first:end], sorted_ranks[first:end] - start)
         start = stop
-
-
-def _is_valid(plan: RowPlan, lengths: IntArray) -> bool:
-    """Return whether a plan has rows, and each has at least one position, all in its example."""
-    example, offsets, counts = plan.example, plan.offsets, np.diff(plan.offsets)
-    has_rows = 0 < len(example) == len(counts)
-    if not has_rows or offsets[0] != 0 or offsets[-1] != len(plan.positions):
-        return False
-    if not ((example >= 0) & (example < len(lengths)) & (counts > 0)).all():
-        return False
-    limits = np.repeat(lengths[example], counts)
-    return bool(((plan.positions >= 0) & (plan.positions < limits)).all())
 
 
 def make_shards(batches: Iterable[Batch], shard_rows: int) -> list[list[Batch]]:
@@ -216,7 +208,7 @@ def _pass(
         return places, row, count
 
     def extract(site: str, value: Tensor) -> Tensor:
-        """Keep the requested rows of a site, as a tap that changes nothing."""
+        """Keep rows of a site with the event after their copy; see `BatchRows`. Changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
         rows = picked.float()

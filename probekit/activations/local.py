@@ -1,7 +1,5 @@
 """The files of one cache in a local folder; `object_store` has the same operations for URLs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import mmap
@@ -16,19 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from platformdirs import user_cache_path
 
+from probekit import files
 from probekit.activations.records import DTYPES, FloatArray, Location
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
-from probekit.files import (
-    Disk,
-    Draft,
-    Waiting,
-    as_store_error,
-    holder_of,
-    is_on_network,
-    remove_abandoned,
-    sign,
-    signature,
-)
+from probekit.files import Disk, Draft, Waiting
 from probekit.model.weights.files import ArrayHeader
 
 if TYPE_CHECKING:
@@ -57,7 +46,7 @@ class LocalFiles:
     ) -> None:
         self.place = folder
         self.disk = Disk() if disk is None else disk
-        self.is_mapped = not is_on_network(folder) if mapped is None else mapped
+        self.is_mapped = not files.is_on_network(folder) if mapped is None else mapped
         self._begun: set[str] = set()
 
     def begin(self, folder: str = "") -> None:
@@ -68,7 +57,7 @@ class LocalFiles:
         is_site = folder != ""
         # Creating a site's folder must fail if the cache itself was removed.
         needed = [path] if is_site else [*reversed(path.parents), path]
-        with as_store_error("write", path):
+        with files.as_store_error("write", path):
             for each in needed:
                 # A folder that cannot be created may exist; if it does not, the first write fails.
                 with contextlib.suppress(FileExistsError, PermissionError):
@@ -127,15 +116,14 @@ class LocalFiles:
             return parse_array(self.read(name), header, array_header, self._path(name))
         with self._opened(name) as descriptor:
             size = self.disk.size(descriptor)
-            # An empty file cannot be mapped.
-            content = self.disk.map(descriptor, size) if size else b""
+            content = self.disk.map(descriptor, size) if size else b""  # cannot map no bytes
             return parse_array(content, header, array_header, self._path(name))
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         """Open a file for reading during the block; yield its descriptor."""
         path = self._path(name)
-        with as_store_error("read", path):
+        with files.as_store_error("read", path):
             try:
                 descriptor = self.disk.open(path)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -179,14 +167,14 @@ class LocalFiles:
     def _list(self, folder: str) -> dict[str, os.stat_result]:
         """Return the status of each entry of a folder, by name; empty if it does not exist."""
         path, missing = self._path(folder), (FileNotFoundError, NotADirectoryError)
-        with as_store_error("read", path), contextlib.suppress(*missing):
+        with files.as_store_error("read", path), contextlib.suppress(*missing):
             return self.disk.list(path)
         return {}
 
     def remove(self, name: str) -> None:
         """Remove a file; does nothing if it does not exist."""
         path = self._path(name)
-        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+        with files.as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
             self.disk.remove(path)
 
     def remove_abandoned(self, name: str, is_in_use: Callable[[], bool] = bool) -> bool:
@@ -197,7 +185,7 @@ class LocalFiles:
             is_in_use: returns whether the file is needed; `bool` returns False. It is called while
                 this process holds the lock of the file, so that the answer cannot become outdated.
         """
-        return remove_abandoned(self._path(name), self.disk, is_in_use)
+        return files.remove_abandoned(self._path(name), self.disk, is_in_use)
 
     @contextlib.contextmanager
     def try_lock(self, name: str) -> Iterator[bool]:
@@ -208,7 +196,7 @@ class LocalFiles:
         """
         with self.draft(name) as draft:
             if not self.disk.pins_open_files:  # Windows lets only the holder read it
-                draft.write(signature().encode())
+                draft.write(files.signature().encode())
             is_acquired = draft.link(self._path(name), keep_locked=True)
             try:
                 yield is_acquired
@@ -220,7 +208,7 @@ class LocalFiles:
     def remove_folder(self, folder: str = "") -> bool:
         """Remove a folder if it is empty; return whether it no longer exists."""
         path = self._path(folder)
-        with as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
+        with files.as_store_error("remove", path), contextlib.suppress(FileNotFoundError):
             try:
                 self.disk.remove_folder(path)
             except OSError as error:
@@ -251,7 +239,7 @@ class LocalFiles:
     def sync_names(self, folder: str = "") -> None:
         """Sync the entries of a folder to disk, whichever process created them."""
         path = self._path(folder)
-        with as_store_error("write", path):
+        with files.as_store_error("write", path):
             self.disk.sync_folder(path)
 
     @contextlib.contextmanager
@@ -267,21 +255,21 @@ class LocalFiles:
         Raises:
             StoreError: the folder cannot be written, or another run is writing it.
         """
-        with as_store_error("write", self._path(name)):
+        with files.as_store_error("write", self._path(name)):
             descriptor = self.disk.open_lock(self._path(name))
         try:
-            with as_store_error("write", self.place):
+            with files.as_store_error("write", self.place):
                 # None: the file system does not support locks.
                 waiting = Waiting(self.place, tell or (lambda _: None))
                 while self.disk.lock(descriptor) is False:
                     if tell is None:
                         raise StoreError(f"Another run is writing {self.place}. Wait, or stop it.")
                     time.sleep(_PAUSE)
-                    waiting.look(holder_of(self.place, one) for one in (name,))
-                sign(self.disk, descriptor)
+                    waiting.look(files.holder_of(self.place, one) for one in (name,))
+                files.sign(self.disk, descriptor)
             yield
         finally:
-            with as_store_error("unlock", self.place):
+            with files.as_store_error("unlock", self.place):
                 self.disk.close(descriptor)
 
     def _path(self, name: str) -> Path:

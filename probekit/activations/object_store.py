@@ -1,7 +1,5 @@
 """Files of a cache in an object store reached by fsspec: s3://, gs://, memory://."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import secrets
@@ -161,9 +159,8 @@ class ObjectFiles:
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Return the sizes of the objects directly in a folder, by path in the cache."""
-        prefix = f"{folder}/" if folder else ""
         return {
-            prefix + name: entry["size"]
+            f"{folder}/{name}".lstrip("/"): entry["size"]
             for name, entry in self._list(folder).items()
             if entry["type"] == "file" and not name.startswith(".")
         }

@@ -201,28 +201,14 @@ def read_numbers(stored: npt.NDArray[Any]) -> FloatArray:
     >>> read_numbers(np.array([16256, 49184], np.uint16))
     array([ 1. , -2.5], dtype=float32)
     """
-    return (
-        (stored.astype(np.uint32) << 16).view(np.float32) if stored.dtype == np.uint16 else stored
-    )
+    is_half = stored.dtype == np.uint16
+    return (stored.astype(np.uint32) << 16).view(np.float32) if is_half else stored
 
 
 def pack_errors(errors: Mapping[str, tuple[float, float]]) -> bytes:
     """Return the bytes of `errors.json`, whose length depends on the sites only."""
-    texts = {
-        site: " ".join(f"{error:.3e}" for error in of_site)
-        for site, of_site in sorted(errors.items())
-    }
+    texts = {site: f"{errors[site][0]:.3e} {errors[site][1]:.3e}" for site in sorted(errors)}
     return seal({"against": "float32", "relative_error": texts}, FORMAT)
-
-
-def described_errors(errors: tuple[float, float]) -> str:
-    """Return the relative errors of a site in words; see `ActivationStore.errors`.
-
-    >>> described_errors((0.0012, 0.0345))
-    'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
-    """
-    median, largest = (f"{100 * error:.2g} %" for error in errors)
-    return f"relative error of at most {ROWS_COMPARED} rows: median {median}, largest {largest}"
 
 
 # The arrays of a layout, in the order of its file.
@@ -320,7 +306,12 @@ class Spec:
             spec = cls(Identity(**content["identity"]), Sizes(**content["rows"]))
         except (TypeError, KeyError) as error:
             raise DamagedError(f"{path} is not a valid cache specification: {error}.") from error
-        is_typed = _is_typed(spec.identity) and _is_typed(spec.sizes)
+        kinds = {"str": str, "int": int, "dict[str, Any]": dict}
+        is_typed = all(
+            type(getattr(part, each.name)) is kinds[str(each.type)]
+            for part in (spec.identity, spec.sizes)  # which may come from elsewhere
+            for each in fields(part)
+        )
         if not is_typed or spec.identity.dtype not in CODES:
             raise DamagedError(f"{path} is not a valid cache specification: {content}.")
         return spec
@@ -333,19 +324,15 @@ class Spec:
         """
         stored = self.identity.to_json() | {"layout": self.sizes}
         wanted = expected.identity.to_json() | {"layout": expected.sizes}
-        names = sorted(stored | wanted)  # not all have the field `origin`
-        changed = [name for name in names if stored.get(name) != wanted.get(name)]
-        differing = [f"{n}: stored {stored.get(n)!r}, expected {wanted.get(n)!r}" for n in changed]
+        differing = [
+            f"{name}: stored {stored.get(name)!r}, expected {wanted.get(name)!r}"
+            for name in sorted(stored | wanted)  # not all have the field `origin`
+            if stored.get(name) != wanted.get(name)
+        ]
         if differing:
             raise StoreMismatchError(
                 f"{place} contains activations of another capture:\n  " + "\n  ".join(differing)
             )
-
-
-def _is_typed(value: Identity | Sizes) -> bool:
-    """Return whether all fields have their declared types; a file may come from elsewhere."""
-    kinds = {"str": str, "int": int, "dict[str, Any]": dict}
-    return all(type(getattr(value, each.name)) is kinds[str(each.type)] for each in fields(value))
 
 
 @dataclass(frozen=True)
@@ -477,8 +464,7 @@ class Manifest:
             DamagedError: the bytes are not a manifest, or the manifest of another store.
             StoreError: the file has another format version.
         """
-        content = unseal(data, path, FORMAT)
-        sites = content.get("sites")
+        sites = unseal(data, path, FORMAT).get("sites")
         if not isinstance(sites, dict) or not all(isinstance(one, list) for one in sites.values()):
             raise DamagedError(f"{path} does not list the sites of a store.")
         manifest = cls.of(spec, sites)

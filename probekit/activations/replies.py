@@ -9,8 +9,6 @@ before it, whose keys and values are kept. A pass over the whole text differs fr
 only. The captures of an experiment copy the rows that they need from the parts.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,20 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from probekit.activations import records
 from probekit.activations.capture import StoredRows
 from probekit.activations.forward import Batch
 from probekit.activations.local import Files, join
-from probekit.activations.records import (
-    FORMAT_OF_REPLIES,
-    REPLIES,
-    SPEC,
-    FloatArray,
-    Identity,
-    Location,
-    batch_tokens,
-    digests_of_rows,
-    identity_of,
-)
+from probekit.activations.records import FloatArray, Identity, Location, identity_of
 from probekit.activations.store import ActivationStore, files_at
 from probekit.amounts import counted
 from probekit.data.positions import IntArray, RowPlan
@@ -103,9 +92,9 @@ class Replies(StoredRows):
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
-        """Return the rows of tokens of finished texts at each site."""
-        first = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
-        rows = first[text] + plan.positions[places]
+        """Return the rows of tokens of finished texts; arguments as in `StoredRows.of_tokens`."""
+        first_row = np.array([self._first_row[_bytes(ids)] for ids in batch.sequences])
+        rows = first_row[text] + plan.positions[places]  # one row for each position of a text
         return [torch.from_numpy(self.read(site, rows)) for site in sites]
 
 
@@ -156,9 +145,8 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     last_tokens = RowPlan(n[:-1], np.array([len(ids) - 1 for ids in sequences]), n)
     identity = identity_of(model, tokenizer.digest, sequences, last_tokens, dtype)
     settings = asdict(replace(decoding, stop=None)) | {"stop": list(strings)}
-    key = digest_json({"version": VERSION, "prompts": identity.to_json(), "decoding": settings})[
-        :24
-    ]
+    made_of = {"version": VERSION, "prompts": identity.to_json(), "decoding": settings}
+    key = digest_json(made_of)[:24]
     identity = replace(identity, origin=f"replies {key}")
     folder = join(root, f"replies-{key}")
     stopping = StopStrings(tokenizer, strings)
@@ -166,7 +154,7 @@ def generate_replies(  # noqa: PLR0913  # one call, whose options have defaults
     while start < len(sequences):
         watcher.progress("generate", start, len(sequences))
         n_tokens = decoding.num_samples * (len(sequences[start]) + decoding.max_new_tokens)
-        part = slice(start, start + max(1, batch_tokens(model.device.type) // n_tokens))
+        part = slice(start, start + max(1, records.batch_tokens(model.device.type) // n_tokens))
         files = files_at(join(folder, f"{len(stores):05d}"))
         replies = _stored(files, sites)
         if replies is None and only_stored:
@@ -197,7 +185,7 @@ def _stored(files: Files, sites: Sequence[str]) -> list[list[Continuation]] | No
         StoreError: a file is damaged.
     """
     replies = _read(files)
-    if replies is None or files.size(SPEC) is None:
+    if replies is None or files.size(records.SPEC) is None:
         return None
     store = ActivationStore.open(files)
     return None if any(store.missing(site) for site in sites) else replies
@@ -205,10 +193,14 @@ def _stored(files: Files, sites: Sequence[str]) -> list[list[Continuation]] | No
 
 def _read(files: Files) -> list[list[Continuation]] | None:
     """Return the stored replies to each prompt of a part; None without them."""
-    if files.size(REPLIES) is None:
+    if files.size(records.REPLIES) is None:
         return None
     try:
-        content = unseal(files.read(REPLIES), f"{files.place}/{REPLIES}", FORMAT_OF_REPLIES)
+        content = unseal(
+            files.read(records.REPLIES),
+            f"{files.place}/{records.REPLIES}",
+            records.FORMAT_OF_REPLIES,
+        )
     except DamagedError as error:
         raise DamagedError(f"{error} Delete the folder to generate again.") from error
     return [
@@ -236,8 +228,7 @@ def _generate(
 
     def keep(site: str, value: Tensor) -> Tensor:
         """Keep a copy of the new positions, as a tap that changes nothing."""
-        stored = value.float().to("cpu", getattr(torch, identity.dtype), copy=True)
-        passes[site].append(stored)
+        passes[site].append(value.float().to("cpu", getattr(torch, identity.dtype), copy=True))
         return value
 
     # One more step, and the end of a row one step after its stop string: so the last token of
@@ -250,8 +241,8 @@ def _generate(
         steps = list(new_tokens(model, ids, longer, mask=mask, tap=tap, sites=sites or None))
     replies = continuations(steps, stopping, decoding)
     listed = [[asdict(reply) for reply in of_prompt] for of_prompt in replies]
-    sealed = seal({"replies": listed}, FORMAT_OF_REPLIES)
-    if not files.create(REPLIES, sealed) and _read(files) != replies:
+    sealed = seal({"replies": listed}, records.FORMAT_OF_REPLIES)
+    if not files.create(records.REPLIES, sealed) and _read(files) != replies:
         raise StoreError(
             f"The network generates other replies than those in {files.place}, as another device "
             f"may. Delete the folder {files.place} to use the new ones."
@@ -263,10 +254,9 @@ def _generate(
     ]
     lengths = np.array([len(text) for text in texts])
     positions = np.concatenate([np.arange(length) for length in lengths])
-    plan = RowPlan(
-        np.repeat(np.arange(len(texts)), lengths), positions, np.arange(len(positions) + 1)
-    )
-    identity = replace(identity, **digests_of_rows(texts, plan))
+    example = np.repeat(np.arange(len(texts)), lengths)
+    plan = RowPlan(example, positions, np.arange(len(positions) + 1))
+    identity = replace(identity, **records.digests_of_rows(texts, plan))
     store = ActivationStore.create(files, identity, plan, [np.arange(len(positions))])
     # Prompts are padded on the left, so that replies begin at the same place.
     n_padding = ids.shape[1] - np.array([len(one) for one in prompts])
@@ -277,8 +267,7 @@ def _generate(
             values[row, first : first + length]
             for row, (first, length) in enumerate(zip(starts, lengths, strict=True))
         ]
-        stored = torch.cat(of_texts)
-        stored = stored.float() if stored.dtype == torch.bfloat16 else stored
-        store.commit(site, 0, stored.numpy())
+        rows = torch.cat(of_texts)
+        store.commit(site, 0, (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy())
     store.seal()
     return replies

@@ -233,10 +233,9 @@ class Requests(StoredRows):
             needed[tokens[example].tobytes()].add(position)
         chosen = dict[bytes, Request]()
         for text, ids in {ids.tobytes(): ids for ids in tokens}.items():
-            for request in self.of_text(ids):
-                if request.has(needed[text]):
-                    chosen[text] = request
-                    break
+            found = next((one for one in self.of_text(ids) if one.has(needed[text])), None)
+            if found is not None:
+                chosen[text] = found
         return replace(self, chosen=chosen)
 
     def why_unserved(self, ids: IntArray) -> str:
@@ -311,17 +310,15 @@ class Requests(StoredRows):
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
         of_row = [one.states(layers, at[n : n + 1]) for n, one in enumerate(requests)]
-        of_layer = map(torch.cat, zip(*of_row, strict=True))
-        return (
-            dict(zip(layers, of_layer, strict=True)),
-            [ids.tolist() for ids in texts],
-            at.tolist(),
-        )
+        of_layer = dict(zip(layers, map(torch.cat, zip(*of_row, strict=True)), strict=True))
+        return of_layer, [ids.tolist() for ids in texts], at.tolist()
 
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
     ) -> list[Tensor]:
-        """Return the hidden states of tokens at each site; one file is open at a time.
+        """Return the hidden states of tokens at each site; arguments as in `StoredRows.of_tokens`.
+
+        One file is open at a time. `text` ascends, so that the parts are in the order of tokens.
 
         Raises:
             DataError: a file cannot be read or has changed, or a number is not finite.

@@ -96,10 +96,7 @@ class ActivationStore:
     def __init__(
         self, files: Files, spec: Spec, *, root: str | None = None, verifies: bool = True
     ) -> None:
-        self.files = files
-        self.spec = spec
-        self.root = root
-        self.verifies = verifies
+        self.files, self.spec, self.root, self.verifies = files, spec, root, verifies
         self.digested: set[str] = set()
         self.is_new = False
         self._complete: dict[str, Mapping[int, ShardRecord]] = {}  # records of complete sites
@@ -288,9 +285,8 @@ class ActivationStore:
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
-        key, dtype = self.identity.key, CODES[self.identity.dtype]
-        expected = (key, site, shard, len(self.shards[shard]), dtype)
-        if (record.store, record.site, record.shard, record.shape[0], record.dtype) != expected:
+        shape, code = (len(self.shards[shard]), *record.shape[1:]), CODES[self.identity.dtype]
+        if record != ShardRecord(self.identity.key, site, shard, code, shape, record.digest):
             raise DamagedError(f"{path} is the record of another shard.")
         return record
 
@@ -308,7 +304,7 @@ class ActivationStore:
             writers = {}
             for site in sites:
                 self.files.begin(site)
-                draft = stack.enter_context(self._shard_draft(site, shard))
+                draft = stack.enter_context(self.files.draft(f"{stem(site, shard)}.safetensors"))
                 writers[site] = ShardWriter(draft, self, site, shard)
             yield writers
 
@@ -321,10 +317,6 @@ class ActivationStore:
             with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
                 for committed in [pool.submit(publish, writer) for writer in writers.values()]:
                     committed.result()
-
-    def _shard_draft(self, site: str, shard: int) -> Draft:
-        """Return a temporary file for the rows of a shard."""
-        return self.files.draft(f"{stem(site, shard)}.safetensors")
 
     def commit(self, site: str, shard: int, values: FloatArray) -> None:
         """Write and commit one shard of one site.
@@ -352,7 +344,7 @@ class ActivationStore:
             StoreError: the disk cannot be written.
         """
         self.files.begin(record.site)
-        with self._shard_draft(record.site, record.shard) as draft:
+        with self.files.draft(record.file) as draft:
             for chunk in chunks:
                 draft.write(chunk)
             if draft.digest != record.digest:
@@ -402,14 +394,13 @@ class ActivationStore:
     def expected_manifest(self) -> Manifest:
         """Return the manifest that matches the current records."""
         committed = {site: self.records(site) for site in self.files.folders()}
-        finished = [site for site, records in committed.items() if len(records) == len(self.shards)]
-        return self._manifest_of({site: committed[site] for site in finished})
+        return self._manifest_of(
+            {site: one for site, one in committed.items() if len(one) == len(self.shards)}
+        )
 
     def _manifest_of(self, finished: Mapping[str, Mapping[int, ShardRecord]]) -> Manifest:
         """Return the manifest of finished sites, given the record of each of their shards."""
-        digests = {}
-        for site, records in finished.items():
-            digests[site] = [records[shard].digest for shard in sorted(records)]
+        digests = {site: [one[n].digest for n in sorted(one)] for site, one in finished.items()}
         return Manifest.of(self.spec, digests)
 
     def manifest(self) -> Manifest | None:

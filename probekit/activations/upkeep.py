@@ -1,44 +1,33 @@
-"""Cache maintenance: list, verify, repair, collect garbage, remove, copy."""
+"""Cache maintenance: list, verify, repair, collect garbage, remove, copy, export."""
 
-from __future__ import annotations
-
+import io
+import json
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from probekit import errors
+from probekit.activations import records
 from probekit.activations.local import LOCK, Files, as_place, join
-from probekit.activations.records import (
-    ERRORS,
-    FORMAT_OF_REPLIES,
-    MANIFEST,
-    REPLIES,
-    ROWS,
-    SPEC,
-    Location,
-    record_name,
-)
+from probekit.activations.records import MANIFEST, REPLIES, ROWS, SPEC, Location, record_name
 from probekit.activations.store import ActivationStore, files_at, is_intact
 from probekit.amounts import counted
-from probekit.errors import (
-    CheckpointError,
-    ConfigError,
-    DamagedError,
-    MissingError,
-    ProbekitError,
-    StoreError,
-    nearest,
-)
-from probekit.files import is_held
+from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
+from probekit.files import Disk, Draft, as_store_error, is_held, write_atomic
 from probekit.model.families.table import config_of
-from probekit.provenance import unseal
+from probekit.model.weights.files import ArrayHeader, header
+from probekit.provenance import install_command, pretty_json, unseal
 from probekit.terminal import SILENT, Watcher
 
+_ROWS_AT_ONCE = 4096  # rows in memory
 JOB = ".job.json"  # suffix of the job file that workers read while a capture is running
 SHARD_LOCK = ".claim"  # suffix of the lock file of a shard that a worker is computing
 HOW_TO_CREATE = (
@@ -165,7 +154,7 @@ def find_cache(name: str, root: Location) -> Location:
     if len(matches) > 1:
         raise ConfigError(f"Several caches begin with {name!r}: {', '.join(matches)}.")
     if not matches:
-        hint = nearest(name, keys) if keys else f"{root} contains no caches."
+        hint = errors.nearest(name, keys) if keys else f"{root} contains no caches."
         raise MissingError(f"There is no cache {name!r}. {hint}")
     return join(root, matches[0])
 
@@ -176,18 +165,16 @@ def summarize(place: Location) -> Summary:
     if parts is not None:
         return _summary_of_parts(place, parts)
     n_bytes = _n_bytes(files)
-    changed = [files.changed(SPEC), files.changed(MANIFEST)]
-    times = [seconds for seconds in changed if seconds is not None]
+    times = [at for name in (SPEC, MANIFEST) if (at := files.changed(name)) is not None]
     # Clamped, because a clock that was set back would give a negative age.
     age = max(0.0, time.time() - max(times)) if times else None
     try:
         store = ActivationStore.open(files)
         rows_of_site = {}
         for site in files.folders():
-            if records := store.records(site):
-                rows_of_site[site] = sum(record.shape[0] for record in records.values())
+            if committed := store.records(site):
+                rows_of_site[site] = sum(record.shape[0] for record in committed.values())
         manifest = store.manifest()
-        root = None if manifest is None else manifest.root
         identity, n_rows, n_positions = store.identity, store.n_rows, store.spec.sizes.positions
         n_examples = len(set(store.layout.plan.example.tolist()))
         n_finished = list(rows_of_site.values()).count(n_rows)
@@ -198,7 +185,7 @@ def summarize(place: Location) -> Summary:
         try:
             config = config_of(identity.config)
             network = f"{config.n_layers} layers of {config.d_model}"
-        except CheckpointError:  # another release may have written it
+        except errors.CheckpointError:  # another release may have written it
             network = "an unknown network"
         what = (
             f"{n_rows:,} rows of {n_examples:,} examples, {tokens}, at {n_finished} sites{rest}; "
@@ -206,6 +193,7 @@ def summarize(place: Location) -> Summary:
         )
     except StoreError as error:
         return Summary(key, where, "damaged", 0, {}, n_bytes, age, root=None, problem=str(error))
+    root = manifest.root if manifest else None
     return Summary(key, where, what, n_rows, rows_of_site, n_bytes, age, root)
 
 
@@ -246,7 +234,7 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
         damages += _damage_of(store, site, digests=digests)
     if REPLIES in store.files.sizes():
         try:
-            unseal(store.files.read(REPLIES), REPLIES, FORMAT_OF_REPLIES)
+            unseal(store.files.read(REPLIES), REPLIES, records.FORMAT_OF_REPLIES)
         except DamagedError as error:
             damages.append(Damage(REPLIES, str(error)))
     try:
@@ -256,9 +244,9 @@ def find_damage(store: ActivationStore, *, digests: bool = True) -> list[Damage]
     reported = {damage.file for damage in damages}
     sealed_sites = {} if manifest is None else manifest.sites
     for site, sealed_digests in sealed_sites.items():
-        records = store.records(site)
+        committed = store.records(site)
         for shard, digest in enumerate(sealed_digests):
-            record, name = records.get(shard), record_name(site, shard)
+            record, name = committed.get(shard), record_name(site, shard)
             if (record is None or record.digest != digest) and name not in reported:
                 damages.append(Damage(name, "it is in the manifest, but missing or different"))
     return damages
@@ -315,9 +303,8 @@ def collect_garbage(place: Location) -> dict[str, int]:
     """
     parts, files = reply_parts(place), files_at(place)
     if parts is not None:
-        of_parts = {_key(part): collect_garbage(part) for part in parts}
         return {
-            f"{part}/{name}": n for part, found in of_parts.items() for name, n in found.items()
+            f"{_key(part)}/{name}": n for part in parts for name, n in collect_garbage(part).items()
         }
     if not is_cache(files):  # a part of replies that has no rows yet
         return files.sweep()
@@ -325,15 +312,14 @@ def collect_garbage(place: Location) -> dict[str, int]:
     removed = files.sweep() | dict.fromkeys(remove_dead_locks(files), 0)
     for site in files.folders():
         for name, size in files.sizes(site).items():
+
+            def is_named(site: str = site, name: str = name) -> bool:
+                return any(record.file == name for record in store.records(site).values())
+
             is_rows = _ROWS_FILE.fullmatch(name.rpartition("/")[2])
-            if is_rows and files.remove_abandoned(name, partial(_is_committed, store, site, name)):
+            if is_rows and files.remove_abandoned(name, is_named):
                 removed[name] = size
     return removed
-
-
-def _is_committed(store: ActivationStore, site: str, file: str) -> bool:
-    """Return whether a record names this row file."""
-    return any(record.file == file for record in store.records(site).values())
 
 
 def shard_locks(files: Files) -> list[str]:
@@ -385,7 +371,7 @@ def removed_after_failure(store: ActivationStore) -> Iterator[None]:
     """
     try:
         yield
-    except ProbekitError:
+    except errors.ProbekitError:
 
         def is_kept() -> bool:
             rows = any(map(store.records, store.files.folders()))
@@ -416,7 +402,7 @@ def _remove_store(files: Files, is_kept: Callable[[], bool] = bool) -> list[str]
         for name in files.sizes():
             if name.endswith((JOB, SHARD_LOCK)):
                 files.remove(name)
-        for name in (ERRORS, REPLIES, ROWS, SPEC):
+        for name in (records.ERRORS, REPLIES, ROWS, SPEC):
             files.remove(name)
     for lock in (LOCK, f"{LOCK}.mend"):  # after the block: Windows cannot remove an open file
         files.remove(lock)
@@ -463,10 +449,10 @@ def copy_cache(
         copy.files.sweep()
         missing = []
         for site in sites:
-            records, existing = source_store.records(site), copy.records(site)
+            committed, existing = source_store.records(site), copy.records(site)
             if pin is not None:
-                source_store.require_sealed(site, records)
-            missing += [record for shard, record in records.items() if shard not in existing]
+                source_store.require_sealed(site, committed)
+            missing += [record for shard, record in committed.items() if shard not in existing]
         for done, record in enumerate(missing):
             watcher.progress("copy", done, len(missing))
             copy.adopt(record, source_store.files.chunks(record.file))
@@ -476,3 +462,147 @@ def copy_cache(
     if pin is not None and copy.digest_of(sites) != pin:
         raise StoreError(f"{copy.folder} contains other rows; its root digest is not {pin}.")
     return copy, len(missing)
+
+
+def export_cache(
+    store: ActivationStore, folder: Path, format: str, sites: Sequence[str] | None = None
+) -> list[Path]:
+    """Export rows and return the files written: one per site, rows.csv and export.json.
+
+    An existing rows.csv or export.json is replaced.
+
+    Args:
+        store: the store to export.
+        folder: output folder; created if missing.
+        format: `npy`, `safetensors` or `parquet`.
+        sites: full names; None for all finished sites.
+
+    Raises:
+        UnknownNameError: the format is unknown, or the store does not contain a site.
+        ConfigError: a required package is not installed, the output file of a site exists, or no
+            site is finished.
+        DamagedError: a shard is damaged. Nothing is exported, unless the store does not verify
+            digests.
+        StoreError: the folder cannot be written.
+    """
+    if format not in FORMATS:
+        raise errors.UnknownNameError(
+            f"Unknown format {format!r}. {errors.nearest(format, FORMATS)}"
+        )
+    write, package = FORMATS[format]
+    if package is not None and find_spec(package) is None:
+        raise ConfigError(
+            f"{format} needs {package}. Run {install_command(format)}, or export as npy."
+        )
+    finished = store.sites
+    names = list(finished) if sites is None else list(dict.fromkeys(sites))
+    if not names:
+        raise ConfigError(f"{store.folder} has no finished site to export.")
+    for site in names:
+        if site not in finished:
+            raise errors.UnknownNameError(
+                f"{store.folder} does not contain all of {site!r}. {errors.nearest(site, finished)}"
+            )
+    paths = [folder / f"{site}.{format}" for site in names]
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} already exists. Remove it, or use another folder.")
+    if store.verifies:
+        store.verify(names)  # all sites first, so that damage leaves no partial export
+    with as_store_error("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for site, path in zip(names, paths, strict=True):
+        with as_store_error("write", path), Draft(Disk(), path) as draft:
+            write(draft, store, site)
+            draft.rename(path)
+    plan, lines = store.layout.plan, ["row,example,positions"]
+    for row, example in enumerate(plan.example):
+        positions = plan.positions[plan.offsets[row] : plan.offsets[row + 1]]
+        lines.append(f"{row},{example},{' '.join(map(str, positions))}")
+    write_atomic(folder / "rows.csv", "\n".join(lines) + "\n")
+    metadata = {
+        "root": store.digest_of(names),
+        "identity": store.identity.to_json(),
+        "files": {site: path.name for site, path in zip(names, paths, strict=True)},
+    }
+    write_atomic(folder / "export.json", pretty_json(metadata))
+    return [*paths, folder / "rows.csv", folder / "export.json"]
+
+
+def _parts(store: ActivationStore, site: str) -> Iterator[records.FloatArray]:
+    """Yield all rows of a site in data-set order, in chunks."""
+    for start in range(0, store.n_rows, _ROWS_AT_ONCE):
+        yield store.read(site, np.arange(start, min(start + _ROWS_AT_ONCE, store.n_rows)))
+
+
+def _write_npy(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a .npy file, in parts."""
+    for number, values in enumerate(_parts(store, site)):
+        if number == 0:
+            shape = (store.n_rows, *values.shape[1:])
+            entries = {"descr": values.dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(_Sink(draft), entries)
+        draft.write(np.ascontiguousarray(values).data)
+
+
+def _write_safetensors(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a .safetensors file with one tensor of the dtype on disk, in parts."""
+    dtype = store.identity.dtype
+    shape = (store.n_rows, *store.row_shape(site))
+    draft.write(header({site: ArrayHeader(records.CODES[dtype], shape)}))
+    for values in _parts(store, site):
+        draft.write(records.stored_numbers(values, dtype).data)
+
+
+def _write_parquet(draft: Draft, store: ActivationStore, site: str) -> None:
+    """Write a site as a column of lists, in parts; the metadata have the shape of a row."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writer = None
+    for values in _parts(store, site):
+        width = int(np.prod(values.shape[1:]))
+        flat = pa.array(values.reshape(-1))
+        table = pa.table({"values": pa.FixedSizeListArray.from_arrays(flat, width)})
+        metadata = {"site": site, "shape": json.dumps(values.shape[1:])}
+        table = table.replace_schema_metadata(metadata)
+        writer = writer or parquet.ParquetWriter(_Sink(draft), table.schema)
+        writer.write_table(table)
+    assert writer is not None
+    writer.close()
+
+
+class _Sink(io.RawIOBase):
+    """File object over a draft, for libraries that write to a file object."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Append bytes and return their number."""
+        content = memoryview(data)
+        self._draft.write(content)
+        return content.nbytes
+
+
+_Write = Callable[[Draft, ActivationStore, str], None]
+FORMATS: dict[str, tuple[_Write, str | None]] = {  # with the package that each needs
+    "npy": (_write_npy, None),
+    "safetensors": (_write_safetensors, None),
+    "parquet": (_write_parquet, "pyarrow"),
+}
+
+
+def described_errors(errors: tuple[float, float]) -> str:
+    """Return the relative errors of a site in words; see `ActivationStore.errors`.
+
+    >>> described_errors((0.0012, 0.0345))
+    'relative error of at most 64 rows: median 0.12 %, largest 3.5 %'
+    """
+    median, largest = (f"{100 * error:.2g} %" for error in errors)
+    n_rows = records.ROWS_COMPARED
+    return f"relative error of at most {n_rows} rows: median {median}, largest {largest}"

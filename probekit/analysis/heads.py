@@ -9,8 +9,6 @@ Weights are those of the hub's files: linear maps are [in, out], x @ W + b. Laye
 folded: the gain of the norm before attention is not part of W_Q, W_K and W_V.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 
@@ -107,8 +105,7 @@ def known_heads(model: Network) -> dict[str, tuple[tuple[int, int], ...]]:
     if model.position_embedding is None:
         return {}
     embedding = model.position_embedding.detach().cpu().float().contiguous()
-    is_small = digest([embedding.numpy().tobytes()]) == _WPE_OF_GPT2_SMALL
-    return KNOWN_HEADS if is_small else {}
+    return KNOWN_HEADS if digest([embedding.numpy().tobytes()]) == _WPE_OF_GPT2_SMALL else {}
 
 
 def random_repeats(

@@ -7,8 +7,6 @@ precision of an array explains is measured too: by a second pass in that precisi
 rounds the residual stream as other libraries do.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -268,10 +266,8 @@ def _drawn(name: str, values: Any, n: int, drawn: NDArray[np.int64]) -> Tensor:
     rows = values[torch.from_numpy(drawn)] if isinstance(values, Tensor) else values[drawn]
     rows = torch.as_tensor(rows).detach().to("cpu", torch.float32).flatten(1)
     # Of all rows, and of those drawn also after the conversion.
-    is_finite, axes = (
-        (torch if isinstance(values, Tensor) else np).isfinite,
-        (1, 2)[: values.ndim - 1],
-    )
+    is_finite = (torch if isinstance(values, Tensor) else np).isfinite
+    axes = (1, 2)[: values.ndim - 1]
     starts = range(0, n, step := max(1, _NUMBERS // max(1, rows.shape[1])))
     flags = [is_finite(values[at : at + step]).all(axes).tolist() for at in starts]
     finite = np.concatenate(flags)
@@ -420,12 +416,9 @@ class _Tensors:
         yield _Reading(ids, at)
         bos, first = self.network.config.bos_token_id, ids[0][0]
         has_bos = all(row[0] == first and len(row) > 1 for row in ids)
-        if has_bos and first == (bos if isinstance(bos, int) else first):
-            yield _Reading(
-                [row[1:] for row in ids],
-                [place - 1 for place in at],
-                "BOS missing: computed without the first token, positions are shifted by one",
-            )
+        if has_bos and (not isinstance(bos, int) or first == bos):  # any token, if bos is unknown
+            change = "BOS missing: computed without the first token, positions are shifted by one"
+            yield _Reading([row[1:] for row in ids], [place - 1 for place in at], change)
         if isinstance(bos, int) and max(map(len, ids)) < self.network.config.n_ctx:
             change = (
                 "BOS added: computed with a token before the text, positions are shifted by one"
@@ -461,8 +454,7 @@ class _Tensors:
 
         passes: list[tuple[Tensor, Tensor, Tap, None]] = []
         for batch in torch.split(order, max(1, _TOKENS // int(ends.max()))):
-            texts = [np.array(reading.ids[row][: ends[row]]) for row in batch]
-            ids, mask = pad(texts, "right")
+            ids, mask = pad([np.array(reading.ids[row][: ends[row]]) for row in batch], "right")
             at = places[batch].clamp(0, ids.shape[1] - 1)
             passes.append((ids, mask, partial(keep, at), None))
         requested = [site for site in network.sites if general_name(site) in {*shapes, *in_stream}]
@@ -607,11 +599,8 @@ def _is_rounding(errors: Tensor, usual: Tensor, tensors: Tensor) -> bool:
         scaled = errors * weight
         gram, centred = scaled @ scaled.T, scaled - scaled.mean(0)
         along = tensors.flatten(1) @ (centred * weight).flatten() / (lengths * centred.norm())
-        parts = (
-            gram.square().sum() / gram.trace().square(),
-            along.nan_to_num(0, 0, 0).square().max(),
-        )
-        return torch.stack(parts).nan_to_num(0)
+        share = gram.square().sum() / gram.trace().square()
+        return torch.stack([share, along.nan_to_num(0, 0, 0).square().max()]).nan_to_num(0)
 
     least = torch.tensor([_DIRECTED * (1 / n_rows + 1 / n_features), _ALONG])
     limit = torch.maximum(least, _DIRECTED * concentrated(usual))
@@ -662,12 +651,10 @@ def _dtype_of(rows: Tensor) -> torch.dtype:
 def _claims(name: str, network: Network) -> list[str]:
     """Return the sites that a name may mean; none if it is the name of no site."""
     # Also a site that the network does not have, such as one of a block after the last.
-    if name.partition("[")[0] in network.sites or name.startswith(
-        ("blocks.", "hook_", "ln_final.")
-    ):
+    is_site = name.startswith(("blocks.", "hook_", "ln_final."))
+    if is_site or name.partition("[")[0] in network.sites:
         return [name]
-    layer = _NUMBERED.fullmatch(name)
-    if layer is None:
+    if (layer := _NUMBERED.fullmatch(name)) is None:
         return []
     after, before = f"blocks.{layer[1]}.hook_resid_post", f"blocks.{layer[1]}.hook_resid_pre"
     return [after, before, f"blocks.{int(layer[1]) - 1}.hook_resid_post"]

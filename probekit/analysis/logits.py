@@ -17,8 +17,6 @@ Source: nostalgebraist 2020, "interpreting GPT: the logit lens". KL to the outpu
 al. 2023, "Eliciting Latent Predictions from Transformers with the Tuned Lens", here in nats.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,8 +29,8 @@ from torch import Tensor
 
 from probekit.errors import ConfigError
 from probekit.model.network import Network
-from probekit.model.passes.cache import ActivationCache
 from probekit.model.passes.inputs import check_tokens
+from probekit.model.passes.taps import ActivationCache
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer
@@ -305,15 +303,10 @@ def lens_rows(
     """
     tokens = tokenizer.strings(ids.tolist())
     n_sites, n_tokens, top_k = measures["top_ids"].shape
-    rows = pd.DataFrame(
-        {
-            "site": [site for site in sites for _ in tokens],
-            "layer": pd.array([layer_of(site) for site in sites for _ in tokens], dtype="Int64"),
-            "position": [*range(n_tokens)] * n_sites,
-            "token": tokens * n_sites,
-            "next_token": [*tokens[1:], None] * n_sites,
-        }
-    )
+    rows = pd.DataFrame({"site": [site for site in sites for _ in tokens]})
+    rows["layer"] = rows["site"].map(layer_of).astype("Int64")
+    rows["position"], rows["token"] = [*range(n_tokens)] * n_sites, tokens * n_sites
+    rows["next_token"] = [*tokens[1:], None] * n_sites
     for name in ("next_rank", "next_probability", "entropy", "kl"):
         rows[name] = measures[name].flatten().double().numpy()
     rows["next_rank"] = rows["next_rank"].astype("Int64")

@@ -9,8 +9,6 @@ attention and in the loss. There its conversions of float64 to float32 are skipp
 stay as they are, and so do numbers that begin in float32, such as the angles of rotary positions.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +28,7 @@ from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.hub import find_model
 
 TOKENS, CHAT = "tokens", "chat tokens"
 TOLERANCES = {"float32": 5e-5, "float64": 1e-10}  # as a share of the largest value at a position
@@ -170,13 +168,10 @@ class _Reference:
         from transformers import AutoModelForCausalLM
 
         self.folder = folder
+        eager = dict.fromkeys(("attn_implementation", "experts_implementation"), "eager")
         with _quiet():
             self.model: Any = AutoModelForCausalLM.from_pretrained(
-                folder,
-                dtype=dtype,
-                attn_implementation="eager",
-                experts_implementation="eager",
-                local_files_only=True,
+                folder, dtype=dtype, local_files_only=True, **eager
             )
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:
@@ -270,18 +265,18 @@ def _tokens(
     """
     if reference.tokenizer is None:
         return
-    n_different = sum(
+    of_texts = [
         tokenizer.encode(text, bos=False).ids.tolist() != reference.ids(text) for text in texts
-    )
-    yield Agreement(TOKENS, n_different, len(texts), n_different / len(texts), 0.0)
+    ]
+    yield Agreement(TOKENS, sum(of_texts), len(texts), sum(of_texts) / len(texts), 0.0)
     if not isinstance(getattr(reference.tokenizer, "chat_template", None), str):
         return
-    n_different = sum(
+    of_chats = [
         _unless_refused(lambda text: tokenizer.encode_chat(text).ids.tolist(), text)
         != _unless_refused(reference.chat_ids, text)
         for text in texts
-    )
-    yield Agreement(CHAT, n_different, len(texts), n_different / len(texts), 0.0)
+    ]
+    yield Agreement(CHAT, sum(of_chats), len(texts), sum(of_chats) / len(texts), 0.0)
 
 
 def _unless_refused(ids: Callable[[str], list[int]], text: str) -> list[int] | None:

@@ -16,16 +16,13 @@ of the folders names an analysis. This one imports no libraries, so that files a
 checked at once.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
-Model = TypeVar("Model")
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
 DIFFERENCE = "difference difference_low difference_high p"
 
@@ -120,12 +117,9 @@ ANALYSES = (
     ),
     Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
     Analysis(
-        "features",
-        {"features.csv": {"text": "site feature label", "count": "rank k", "number": "share"}},
-    ),
-    Analysis(
         "directions",
         {
+            "features.csv": {"text": "site feature label", "count": "rank k", "number": "share"},
             "scatter.csv": {"text": "method axis_x axis_y label", "finite": "x y"},
             "cosines.csv": {
                 "text": "site_a site_b",
@@ -154,30 +148,21 @@ TABLES = {file: types for one in ANALYSES for file, types in one.tables.items()}
 
 def asked(experiment: Any) -> Iterator[tuple[Analysis, Any]]:
     """Yield each analysis that an experiment requests, with the value of its key."""
-    for analysis in ANALYSES:
-        settings = analysis.settings(experiment)
-        if settings is not None:
-            yield analysis, settings
+    pairs = ((analysis, analysis.settings(experiment)) for analysis in ANALYSES)
+    return ((analysis, settings) for analysis, settings in pairs if settings is not None)
 
 
 def doors(file: str, name: str) -> Iterator[tuple[Analysis, Callable[..., Any]]]:
     """Yield the analyses that have a function of this name in such a file, with the function."""
-    for analysis in ANALYSES:
-        door = analysis.door(file, name)
-        if door is not None:
-            yield analysis, door
+    pairs = ((analysis, analysis.door(file, name)) for analysis in ANALYSES)
+    return ((analysis, door) for analysis, door in pairs if door is not None)
 
 
-def without_analyses(experiment: Model) -> Model:
+def without_analyses(experiment: Any) -> Any:
     """Return an experiment without the analyses that it requests."""
-
-    def without(section: Any, key: Sequence[str]) -> Any:
-        """Return a section in which a key is null."""
-        name, *others = key
-        value = without(getattr(section, name), others) if others else None
-        return section.model_copy(update={name: value})
-
     for analysis, _ in asked(experiment):
-        if analysis.key:
-            experiment = without(experiment, analysis.key.split("."))
+        section, _, option = analysis.key.partition(".")
+        value = getattr(experiment, section).model_copy(update={option: None}) if option else None
+        if section:
+            experiment = experiment.model_copy(update={section: value})
     return experiment

@@ -19,18 +19,17 @@ from click.shell_completion import CompletionItem
 import probekit
 from probekit.amounts import counted, percent, size_in_words
 from probekit.cli import options
-from probekit.cli.later import later
-from probekit.cli.options import Texts, together, watching
+from probekit.cli.options import Texts, later, together, watching
 from probekit.errors import MissingError, ProbekitError, StoreError, nearest
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
-    from probekit import products, progress
+    from probekit import accelerators, progress
     from probekit import workers as processes
-    from probekit.activations import capture, export, local, records, store, upkeep
+    from probekit.activations import capture, local, store, upkeep
     from probekit.activations.records import Location
-    from probekit.cli.show import terminal
-    from probekit.experiment import bundled, loader, locations
+    from probekit.cli import terminal
+    from probekit.experiment import loader, locations
     from probekit.pipeline.capture import captures, jobs
     from probekit.pipeline.experiment import ray_workers, run_job
     from probekit.results import record
@@ -50,7 +49,7 @@ class _CacheGroup(click.Group):
             if not is_named and not ctx.resilient_parsing:  # not while a shell completes a word
                 raise click.UsageError(
                     f"There is no file and no bundled experiment {given}, and no such command. "
-                    f"{nearest(given, [*self.commands, *bundled.bundled_files()])}"
+                    f"{nearest(given, [*self.commands, *locations.bundled_files()])}"
                 )
             args = ["capture", *args]
         return super().parse_args(ctx, args)
@@ -103,7 +102,7 @@ def capture_command(
         raise click.UsageError("--threads requires --workers.")
     experiment = loader.load_experiment(file, overrides)
     if workers == 0:
-        laid_out = captures.lay_out(experiment, cache_root=cache_root, device=device)
+        laid_out = jobs.lay_out(experiment, cache_root=cache_root, device=device)
         for target, empty in laid_out.items():
             click.echo(
                 f"{target}: {counted(empty.n_rows, 'row')} in "
@@ -118,7 +117,7 @@ def capture_command(
             crew = partial(ray_workers.by_ray, n_workers=workers, address=address, **shared)
         elif workers is not None or engine is not None:
             # Local workers use this machine; those of a cluster may run on others.
-            products.check_device(device, several=True)
+            accelerators.check_device(device, several=True)
             n_workers = workers or os.cpu_count() or 1
             crew = partial(jobs.by_processes, n_workers=n_workers, **shared)
         captured = captures.capture_only(
@@ -164,7 +163,7 @@ def import_command(
     click.echo(_described(captured, "imported"))
     errors = captured.store.errors()
     for site in captured.store.sites:
-        measured = f", {records.described_errors(errors[site])}" if site in errors else ""
+        measured = f", {upkeep.described_errors(errors[site])}" if site in errors else ""
         click.echo(f"verified as {site}{measured}")
 
 
@@ -430,7 +429,7 @@ def export_command(
     Rows are in the order of the data set.
     """
     opened = probekit.ActivationStore.open(*_find([name], cache_root))
-    files = export.export_cache(opened, out, format_, sites=sites or None)
+    files = upkeep.export_cache(opened, out, format_, sites=sites or None)
     paths = [str(file) for file in files]
     _show(as_json, paths, paths)
 

@@ -2,10 +2,8 @@
 
 Results go to stdout, progress and logs to stderr. Exit codes: 0 success, 1 failure, 2 usage or
 configuration error, 3 model or data missing, 130 interrupted, 143 terminated. Heavy modules are
-imported when they are used, after a command has checked its arguments; see `later`.
+imported when they are used, after a command has checked its arguments; see `options.later`.
 """
-
-from __future__ import annotations
 
 import os
 import signal
@@ -18,16 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from probekit.cli import caches, models, pictures, runs, texts
-from probekit.cli.later import later
-from probekit.cli.options import watching
+from probekit.cli import around_runs, caches, models, pictures, runs, texts
+from probekit.cli.options import later
 from probekit.errors import ProbekitError, nearest
 from probekit.terminal import Interruptible, command_line, escape_streams
 
 if TYPE_CHECKING:
-    from probekit import products, provenance
-    from probekit.cli.show import results
-    from probekit.pipeline import selftest
+    from probekit import provenance
 globals().update(later(__file__))
 
 
@@ -71,19 +66,17 @@ class _Terminated(KeyboardInterrupt):
     """The process received SIGTERM, for example from a cluster; handled like Ctrl-C."""
 
 
-def _terminated(*_: object) -> None:
-    raise _Terminated
-
-
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
     """Raise `_Terminated` on a signal to terminate; afterwards restore the previous handlers."""
+
+    def terminated(*_: object) -> None:
+        raise _Terminated
+
     if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
-    previous = {}
-    for number in _TERMINATE:
-        previous[number] = signal.signal(number, _terminated)
+    previous = {number: signal.signal(number, terminated) for number in _TERMINATE}
     try:
         yield
     finally:
@@ -168,21 +161,6 @@ def cli() -> None:
     """Train and evaluate linear probes on language models, from one experiment file."""
 
 
-@cli.command()
-@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
-def selftest_command(quick: bool) -> None:
-    """Test probekit on data with known answers.
-
-    Signals, noise and intervals, on simulated data and tiny models.
-    """
-    with watching() as watcher:
-        verdicts = selftest.selftest(quick=quick, watcher=watcher)
-    results.show_verdicts(verdicts)
-    click.echo(f"Library of large products on the CPU: {products.library()}.")
-    if not all(verdict.ok for verdict in verdicts):
-        sys.exit(1)
-
-
 # Shell -> where its completion script belongs.
 _SCRIPTS = {
     "bash": "Save as ~/.local/share/probekit.bash; in ~/.bashrc: . ~/.local/share/probekit.bash",
@@ -208,7 +186,7 @@ def completion_command(shell: str) -> None:
 
 # Commands of the group `cache`, which are not commands of the program itself.
 _NESTED = set(caches.cache.commands.values())
-for _module in (caches, models, pictures, runs, texts):
+for _module in (around_runs, caches, models, pictures, runs, texts):
     for _command in vars(_module).values():
         if isinstance(_command, click.Command) and _command not in _NESTED:
             cli.add_command(_command)

@@ -1,27 +1,67 @@
-"""Commands about a model: its sites, its parameter counts, and its check against transformers."""
+"""Commands that describe, train and check models, and the test of probekit itself."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import probekit
-from probekit.amounts import percent
+from probekit.amounts import counted, percent
 from probekit.cli import options
-from probekit.cli.later import later
-from probekit.cli.options import ModelName
+from probekit.cli.options import Texts, completions, later, watching
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
+    from probekit import hub, products
     from probekit.analysis import verification
-    from probekit.cli.show import looks, terminal
+    from probekit.cli import terminal
+    from probekit.experiment import loader
     from probekit.model import config as configs
     from probekit.model.families import table
+    from probekit.model.weights import sources
+    from probekit.pipeline import selftest
     from probekit.report.elements import table as tables
 globals().update(later(__file__))
 
+
+class ModelName(click.ParamType[Any]):
+    """`mini`, a folder or a name on the hub; invalid names fail before any work.
+
+    If `or_file`, the path of a file is valid, too.
+    """
+
+    name = "text"
+
+    def __init__(self, *, or_file: bool = False) -> None:
+        self.or_file = or_file
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """Return the name.
+
+        Raises:
+            MissingError: There is no such folder, or no model with that name.
+            ConfigError: The name is empty, or the path of a file although not `or_file`.
+        """
+        del param, ctx
+        if not (self.or_file and Path(value).is_file()):
+            sources.local_folder(value)
+        return str(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> Any:
+        """Return the named models, those of the hub that are on this machine, and folders."""
+        del ctx, param
+        cached = sorted(path.name for path in Path(hub.constants.HF_HUB_CACHE).glob("models--*"))
+        of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
+        return completions(incomplete, dict.fromkeys([*sources.KNOWN_MODELS, *of_hub]))
+
+
+model_option = click.option(
+    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
+)
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 
 
@@ -29,7 +69,30 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    looks.show_sites(model)
+    config = table.find_config(model)
+    sizes = {axis: size for axis, size in config.axis_sizes.items() if axis != "1"}
+    rows = []
+    for site in config.sites.rows:
+        shape = " ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in site.axes)
+        note = " (only on request)" if site.on_request else ""
+        rows.append((site.name, shape, site.formula + note))
+    columns = (tables.Column("site", form="code"), *terminal.words("shape", "formula"))
+    terminal.show_rows(columns, rows)
+    n_sites = len(config.sites.without_request)
+    terminal.echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites:,} tensors.")
+
+
+def show_models() -> None:
+    """Print a line for each named model."""
+    rows = []
+    for name in sources.KNOWN_MODELS:
+        config = table.find_config(name)
+        origin = "ships with probekit" if name == "mini" else "the hub"
+        sizes = (config.n_layers, config.n_heads, config.d_model)
+        rows.append((name, *map(str, sizes), f"{configs.count_parameters(config):,}", origin))
+    columns = terminal.words("model", "layers", "heads", "d_model", "parameters", "from")
+    terminal.show_rows(columns, rows)
+    terminal.echo("Also: org/name@revision on the hub, or the path of a folder.")
 
 
 @click.command()
@@ -75,7 +138,7 @@ def params(model: str, untied: bool, no_qkv_bias: bool, as_json: bool, **sizes: 
             cells += [f"{entry['in_all']:,}", percent(entry["share"], 2)]
             rows.append([*cells, f"{entry['megabytes']['float32']:,.2f}"])
         rows.append([""] * len(columns))  # a blank line
-    terminal.show_table(tables.ResultTable("", columns, rows))
+    terminal.show_rows(columns, rows)
     axes = config.axis_sizes.items()  # including the axis "1", whose size is its name
     terminal.echo(", ".join(f"{axis} = {size:,}" for axis, size in axes if axis != "1"))
     terminal.echo("MB are 2^20 bytes, of numbers in float32; float16 and bfloat16 take half.")
@@ -103,7 +166,7 @@ def _entry(count: configs.ParameterCount, total: configs.ParameterCount) -> dict
     default="float32",
     help="Dtype of both models. The tolerance is 5e-05 in float32 and 1e-10 in float64.",
 )
-def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None:
+def verify_model_command(model: str, texts: Texts, dtype: str) -> None:
     """Compare MODEL with transformers, tensor by tensor.
 
     Tokens, residual streams, patterns, logits and loss are compared, which takes the memory of two
@@ -112,7 +175,14 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
     """
     rows = probekit.verify_model(model, texts or verification.TEXTS, dtype=dtype)
     columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")
-    terminal.show_table(tables.ResultTable("", columns, list(map(_agreement_cells, rows))))
+    lines = []
+    for row in rows:
+        if row.site.endswith("tokens"):  # compared by counting texts
+            numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
+        else:
+            numbers = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")
+        lines.append((row.site, *numbers, "" if row.agrees else "DIFFERS"))
+    terminal.show_rows(columns, lines)
     differing = [row.site for row in rows if not row.agrees]
     if differing:
         raise click.ClickException(
@@ -128,13 +198,42 @@ def verify_model_command(model: str, texts: tuple[str, ...], dtype: str) -> None
         click.echo("Conversions of float64 to float32 in the code of transformers were skipped.")
 
 
-def _agreement_cells(row: verification.Agreement) -> tuple[str, ...]:
-    """Return a comparison as the cells of a row: tensor, three numbers, and whether it differs.
+@click.command()
+@options.file_options
+@options.device_option
+@options.runs_option("the run is written to PATH/NAME")
+def pretrain_command(file: Path, overrides: Texts, device: str, out: Path) -> None:
+    """Train a small GPT-2 from a recipe.
 
-    Tokens are compared by counting texts.
+    An interrupted run resumes where it stopped.
     """
-    if row.site.endswith("tokens"):
-        numbers = (f"{row.difference:.0f} texts differ", f"{row.largest:.0f} texts", "")
-    else:
-        numbers = (f"{row.difference:.1e}", f"{row.largest:.3g}", f"{row.relative:.1e}")
-    return (row.site, *numbers, "" if row.agrees else "DIFFERS")
+    recipe = loader.load_recipe(file, overrides)
+    with watching() as watcher:
+        result = probekit.pretrain(recipe, out=out, device=device, watcher=watcher)
+    last = result.last
+    click.echo(
+        f"step {last.step:,}: held out {last.held_out_loss:.4f} nats per token, "
+        f"{last.held_out_per_character:.4f} per character"
+    )
+    click.echo(f"{result.model}\n{result.log}\n{result.figure}")
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Fewer simulations; half a minute instead of a minute.")
+def selftest_command(quick: bool) -> None:
+    """Test probekit on data with known answers.
+
+    Signals, noise and intervals, on simulated data and tiny models.
+    """
+    with watching() as watcher:
+        checks = selftest.selftest(quick=quick, watcher=watcher)
+    rows = [
+        (check.check, check.kind, check.expected, check.found, "yes" if check.ok else "NO")
+        for check in checks
+    ]
+    terminal.show_rows(terminal.words("check", "kind", "expected", "found", "ok"), rows)
+    n_failed = sum(not check.ok for check in checks)
+    terminal.echo(f"{counted(len(checks), 'check')}, {n_failed} failed.")
+    click.echo(f"Library of large products on the CPU: {products.library()}.")
+    if n_failed:
+        sys.exit(1)

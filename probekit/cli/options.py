@@ -1,31 +1,68 @@
-"""Options and parameter types shared by several commands, and the watcher of their progress."""
+"""Options, parameter types, late imports and the watcher that several commands share.
 
-from __future__ import annotations
+A command checks its arguments before it imports torch, and `--help` imports neither torch nor
+pandas. So the files of this folder import modules of other packages under `TYPE_CHECKING`, where
+type checkers read them, and `later` imports each when a command uses it.
+"""
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import reduce
 from glob import escape, glob
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from probekit.cli.later import later
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 from probekit.terminal import Watcher, escape_streams
 
 if TYPE_CHECKING:
-    from probekit import hub, progress
-    from probekit.data import readers
-    from probekit.experiment import bundled
-    from probekit.model.weights import sources
-globals().update(later(__file__))
+    from probekit import progress
+    from probekit.experiment import locations
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Texts = tuple[str, ...]  # values of an option that can be repeated
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+_IMPORT = re.compile(r"^    from (probekit[.\w]*) import (\([^)]*\)|.+)$", re.MULTILINE)
+_NAME = re.compile(r"(\w+)(?: as (\w+))?")
+
+
+class Later:
+    """A module that is imported when one of its names is used.
+
+    >>> Later("probekit.amounts").counted(2, "row")
+    '2 rows'
+    """
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # doctest, which inspects all objects, imports nothing
+            raise AttributeError(name)
+        return getattr(import_module(self._module), name)
+
+
+def later(file: str) -> dict[str, Later]:
+    """Return the modules that a file imports under `TYPE_CHECKING`, by the name that it gives them.
+
+    >>> sorted(later(__file__.replace("options", "texts")))[:3]
+    ['Bos', 'accelerators', 'application']
+    """
+    return {
+        alias or module: Later(f"{package}.{module}")
+        for package, names in _IMPORT.findall(Path(file).read_text("utf-8"))
+        for module, alias in _NAME.findall(names)
+    }
+
+
+globals().update(later(__file__))
 
 
 def place_of(value: str) -> Path | str:
@@ -58,7 +95,7 @@ def completions(
 def complete_experiment(ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
     """Return bundled experiments, YAML files and folders."""
     del ctx, param
-    return completions(incomplete, bundled.bundled_files(), bundled.ENDINGS)
+    return completions(incomplete, locations.bundled_files(), locations.ENDINGS)
 
 
 class OutFolder(click.Path):
@@ -101,37 +138,6 @@ class OutputFile(click.Path):
         return path
 
 
-class ModelName(click.ParamType[Any]):
-    """`mini`, a folder or a name on the hub; invalid names fail before any work.
-
-    If `or_file`, the path of a file is valid, too.
-    """
-
-    name = "text"
-
-    def __init__(self, *, or_file: bool = False) -> None:
-        self.or_file = or_file
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> str:
-        """Return the name.
-
-        Raises:
-            MissingError: There is no such folder, or no model with that name.
-            ConfigError: The name is empty, or the path of a file although not `or_file`.
-        """
-        del param, ctx
-        if not (self.or_file and Path(value).is_file()):
-            sources.local_folder(value)
-        return str(value)
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem[str]]:
-        """Return the named models, those of the hub that are on this machine, and folders."""
-        del ctx, param
-        cached = sorted(path.name for path in Path(hub.constants.HF_HUB_CACHE).glob("models--*"))
-        of_hub = [name.removeprefix("models--").replace("--", "/") for name in cached]
-        return completions(incomplete, dict.fromkeys([*sources.KNOWN_MODELS, *of_hub]))
-
-
 def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any) -> None:
     """Fail if a path or one of its parents exists and is not a folder."""
     try:
@@ -144,60 +150,16 @@ def _refuse_file(kind: click.ParamType[Any], folder: Path, param: Any, ctx: Any)
 
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Return one decorator that applies several."""
-
-    def decorate(function: Function) -> Function:
-        for option in reversed(options):  # as Python applies decorators, the lowest first
-            function = option(function)
-        return function
-
-    return decorate
+    # Python applies the lowest decorator first.
+    return lambda function: reduce(lambda inner, option: option(inner), reversed(options), function)
 
 
-def _texts_options(*, required: bool) -> Decorator:
-    """Return a decorator that adds the text options and passes the texts to a command."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        # The command gets its texts and those of the file together, as `texts`.
-        @together(
-            click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
-            click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
-            click.option(
-                "--format",
-                help="Format of the file: txt (one text per line; default), csv, tsv, jsonl "
-                "or parquet.",
-            ),
-            click.option("--column", help="Column with the texts.  [default: text]"),
-        )
-        @wraps(function)
-        def with_texts(
-            texts: Texts, file: Path | None, format: str | None, column: str | None, **others: Any
-        ) -> Any:
-            if file is None and (format or column):
-                raise click.UsageError("--format and --column require --file.")
-            if required and not texts and file is None:
-                raise click.UsageError("No input text. Give --text or --file.")
-            from_file = () if file is None else readers.read_texts(file, format, column)
-            return function(texts=(*texts, *from_file), **others)
-
-        return with_texts
-
-    return decorate
-
-
-texts_options = _texts_options(required=True)
-optional_texts_options = _texts_options(required=False)
 json_option = click.option("--json", "as_json", is_flag=True, help="Output as JSON.")
 cache_option = click.option(
     "--cache", "cache_root", type=CacheRoot(), metavar="PLACE", help="Folder or URL of the caches."
 )
 device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
-model_option = click.option(
-    "--model", type=ModelName(), required=True, help="Model: `mini`, a hub name or a folder."
-)
 out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-page_option = click.option(
-    "--out", type=OutputFile(".html"), required=True, help="Output page (.html)."
-)
 page_or_rows_option = click.option(
     "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
 )
@@ -212,24 +174,6 @@ def set_option(where: str = "") -> Decorator:
         metavar="a.b=c",
         help=f"Override of a key{where}; repeatable.",
     )
-
-
-def bos_option(texts: str = "each text") -> Decorator:
-    """Return the option that adds a first token; `texts` names in its help what it is added to."""
-    return click.option(
-        "--bos/--no-bos",
-        default=None,
-        callback=lambda _context, _option, value: "auto" if value is None else value,
-        help=f"Whether to prepend the beginning-of-text token to {texts}.  [default: as the "
-        "model's own tokenizer does]",
-    )
-
-
-chat_option = click.option(
-    "--chat",
-    is_flag=True,
-    help="Each text as the user's turn of the model's chat template; not with --bos.",
-)
 
 
 def runs_option(written: str) -> Decorator:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,23 +11,109 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import probekit
+from probekit.amounts import format_number, signed
 from probekit.cli import options
-from probekit.cli.later import later
-from probekit.cli.options import ModelName, OutputFile, Texts, watching
+from probekit.cli.models import ModelName, model_option
+from probekit.cli.options import OutputFile, Texts, later, together, watching
 from probekit.pipeline.look.exports import ATTENTION_FILES, FIGURE_FILES, PAGE_OR_ROWS, check_ending
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from probekit import files, provenance
     from probekit.analysis import logits
-    from probekit.cli.show import looks
+    from probekit.cli import terminal
+    from probekit.data import readers
     from probekit.model.config import Bos
+    from probekit.model.text.tokenizer import Tokenizer
+    from probekit.model.weights import state_dict
     from probekit.pipeline.look import exports, lenses
     from probekit.pipeline.look import weights as plots
-    from probekit.report.attention import figure
+    from probekit.report.elements import texts as labels
     from probekit.report.figures import figure_files
-    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
+    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page, run_page
+    from probekit.results import network as measured
 globals().update(later(__file__))
+
+MOST_HEADS = 5
+
+
+texts_options = together(
+    click.option("--text", "texts", multiple=True, help="Input text; repeatable."),
+    click.option("--file", type=click.Path(path_type=Path), help="File with input texts."),
+    click.option(
+        "--format",
+        help="Format of the file: txt (one text per line; default), csv, tsv, jsonl or parquet.",
+    ),
+    click.option("--column", help="Column with the texts.  [default: text]"),
+)
+
+
+def take_texts(given: dict[str, Any], *, required: bool = True) -> Texts:
+    """Remove the values of `texts_options` from `given`, and return all texts, also of the file."""
+    texts, file, *how = (given.pop(name) for name in ("texts", "file", "format", "column"))
+    if file is None and any(how):
+        raise click.UsageError("--format and --column require --file.")
+    if required and not texts and file is None:
+        raise click.UsageError("No input text. Give --text or --file.")
+    return (*texts, *(() if file is None else readers.read_texts(file, *how)))
+
+
+def bos_option(texts: str = "each text") -> Callable[..., Any]:
+    """Return the option that adds a first token; `texts` names in its help what it is added to."""
+    return click.option(
+        "--bos/--no-bos",
+        default=None,
+        callback=lambda _context, _option, value: "auto" if value is None else value,
+        help=f"Whether to prepend the beginning-of-text token to {texts}.  [default: as the "
+        "model's own tokenizer does]",
+    )
+
+
+chat_option = click.option(
+    "--chat",
+    is_flag=True,
+    help="Each text as the user's turn of the model's chat template; not with --bos.",
+)
+
+
+def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
+    """Return the file formats of --figures, which are checked before any work."""
+    del ctx, param
+    if given is None:
+        return ()
+    formats = figure_files.read_formats(given)
+    figure_files.check_engine()
+    return formats
+
+
+figure_options = together(
+    click.option(
+        "--figures",
+        "formats",
+        metavar="png,svg,pdf",
+        callback=_read_formats,
+        help="File formats to export each figure to.",
+    ),
+    click.option(
+        "--columns",
+        type=click.IntRange(1, 2),
+        default=2,
+        help="Width of --figures in columns of a paper.",
+    ),
+)
+
+
+def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
+    """Write the figures of a run to its folder `figures` and print the path.
+
+    Without formats there is nothing to do.
+    """
+    if formats:
+        folder, drawn = files.inside(run_dir / "figures"), run_page.run_figures(run_dir)
+        written = figure_files.write_figures(drawn, folder, formats, columns)
+        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
+
 
 _SITES = click.option(
     "--site",
@@ -43,8 +130,14 @@ _POSITION = click.option(
 def _load(model: str, device: str, bos: Bos) -> lenses.ModelAndTokenizer:
     """Return a model with its tokenizer; a choice of beginning-of-text other than its own warns."""
     network = lenses.ModelAndTokenizer.load(model, device)
-    looks.warn_of_bos(network.tokenizer, bos)
+    warn_of_bos(network.tokenizer, bos)
     return network
+
+
+def warn_of_bos(tokenizer: Tokenizer, bos: Bos) -> None:
+    """Print a warning if a choice of beginning-of-text differs from the tokenizer's own."""
+    if doubt := tokenizer.doubt_of_bos(bos):
+        click.echo(f"warning: {doubt}", err=True)
 
 
 def _write(
@@ -62,17 +155,24 @@ def _write(
     The ending of the output file decides whether it gets the page or the rows.
     """
     if out is not None:
-        facts = looks.facts_for_page(network, bos) | more_facts
-        made = partial(page, result, model=network.source, facts=facts)
+        facts = {
+            "model": labels.model_title(network.source),
+            "weights": state_dict.digest_weights(network.model)[:16],
+            "tokenizer": network.tokenizer.digest[:16],
+            "beginning-of-text token": "yes" if network.tokenizer.has_bos(bos) else "no",
+            "dtype": str(network.model.dtype).removeprefix("torch."),
+            **{name: provenance.versions()[name] for name in ("probekit", "torch")},
+        }
+        made = partial(page, result, model=network.source, facts=facts | more_facts)
         exports.write_page_or_rows(out, made, rows)
         click.echo(str(out))
 
 
 @click.command()
-@options.model_option
-@options.texts_options
-@options.bos_option()
-@options.chat_option
+@model_option
+@texts_options
+@bos_option()
+@chat_option
 @_SITES
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
@@ -86,22 +186,58 @@ def lens(
     The final norm and the unembedding are applied as if each layer were the last one. Prints the
     predictions at one position of each text; --out writes all positions.
     """
+    texts, sites = take_texts(given), sites or logits.SITES
     network = _load(model, device, bos)
-    sites = sites or logits.SITES
     with watching() as watcher:
-        rows = lenses.read_lens(network, **given, bos=bos, sites=sites, watcher=watcher)
-    looks.show_lens(rows, position)
+        rows = lenses.read_lens(network, texts, **given, bos=bos, sites=sites, watcher=watcher)
+    _show_lens(rows, position)
     _write(out, lens_page.lens_page, rows, rows=rows, network=network, bos=bos)
 
 
+def _show_lens(rows: pd.DataFrame, position: int) -> None:
+    """Print the predictions of every site at one position of each text, then a summary.
+
+    Args:
+        rows: rows of `read_lens`, which have the positions of each text in order.
+        position: index of a token; negative values count from the end.
+
+    Raises:
+        ConfigError: a text has no such position.
+    """
+    n_top = sum(str(column).startswith("token_") for column in rows.columns)
+    by_text = rows.drop_duplicates(["prompt", "position"]).groupby("prompt", sort=False)["token"]
+    # Raises before anything is printed if a text does not have the position.
+    places = {n: logits.position_from_start(position, len(tokens)) for n, tokens in by_text}
+    for number, of_text in by_text:
+        tokens, place = of_text.tolist(), places[number]
+        beginning = labels.line_label("".join(tokens[: place + 1]))
+        terminal.echo(f"{number} at [{place}] {labels.token_label(tokens[place])}: {beginning}")
+        at_place = rows[(rows["prompt"] == number) & (rows["position"] == place)]
+        of_sites, lines = lens_page.site_labels(at_place), []
+        is_last = at_place["next_rank"].isna()
+        for label, last, row in zip(of_sites, is_last, at_place.to_dict("records"), strict=True):
+            top = [
+                f"{labels.token_label(row[f'token_{rank}'])} {row[f'probability_{rank}']:.3f}"
+                for rank in range(1, n_top + 1)
+            ]
+            next_rank = "–" if last else f"{row['next_rank']:,}"
+            numbers = (format_number(row["entropy"]), format_number(row["kl"]), next_rank)
+            lines.append((label, *numbers, "  ".join(top)))
+        best = terminal.words("most probable tokens")
+        columns = ["layer", "entropy", "KL", "rank of next", *best]
+        terminal.show_rows(columns, lines)
+    for sentence in (lens_page.LEGEND, lens_page.lens_answer(rows), lens_page.lens_accuracy(rows)):
+        terminal.echo(sentence)
+
+
 @click.command()
-@options.model_option
+@model_option
 @click.option("--text", required=True, help="Input text.")
 @click.option("--token", help="Token whose logit is decomposed.  [default: the most probable]")
 @click.option("--minus", help="Token whose logit is subtracted.")
 @click.option("--minus-mean", is_flag=True, help="Subtraction of the mean logit of all tokens.")
 @_POSITION
-@options.bos_option()
+@bos_option()
 @options.device_option
 @options.page_or_rows_option
 def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: Any) -> None:
@@ -111,13 +247,15 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
     """
     network = _load(model, device, bos)
     result = lenses.attribute(network, **given, bos=bos)
-    looks.show_attribution(result)
     page = attribution_page.attribution_page
+    terminal.show_table(attribution_page.largest_table(result))
+    terminal.echo(attribution_page.attribution_answer(result))
+    terminal.echo(attribution_page.attribution_detail(result))
     _write(out, page, result, rows=result.rows, network=network, bos=bos)
 
 
 @click.command()
-@options.model_option
+@model_option
 @click.option("--clean", required=True, help="Base text.")
 @click.option("--corrupt", required=True, help="Counterfactual text, with as many tokens.")
 @click.option("--answer", required=True, help="Right token after the base text.")
@@ -133,7 +271,7 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
     default=10,
     help="Number of patches in each table and, with --attribution, of verified estimates.",
 )
-@options.bos_option("both texts")
+@bos_option("both texts")
 @options.device_option
 @options.page_or_rows_option
 def patch_command(
@@ -153,13 +291,29 @@ def patch_command(
     network = _load(model, device, bos)
     n_verified, sites = top if attribution else None, sites or logits.SITES
     pair = lenses.patch_pair(network, **given, bos=bos, sites=sites, verify=n_verified)
-    looks.show_pair(pair, top)
+    right, other = labels.token_label(pair.answer), labels.token_label(pair.wrong)
+    terminal.echo(f"Logit of {right} minus logit of {other}:")
+    texts = [
+        ("clean", signed(pair.base), "".join(pair.clean)),
+        ("corrupt", signed(pair.source), "".join(pair.corrupt)),
+    ]
+    columns = ("text", "difference", *terminal.words(""))
+    terminal.show_rows(columns, texts)
+    for rows in (pair.of_positions, pair.of_heads):
+        if not rows.empty:
+            terminal.echo()
+            terminal.show_table(pair_page.strongest_patches(pair, rows, top))
+            terminal.echo()
+    terminal.echo(pair_page.pair_answer(pair))
+    for note in pair_page.pair_notes(pair):
+        terminal.echo(f"note: {note}", err=True)
+    terminal.echo(pair_page.CAVEAT)
     _write(out, pair_page.pair_page, pair, rows=pair.rows, network=network, bos=bos)
 
 
 @click.command()
-@options.model_option
-@options.optional_texts_options
+@model_option
+@texts_options
 @click.option("--layer", type=int, help="Layer to show.  [default: all]")
 @click.option(
     "--head",
@@ -177,7 +331,7 @@ def patch_command(
 )
 @click.option("--length", type=click.IntRange(min=1), default=50, help="Tokens of such a sequence.")
 @click.option("--seed", type=int, default=0, help="Random seed of these sequences.")
-@options.bos_option()
+@bos_option()
 @options.device_option
 @click.option(
     "--max-mb", type=click.FloatRange(0, min_open=True), default=25, help="Maximum MB of the page."
@@ -189,7 +343,6 @@ def patch_command(
 )
 def attention(
     model: str,
-    texts: Texts,
     layer: int | None,
     heads: Texts,
     scores: bool,
@@ -206,6 +359,7 @@ def attention(
     previous, duplicate and first token, induction, entropy and distance of every head, on texts or
     on repeated random tokens.
     """
+    texts = take_texts(repeats, required=False)
     if out is not None:
         check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
     is_figure = out is not None and out.suffix in FIGURE_FILES
@@ -230,16 +384,16 @@ def attention(
         with watching() as watcher:
             repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}
             scored = lenses.scored_heads(network, texts, **repeats)
-        looks.show_heads(scored)
-        facts = {"read": scored.read}
-        page = heads_page.heads_page
-        _write(out, page, scored, rows=scored.rows, network=network, bos=bos, **facts)
+        _show_heads(scored)
+        shared: dict[str, Any] = {"rows": scored.rows, "network": network, "bos": bos}
+        _write(out, heads_page.heads_page, scored, **shared, read=scored.read)
     if scores or out is None:
         return
     parts = (network.model, network.tokenizer)
     shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        figure.save_figure(probekit.attention_figure(*parts, *texts, **shown), out)
+        drawing = out, probekit.attention_figure(*parts, *texts, **shown)
+        figure_files.write_drawings([drawing], figure_files.CSS_PIXELS)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
         explorer = probekit.explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
@@ -247,6 +401,21 @@ def attention(
             click.echo(sentence, err=True)
         explorer.save(out)
     click.echo(str(out))
+
+
+def _show_heads(result: measured.ScoredHeads) -> None:
+    """Print the heads with the highest scores, then the heads known from the literature."""
+    terminal.echo(f"On {result.read}:")
+    highest = []
+    for name, score in measured.HEAD_TEXTS.items():
+        heads = heads_page.heads_text(result, name, MOST_HEADS) or "not defined for any token"
+        highest.append((score.title.lower(), heads))
+    terminal.show_rows(terminal.words("score", "highest"), highest)
+    for sentence in (heads_page.UNITS, heads_page.heads_answer(result), heads_page.COUNTED):
+        terminal.echo(sentence)
+    if result.known:
+        columns = terminal.words("known for GPT-2 small", "head", "here", "rank")
+        terminal.show_table(replace(heads_page.known_heads_table(result), columns=columns))
 
 
 @click.command()
@@ -269,7 +438,7 @@ def attention(
 @click.option(
     "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
-@options.page_option
+@click.option("--out", type=OutputFile(".html"), required=True, help="Output page (.html).")
 def weights(model: str, out: Path, **given: Any) -> None:
     """Write a page about the weights of a model, or one tensor.
 

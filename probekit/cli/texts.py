@@ -9,25 +9,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import probekit
+from probekit.amounts import format_number
 from probekit.cli import options
-from probekit.cli.later import later
-from probekit.cli.options import OutputFile, watching
+from probekit.cli.models import model_option
+from probekit.cli.options import OutputFile, later, watching
+from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
-    from probekit import products
-    from probekit.cli.show import looks, terminal
+    from probekit import accelerators, progress
+    from probekit.cli import terminal
     from probekit.model import generation
     from probekit.model.config import Bos
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
     from probekit.report.elements import texts as labels
+    from probekit.report.elements import tokens
+    from probekit.results import network as measured
     from probekit.results import record
 globals().update(later(__file__))
 
+# Columns of predictions, in order; free text is the last one.
+_COLUMNS = ("number", "position", "label", "score", "alarm", "token", "text")
+_WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
+
 
 @click.command()
-@options.model_option
+@model_option
 @click.option(
     "--prompt", "prompts", required=True, multiple=True, help="Text to continue; repeatable."
 )
@@ -49,8 +57,8 @@ globals().update(later(__file__))
 )
 @click.option("--stop", "stops", multiple=True, help="String that ends generation; repeatable.")
 @click.option("--stream", is_flag=True, help="Streaming output of a single text.")
-@options.bos_option("the prompt")
-@options.chat_option
+@bos_option("the prompt")
+@chat_option
 @options.device_option
 @click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
@@ -88,7 +96,7 @@ def generate_command(
         raise click.UsageError(
             "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
         )
-    products.check_device(device)
+    accelerators.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
     how_to: dict[str, Any] = {"bos": bos, "chat": chat}
     if steer is not None:
@@ -98,7 +106,7 @@ def generate_command(
             steered = application.load_network(
                 probe, model, device, allow_other=False, watcher=watcher
             )
-        looks.warn_of_bos(steered.tokenizer, bos)
+        warn_of_bos(steered.tokenizer, bos)
         # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {labels.class_label(label)} at {at_site or probe.facts.site}"
@@ -119,7 +127,7 @@ def generate_command(
         return
     network = probekit.load_model(model, device=device)
     tokenizer = probekit.Tokenizer.from_pretrained(model)
-    looks.warn_of_bos(tokenizer, bos)
+    warn_of_bos(tokenizer, bos)
     how_to["stop"] = (*stops, *tokenizer.ends_of_text)
     if not stream:
         texts = generation.continue_texts(network, tokenizer, prompts, decoding, **how_to)
@@ -169,7 +177,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
 
 @click.command()
 @click.argument("probe", type=click.Path(path_type=Path))
-@options.texts_options
+@texts_options
 @click.option("--per", type=click.Choice(["text", "token"]), help="Unit of prediction.")
 @click.option(
     "--threshold",
@@ -193,12 +201,12 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     help="Handling of texts that exceed the context.",
 )
 @options.device_option
-def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **given: Any) -> None:
+def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     """Apply a saved probe to new texts.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
-    saved = record.load_probe(probe)
+    texts, saved = take_texts(given), record.load_probe(probe)
     per = application.choose_per(saved, per)
     with watching() as watcher:
         readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)
@@ -207,4 +215,64 @@ def apply(probe: Path, texts: tuple[str, ...], per: Any, out: Path | None, **giv
     if out is not None:
         click.echo(str(exports.write_answers(out, readings, saved, per)))
         return
-    looks.show_answers(readings, saved, per)
+    console = progress.Console()
+    has_shades = console.color_system in _WITH_SHADES and not console.no_color
+    if console.is_terminal and has_shades:
+        _paint_answers(console, readings, saved.classes, per)
+        return
+    rows = measured.tidy_rows(readings, saved.classes, per)
+    names = [name for name in _COLUMNS if any(name in row for row in rows)]
+    click.echo("\t".join(names))
+    for row in rows:
+        click.echo("\t".join(_cell(name, row.get(name)) for name in names))
+
+
+def _cell(column: str, value: object) -> str:
+    """Return a value as the text of its column; "-" without a value."""
+    if value is None:
+        return "-"
+    if column == "token":
+        return labels.token_label(str(value))
+    return f"{value:.4f}" if isinstance(value, float) else labels.line_label(str(value))
+
+
+def _paint_answers(
+    console: progress.Console,
+    readings: Sequence[measured.TextReading],
+    classes: Sequence[str],
+    per: measured.Per,
+) -> None:
+    """Print the texts, with tokens or answers in the colours of their scores, and a legend."""
+    from rich.text import Text
+
+    palette = tokens.Palette.of(readings, classes)
+    for number, reading in enumerate(readings, start=1):
+        pieces: list[tuple[str, str]] = [(f"{number} ", "dim")]
+        if per == "token":
+            for token, answer in zip(reading.tokens, reading.answers, strict=True):
+                pieces.append((labels.line_label(token), _style(palette.paint(answer))))
+                if len(classes) > 2:
+                    pieces.append((f"/{labels.line_label(answer.label or '')}", "dim"))
+                pieces += [("\n", "")] * ("\n" in token)
+        elif reading.answer is None:
+            pieces.append((f"- {labels.line_label(reading.text)}", ""))
+        else:
+            text = f" {labels.line_label(reading.answer.text)} "
+            pieces.append((text, _style(palette.paint(reading.answer))))
+            pieces.append((f" {labels.line_label(reading.text)}", ""))
+        console.print(Text.assemble(*pieces), overflow="fold")
+    pieces = []
+    if not classes:
+        limits = f" {format_number(palette.low)} to {format_number(palette.high)}"
+        pieces = [(" number ", _style(tokens.Paint(tokens.NUMBER, 1.0))), (limits, "dim")]
+    for name in classes:
+        paint = tokens.Paint(palette.hue(name), 1.0)
+        pieces += [(f" {labels.line_label(name)} ", _style(paint)), (" ", "")]
+    if len(classes) == 2:
+        strongest = f"palest at score 0, strongest from ±{format_number(palette.high)}"
+        pieces.append((strongest, "dim"))
+    console.print(Text.assemble(*pieces))
+
+
+def _style(paint: tokens.Paint) -> str:
+    return f"#000000 on {paint.on_white}"

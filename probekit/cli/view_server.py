@@ -4,8 +4,6 @@ A requested page is looked up by its full name among the runs of the index, so t
 request is ever joined to the folder.
 """
 
-from __future__ import annotations
-
 import math
 import socket
 import sys
@@ -19,11 +17,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from probekit.errors import ConfigError, ProbekitError
-from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_html
 from probekit.report.pages.run_page import report_page
-from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.study_page import study_page
 from probekit.results.record import STARTED
 from probekit.results.study import STUDY_RECORD, StudyResult
@@ -33,25 +30,6 @@ HOST = "127.0.0.1"
 # Other Host headers are rejected, to prevent DNS rebinding.
 NAMES = (HOST, "localhost")
 _HTTP_PORT = 80  # browsers omit it in the Host header
-
-
-def make_server(folder: Path, port: int) -> RunsServer:
-    """Return a listening server for the runs of a folder.
-
-    Args:
-        folder: results folder, the `--out` of the runs.
-        port: 0 for any free port.
-
-    Raises:
-        ConfigError: The port is taken, or not allowed for this user.
-    """
-    try:
-        return RunsServer(folder, port)
-    except OSError as error:
-        raise ConfigError(
-            f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any free "
-            "port."
-        ) from error
 
 
 def find_page(folder: Path, target: str) -> str | None:
@@ -95,11 +73,18 @@ def find_page(folder: Path, target: str) -> str | None:
 class RunsServer(ThreadingHTTPServer):
     """Server with one thread per connection, a connection limit and a deadline for requests.
 
+    Args:
+        folder: results folder, the `--out` of the runs.
+        port: 0 for any free port.
+
     Attributes:
         most_connections: maximum number of open connections; a further one closes the oldest that
             has not sent its request.
         request_seconds: timeout from the connection to the end of the request's headers.
         answer_seconds: timeout for sending the response.
+
+    Raises:
+        ConfigError: The port is taken, or not allowed for this user.
     """
 
     request_queue_size = 128
@@ -112,7 +97,13 @@ class RunsServer(ThreadingHTTPServer):
         # Deadline of each open connection, oldest first; infinite once its request is complete.
         self._deadlines: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
-        super().__init__((HOST, port), _Handler)
+        try:
+            super().__init__((HOST, port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"--port {port} cannot be used: {error.strerror}. Give another port, or 0 for any "
+                "free port."
+            ) from error
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -121,25 +112,23 @@ class RunsServer(ThreadingHTTPServer):
         return (*with_port, *NAMES) if self.server_port == _HTTP_PORT else with_port
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Handle a connection in a new thread, unless the connection limit is reached."""
-        if self._admit(request):
+        """Handle a connection in a new thread.
+
+        At the connection limit, the oldest one whose request is not complete is closed; without
+        any, the new one is.
+        """
+        with self._lock:
+            is_full = len(self._deadlines) >= self.most_connections
+            idle = [other for other, end in self._deadlines.items() if end < math.inf]
+            if is_full and idle:
+                self._close(idle[0])
+            is_admitted = not is_full or bool(idle)
+            if is_admitted:
+                self._deadlines[request] = time.monotonic() + self.request_seconds
+        if is_admitted:
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
-
-    def _admit(self, request: socket.socket) -> bool:
-        """Register a connection; at the limit, close the oldest one whose request is not complete.
-
-        The result is False if the limit is reached and there is none to close, else True.
-        """
-        with self._lock:
-            if len(self._deadlines) >= self.most_connections:
-                idle = [other for other, end in self._deadlines.items() if end < math.inf]
-                if not idle:
-                    return False
-                self._close(idle[0])
-            self._deadlines[request] = time.monotonic() + self.request_seconds
-            return True
 
     def mark_complete(self, request: socket.socket) -> bool:
         """Mark a request as complete; return False if its connection was already closed."""

@@ -3,8 +3,6 @@
 Each check is a function in one of the tables `_OF_SPLITS` and `_OF_EXAMPLES` at the end.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,17 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, counted, percent
+from probekit.data import examples
 from probekit.data import labels as spelling
-from probekit.data.examples import (
-    Dataset,
-    Example,
-    Finding,
-    Severity,
-    TextSpan,
-    by_level,
-    rows_of,
-    warning,
-)
+from probekit.data.examples import Dataset, Example, Finding, rows_of, warning
 from probekit.data.splits import IntArray, LabelCounts, Split
 
 _SHOWN = 20  # labels listed in a message, and characters around a span
@@ -77,26 +67,16 @@ class _Splits:
     def rows(self) -> IntArray:
         """Indices of the examples of all splits, each once."""
         # Each example is a test example of at most one fold; repeated ones may be dropped.
-        return np.sort(self.tested) if self.is_nested else np.concatenate(self.sides[0])
-
-    @property
-    def sides(self) -> list[tuple[IntArray, IntArray]]:
-        """Indices of the training and of the test examples of each split."""
-        return [(split.train, split.test) for split in self.parts]
+        return np.sort(self.tested) if self.is_nested else np.concatenate(self.parts[0])
 
     @cached_property
     def texts(self) -> list[tuple[_Examples, _Examples]]:
         """The training and the test examples of each split."""
-        return [(self.examples(train), self.examples(test)) for train, test in self.sides]
+        return [(self.examples(train), self.examples(test)) for train, test in self.parts]
 
     def examples(self, indices: IntArray) -> _Examples:
         """Return the examples at some indices."""
         return self.dataset.select(indices).examples
-
-    def labels(self, indices: IntArray) -> list[str]:
-        """Return the labels of the examples at some indices."""
-        labels: list[str] = self.dataset.labels[indices].tolist()
-        return labels
 
     def named(self) -> tuple[tuple[str, IntArray], ...]:
         """Return the name of each side and the indices of its examples.
@@ -105,8 +85,7 @@ class _Splits:
         """
         if self.is_nested:
             return (("all folds", self.rows),)
-        ((train, test),) = self.sides
-        return ("train", train), ("test", test)
+        return tuple(zip(("train", "test"), self.parts[0], strict=True))
 
     def where(self, side: str, of_folds: Sequence[Collection[Any]]) -> str:
         """Return a side in words; for several folds, with the number of folds; see `number`."""
@@ -166,13 +145,13 @@ def check_dataset(
     # A misspelt label counts as a rare class: correct it before a metric is chosen for it.
     if {"misspelt-labels", "similar-labels"} & {finding.code for finding in findings}:
         findings = [finding for finding in findings if finding.code != "imbalance"]
-    return by_level(findings)
+    return examples.by_level(findings)
 
 
 def _counts(splits: _Splits) -> Iterator[Finding]:
     """Yield the numbers of examples, groups and labels of each side, or of all folds together."""
     for side, rows in splits.named():
-        labels = Counter(splits.labels(rows)).most_common()
+        labels = Counter(splits.dataset.labels[rows]).most_common()
         n_groups = len(np.unique(splits.dataset.group_codes[rows]))
         shown = [f"{label} {n:,} ({percent(n / len(rows), 1)})" for label, n in labels[:_SHOWN]]
         more = [f"and {len(labels) - _SHOWN} more"] if len(labels) > _SHOWN else []
@@ -187,7 +166,7 @@ def _counts(splits: _Splits) -> Iterator[Finding]:
 def _imbalance(splits: _Splits) -> Iterator[Finding]:
     """Yield a note if one label dominates the training rows, or those of all folds together."""
     (side, rows), *_ = splits.named()
-    labels = Counter(splits.labels(rows)).most_common()
+    labels = Counter(splits.dataset.labels[rows]).most_common()
     (frequent, n_frequent), (rare, n_rare) = labels[0], labels[-1]
     share = n_frequent / len(rows)
     if share >= _MAJORITY or n_frequent >= _STRONG_IMBALANCE * n_rare:
@@ -204,10 +183,8 @@ def _imbalance(splits: _Splits) -> Iterator[Finding]:
 
 def _rare_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on labels with few training examples in at least one split."""
-    of_folds = []  # the rare labels of each fold
-    for train, _ in splits.sides:
-        labels = Counter(splits.labels(train))
-        of_folds.append({label for label, n in labels.items() if n < _FEW_EXAMPLES})
+    labels = [Counter(splits.dataset.labels[train]) for train, _ in splits.parts]
+    of_folds = [{label for label, n in one.items() if n < _FEW_EXAMPLES} for one in labels]
     rare = sorted(set().union(*of_folds))
     if rare:
         yield warning(
@@ -219,8 +196,8 @@ def _rare_labels(splits: _Splits) -> Iterator[Finding]:
 
 def _missing_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield an error on labels of test that train lacks, and a warning on those that test lacks."""
-    labels = [[set(splits.labels(side)) for side in sides] for sides in splits.sides]
-    levels: tuple[tuple[Severity, str, str, list[set[str]]], ...] = (
+    labels = [[set(splits.dataset.labels[side]) for side in sides] for sides in splits.parts]
+    levels: tuple[tuple[examples.Severity, str, str, list[set[str]]], ...] = (
         ("error", "train", "test", [test - train for train, test in labels]),
         ("warning", "test", "train", [train - test for train, test in labels]),
     )
@@ -239,7 +216,7 @@ def _missing_labels(splits: _Splits) -> Iterator[Finding]:
 def _crossing_groups(splits: _Splits) -> Iterator[Finding]:
     """Yield an error if a group has examples in train and in test of one split."""
     groups = splits.dataset.group_codes
-    crossing = [np.intersect1d(groups[train], groups[test]) for train, test in splits.sides]
+    crossing = [np.intersect1d(groups[train], groups[test]) for train, test in splits.parts]
     found = np.unique(np.concatenate(crossing))
     if len(found):
         first = splits.dataset.examples[int(np.argmax(groups == found[0]))].group
@@ -264,7 +241,7 @@ def _few_groups(splits: _Splits) -> Iterator[Finding]:
 def _few_groups_of_label(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning on the labels that only few of many test groups have."""
     groups = splits.dataset.group_codes[splits.tested]
-    counts = LabelCounts.of(splits.labels(splits.tested), groups)
+    counts = LabelCounts.of(splits.dataset.labels[splits.tested], groups)
     n_rows, squares = (np.bincount(counts.label, weights=counts.n_rows**k) for k in (1, 2))
     effective = n_rows**2 / squares  # of equal groups their number
     entries = zip(counts.n_groups_of_label.tolist(), counts.labels, effective, strict=True)
@@ -316,11 +293,8 @@ def repeated_share(dataset: Dataset, splits: Sequence[Split]) -> float:
 
 def _repeated_across(splits: _Splits) -> list[list[Example]]:
     """Return for each split the test examples whose text and span occur in its training rows."""
-    of_folds = []
-    for train, test in splits.texts:
-        seen = {example.place for example in train}
-        of_folds.append([example for example in test if example.place in seen])
-    return of_folds
+    pairs = [({example.place for example in train}, test) for train, test in splits.texts]
+    return [[example for example in test if example.place in seen] for seen, test in pairs]
 
 
 def _texts_on_both_sides(splits: _Splits) -> Iterator[Finding]:
@@ -392,8 +366,8 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
     training rows in the bin; None if the bin has no training example.
     """
     train_lengths, test_lengths = (
-        [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in examples]
-        for examples in (train, test)
+        [len(one.text) if one.span is None else one.span[1] - one.span[0] for one in side]
+        for side in (train, test)
     )
     # Inner edges of bins with about equally many training rows.
     edges = np.quantile(train_lengths, np.linspace(0, 1, _LENGTH_BINS + 1)[1:-1])
@@ -412,15 +386,19 @@ def _guesses_from_length(train: _Examples, test: _Examples) -> list[str | None]:
 def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
     """Yield a warning if equal texts, or spans, have different labels."""
     # The first example of each text or span with each label.
-    firsts: dict[TextSpan, dict[str, Example]] = defaultdict(dict)
+    firsts: dict[examples.TextSpan, dict[str, Example]] = defaultdict(dict)
     for example in splits.dataset.examples:
         firsts[example.place].setdefault(example.label, example)
     contradicting = [list(by_label.values()) for by_label in firsts.values() if len(by_label) > 1]
     if contradicting:
         texts = []
-        for examples in contradicting[:_SHOWN_TEXTS]:
-            labels = ", ".join(f"{one.label!r} in {one.where}" for one in examples[:3])
-            texts.append(f"{_quoted(examples[0])} is {labels}")
+        for alike in contradicting[:_SHOWN_TEXTS]:
+            labels = ", ".join(f"{one.label!r} in {one.where}" for one in alike[:3])
+            start, end = alike[0].span or (0, len(alike[0].text))
+            text = alike[0].text[start:end]
+            quoted = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
+            where = f" at {start} to {end} of a text" if alike[0].span else ""
+            texts.append(f"{quoted}{where} is {labels}")
         shown, n = "; ".join(texts), len(contradicting)
         lead = ", such as" if n > _SHOWN_TEXTS else ":"
         yield warning(
@@ -431,18 +409,10 @@ def _contradicting_labels(splits: _Splits) -> Iterator[Finding]:
         )
 
 
-def _quoted(example: Example) -> str:
-    """Return the text or span of an example in quotes, cut if it is long, for a message."""
-    start, end = example.span or (0, len(example.text))
-    text = example.text[start:end]
-    shown = repr(text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ...")
-    return shown if example.span is None else f"{shown} at {start} to {end} of a text"
-
-
 def _spans_inside_words(dataset: Dataset) -> Iterator[Finding]:
     """Yield a warning if a span begins or ends inside a word."""
-    cuts_word, examples = spelling.is_inside_word, dataset.examples
-    cut = [one for one in examples if any(cuts_word(one.text, end) for end in one.span or ())]
+    cuts_word, rows = spelling.is_inside_word, dataset.examples
+    cut = [one for one in rows if any(cuts_word(one.text, end) for end in one.span or ())]
     if cut:
         text, (start, end) = cut[0].text, cut[0].span or (0, 0)
         before, after = text[max(0, start - _SHOWN) : start], text[end : end + _SHOWN]

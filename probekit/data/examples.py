@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, cycle
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from probekit.errors import DataError
 from probekit.provenance import digest as digest_of
+
+# Words of a text, and every other symbol as a word of its own.
+WORD = r"\w+|[^\w\s]"
 
 StringArray = npt.NDArray[np.object_]
 TextSpan: TypeAlias = tuple[str, tuple[int, int] | None]
@@ -165,15 +168,6 @@ class Example:
         return str(self.source) if self.source else self.id
 
     @property
-    def counterfactual_turns(self) -> Turns:
-        """The turns of the counterfactual, which must exist and differs in the first turn only."""
-        shift = len(self.counterfactual or "") - len(self.text)
-        return tuple(  # the first turn begins at the same character
-            Turn(start + shift if number else start, end + shift, *about)
-            for number, (start, end, *about) in enumerate(self.turns)
-        )
-
-    @property
     def places_of_turns(self) -> tuple[tuple[Any, ...], ...]:
         """The turns as they are digested: without roles, which follow from a system's turn."""
         return tuple(one[: 4 if one.others else 2 + (one.role == "system")] for one in self.turns)
@@ -216,15 +210,8 @@ class RowExamples(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @overload
-    def __getitem__(self, place: int) -> Example: ...
-    @overload
-    def __getitem__(self, place: slice) -> RowExamples: ...
-    def __getitem__(self, place: int | slice) -> Example | RowExamples:
-        if isinstance(place, slice):
-            return self.take(place)
-        (example,) = self.take([place])
-        return example
+    def __getitem__(self, place: Any) -> Any:
+        return self.take(place) if isinstance(place, slice) else next(iter(self.take([place])))
 
     def __iter__(self) -> Iterator[Example]:
         rows = zip(*(self.column(name) for name in _REQUIRED), strict=True)
@@ -312,29 +299,23 @@ class Dataset:
     @cached_property
     def digest(self) -> str:
         """BLAKE3 digest of the contents of all examples in order, in hexadecimal."""
-        # The JSON of all examples, in parts.
-        starts = range(0, len(self), _AT_ONCE)
-        parts = (self._contents(slice(start, start + _AT_ONCE)) for start in starts)
-        lists = (json.dumps(list(part))[1:-1] for part in parts)
-        texts = (f"{', ' if n else ''}{text}".encode() for n, text in enumerate(lists))
-        return digest_of(chain([b"["], texts, [b"]"]))
-
-    def _contents(self, place: slice) -> Iterable[tuple[Any, ...]]:
-        """Return the fields of some examples, in order."""
-        part = self.examples[place]
-        if isinstance(part, RowExamples):
-            return zip(*(part.column(name) for name in _REQUIRED), strict=True)
-        return map(attrgetter(*_REQUIRED, *self._optional), part)
-
-    @cached_property
-    def _optional(self) -> tuple[str, ...]:
-        """The optional fields that are digested."""
+        names: tuple[str, ...] = _REQUIRED
+        examples = () if isinstance(self.examples, RowExamples) else self.examples
         # If no example has an optional field, all of them are left out, so that the digest of such
         # data does not depend on which optional fields exist.
-        if not any(one.counterfactual or one.turns or one.values for one in self.examples):  # noqa: PD011
-            return ()
-        has_replies = any(one.reply_ids for one in self.examples)
-        return (*_OPTIONAL, "reply_ids") if has_replies else _OPTIONAL
+        if any(one.counterfactual or one.turns or one.values for one in examples):  # noqa: PD011
+            has_replies = any(one.reply_ids for one in examples)
+            names += (*_OPTIONAL, "reply_ids") if has_replies else _OPTIONAL
+        return digest_of(chain([b"["], self._json(names), [b"]"]))
+
+    def _json(self, names: Sequence[str]) -> Iterator[bytes]:
+        """Yield the JSON of all examples in parts, without the brackets around it."""
+        for start in range(0, len(self), _AT_ONCE):
+            part = self.examples[start : start + _AT_ONCE]
+            contents: Iterable[Any] = map(attrgetter(*names), part)
+            if isinstance(part, RowExamples):
+                contents = zip(*map(part.column, names), strict=True)
+            yield f"{', ' * (start > 0)}{json.dumps(list(contents))[1:-1]}".encode()
 
     def select(self, indices: Iterable[int]) -> Dataset:
         """Return a data set of the examples at `indices`, in that order."""

@@ -1,11 +1,13 @@
-"""Rows in memory: data frames of any library that narwhals reads, lists of dicts, Parquet files.
+"""Rows in memory, Parquet files, and data sets of the Hugging Face hub.
 
-A data set of the Hugging Face library is read as a data frame of pyarrow.
+Data frames are those of any library that narwhals reads; a data set of the Hugging Face library is
+read as one of pyarrow. Other rows in memory are lists of dicts.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from probekit.data.examples import RowSource, StringArray
-from probekit.data.table import Table, TableRow, distinct_cells, shown
-from probekit.data.text_files import reading_data
-from probekit.errors import ConfigError, DataError, check_ordered
+from probekit.data.table import Table, TableRow, distinct_cells, reading_data, shown
+from probekit.errors import ConfigError, DataError, MissingError, check_ordered, nearest
 from probekit.provenance import install_command
+from probekit.section import URL, Section, rule_error
 
+_COMMIT = re.compile("[0-9a-f]{40}")  # hash of a commit
+_SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`
 _SIDES = ("train", "test")
 _ALLOWED = (
     "Allowed: a data frame of pandas or polars, a list of dicts, a `datasets.Dataset`, or a dict "
@@ -80,9 +85,8 @@ def tables_in(data: Any) -> tuple[MemoryData, ...]:
         is_frame = not is_lazy and nw.dependencies.is_into_dataframe(table.rows)
         if not (is_frame or _is_list(table.rows) or _is_dataset(table.rows)):
             name = f"data[{table.side!r}]" if table.side else "data"
-            raise ConfigError(
-                f"{name} is of type {kind.__module__}.{kind.__qualname__}. {_ALLOWED}"
-            )
+            problem = f"{name} is of type {kind.__module__}.{kind.__qualname__}"
+            raise ConfigError(f"{problem}. {_ALLOWED}")
     return tables
 
 
@@ -95,9 +99,8 @@ def memory_table(data: MemoryData, columns: Collection[str]) -> Table:
     """
     if _is_list(data.rows):
         return _of_dicts(data, columns)
-    if _is_dataset(data.rows):
-        return dataset_table(data.rows, columns, data.name)
-    return frame_table(data.rows, columns, data.name)
+    read = dataset_table if _is_dataset(data.rows) else frame_table
+    return read(data.rows, columns, data.name)
 
 
 def parquet_table(path: Path, columns: Collection[str]) -> Table:
@@ -140,10 +143,11 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
     present = [column for column in dataset.column_names if column in columns]
     # The data set may have another format, such as tensors, and a selection of its rows.
     frame = dataset.with_format("arrow").select_columns(present)[:]
-    features = {
-        key: one for key, one in dataset.features.items() if type(one).__name__ == "ClassLabel"
+    class_names = {
+        column: list(feature.names)
+        for column, feature in dataset.features.items()
+        if type(feature).__name__ == "ClassLabel"
     }
-    class_names = {column: list(feature.names) for column, feature in features.items()}
     return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
 
 
@@ -228,8 +232,8 @@ def _of_dicts(data: MemoryData, columns: Collection[str]) -> Table:
     >>> [row.cells for row in _of_dicts(MemoryData([{0: "a", "b": 1}]), ["0"]).rows]
     [{'0': 'a', 'b': None}]
     """
-    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
     rows: list[dict[str, Any]] = []
+    sources = [RowSource(data.name, key=str(position)) for position in range(len(data.rows))]
     for source, row in zip(sources, data.rows, strict=True):
         if not isinstance(row, Mapping):
             raise DataError(
@@ -307,8 +311,7 @@ def plain_texts(name: str, values: Iterable[Any], *, distinct: bool = False) -> 
                     f"differ in type but not in text or value. Write all {name} with the same "
                     f"type, such as [str(one) for one in {name}] if they are different."
                 )
-    rows = map(texts.__getitem__, zip(map(type, cells), cells, strict=True))
-    return np.fromiter(rows, dtype=object, count=len(cells))
+    return np.fromiter((texts[type(cell), cell] for cell in cells), dtype=object, count=len(cells))
 
 
 def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
@@ -327,6 +330,150 @@ def plain_cells(name: str, values: Iterable[Any]) -> list[Any]:
             f"{name} has shape {tuple(shape)}, but needs one axis, with one value for each row."
         )
     cells = values.tolist() if hasattr(values, "tolist") else list(values)
-    if set(map(type, cells)) <= {str, int, bool}:  # none is missing
-        return cells
-    return [*map(plain_cell, cells)]
+    is_plain = set(map(type, cells)) <= {str, int, bool}  # none is missing
+    return cells if is_plain else [*map(plain_cell, cells)]
+
+
+class HubSection(Section):
+    """A data set of the Hugging Face hub, or a folder that its library reads.
+
+    Attributes:
+        name: name on the hub, or a folder: one written by `save_to_disk`, or one with Parquet, CSV
+            or JSON files; a relative path is resolved like that of `model.source`
+        revision: hash of a commit; null for a folder
+        config: name of the configuration, if there are several
+        split: name of the split; null for the only one
+        train: instead of `split`: split of the training rows
+        test: split of the test rows, together with `train`
+    """
+
+    name: str = Field(min_length=1, examples=["stanfordnlp/sst2"])
+    revision: str | None = None
+    config: str | None = None
+    split: str | None = None
+    train: str | None = None
+    test: str | None = None
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> HubSection:
+        is_folder, commit = Path(self.name).is_absolute(), self.revision or ""
+        key = "revision" if commit else ""  # an absent key has no line, so the section is located
+        if URL.match(self.name):
+            raise rule_error("give a name such as org/name, not a URL", "name")
+        if is_folder and commit:
+            raise rule_error("a folder has no revision; remove `revision`", "revision")
+        if not is_folder and not _COMMIT.fullmatch(commit):
+            raise rule_error(
+                f"`revision` is {commit or 'missing'}. It must be the hash of a commit: `git "
+                f"ls-remote https://huggingface.co/datasets/{self.name} HEAD`. (If {self.name} is "
+                "a folder, it does not exist at this path)",
+                key,
+            )
+        if (self.train is None) != (self.test is None) or (self.train and self.split):
+            raise rule_error("give either `split`, or both `train` and `test`")
+        if self.train is not None and self.train == self.test:
+            raise rule_error(f"`train` and `test` are the same split, {self.train}", "test")
+        return self
+
+
+def hub_table(data: HubSection, columns: Collection[str]) -> Table:
+    """Return the rows of a split; only the given columns are read.
+
+    Numbers of classes are replaced by the names of the classes.
+
+    Raises:
+        ConfigError: the library `datasets` is not installed, the name is invalid, or the split does
+            not exist or is not given.
+        MissingError: there is no such data set or folder, or the hub cannot be reached.
+        DataError: the data set cannot be read.
+    """
+    if find_spec("datasets") is None:
+        raise ConfigError(
+            "Data of the hub need the library datasets. Install it with: "
+            f"{install_command('datasets')}."
+        )
+    folder = Path(data.name)
+    if not folder.is_absolute():
+        folder = _download(data)
+    elif not folder.is_dir():
+        raise MissingError(f"There is no folder {folder}. Check the path.")
+    dataset = _split_of(_load(data, folder), data)
+    name = f"{data.name} {data.split}" if data.split else data.name
+    return dataset_table(dataset, columns, name)
+
+
+def _download(data: HubSection) -> Path:
+    """Return the folder with the files of a commit in the hub's local cache.
+
+    `datasets.load_dataset` would read any other cached revision if the hub cannot be reached.
+    """
+    # Importing the hub's client takes a quarter of a second.
+    from probekit.hub import constants, errors, how_to_access, is_hub_reachable, snapshot_download
+
+    named = f"The data set {data.name!r} at revision {data.revision}"
+    try:
+        path = snapshot_download(
+            data.name,
+            repo_type="dataset",
+            revision=data.revision,
+            # Otherwise the hub's client retries for half a minute, or minutes behind a firewall.
+            local_files_only=not is_hub_reachable(),
+        )
+    except errors.LocalEntryNotFoundError as error:
+        raise MissingError(
+            f"{named} is not in the hub's local cache ({constants.HF_HUB_CACHE}), and the hub "
+            "could not be reached. To work offline, write it to a folder on another machine with "
+            "`datasets.load_dataset(...).save_to_disk(FOLDER)`, copy the folder, and give its path "
+            "as the name."
+        ) from error
+    except errors.GatedRepoError as error:
+        raise MissingError(f"{named} {how_to_access(f'datasets/{data.name}')}") from error
+    except (errors.RevisionNotFoundError, errors.RepositoryNotFoundError) as error:
+        raise MissingError(
+            f"{named} does not exist on the hub, or it is private and no token is set. Check name "
+            "and revision."
+        ) from error
+    except errors.HFValidationError as error:
+        raise ConfigError(f"{data.name!r} is neither a folder nor a valid hub name.") from error
+    except errors.HfHubHTTPError as error:
+        raise MissingError(f"{named} could not be downloaded: {error}.") from error
+    return Path(path)
+
+
+def _load(data: HubSection, folder: Path) -> Any:
+    """Return the `Dataset` or `DatasetDict` in a folder."""
+    import datasets
+
+    were_shown = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        if any((folder / name).is_file() for name in _SAVED):
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(str(folder), data.config)
+    except (datasets.exceptions.DatasetsError, OSError, RuntimeError, ValueError) as error:
+        reason = str(error).strip().split("\n", 1)[0].rstrip(".")
+        raise DataError(f"The data set {data.name} cannot be read: {reason}.") from error
+    finally:
+        if were_shown:
+            datasets.enable_progress_bars()
+
+
+def _split_of(loaded: Any, data: HubSection) -> Any:
+    """Return the split of a loaded data set.
+
+    Raises:
+        ConfigError: there is no such split, or several and none is given.
+    """
+    if not isinstance(loaded, Mapping):
+        if data.split not in (None, None if loaded.split is None else str(loaded.split)):
+            raise ConfigError(
+                f"{data.name} is a single table without splits, so that there is no split "
+                f"{data.split!r}. Remove `split`."
+            )
+        return loaded
+    if data.split is None and len(loaded) > 1:
+        raise ConfigError(f"{data.name} has the splits {', '.join(loaded)}. Set `split` to one.")
+    split = next(iter(loaded)) if data.split is None else data.split
+    if split not in loaded:
+        raise ConfigError(f"{data.name} has no split {split!r}. {nearest(split, loaded)}")
+    return loaded[split]

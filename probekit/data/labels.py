@@ -3,8 +3,6 @@
 The functions at the end compare texts by their appearance, and find boundaries inside words.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import defaultdict
@@ -176,29 +174,17 @@ def _in_words(names: Sequence[str], rows: dict[str, IntArray], dataset: Dataset)
     shown = []
     for name in ordered:
         of_name = dataset.select(rows[name]).examples
-        where = "" if name == ordered[0] else f": {rows_of(of_name)}"
-        peculiar = _peculiar(name, everywhere)
-        shown.append(f"{name!r:.60} ({counted(len(rows[name]), 'row')}{where}{peculiar})")
+        about = "" if name == ordered[0] else f": {rows_of(of_name)}"
+        own = [one for one in dict.fromkeys(name) if not one.isascii() and one not in everywhere]
+        if own:
+            more = ["others"] if len(own) > _SHOWN_CHARACTERS else []
+            named = [*map(character_name, own[:_SHOWN_CHARACTERS]), *more]
+            about += f", with {joined_names(named)}"
+        shown.append(f"{name!r:.60} ({counted(len(rows[name]), 'row')}{about})")
     how = "differ only in case or spaces" if _differ_in_case(names) else "look the same"
     if _number(ordered[0]) and len({appearance(name) for name in names}) > 1:
         how = "are the same number"
     return f"{joined_names(shown)} {how}"
-
-
-def _peculiar(label: str, everywhere: set[str]) -> str:
-    """Return ", with CHARACTER NAMES" for the non-ASCII characters that not all spellings contain.
-
-    At most `_SHOWN_CHARACTERS` are named; "" if there are none.
-
-    Args:
-        label: one spelling of a label.
-        everywhere: characters that all its spellings contain.
-    """
-    peculiar = [one for one in dict.fromkeys(label) if not one.isascii() and one not in everywhere]
-    if not peculiar:
-        return ""
-    more = ["others"] if len(peculiar) > _SHOWN_CHARACTERS else []
-    return f", with {joined_names([*map(character_name, peculiar[:_SHOWN_CHARACTERS]), *more])}"
 
 
 def misspelt_labels(dataset: Dataset) -> Iterator[Finding]:
@@ -347,7 +333,7 @@ def is_typo(label: str, other: str) -> bool:
     start = _n_common(label, other)
     end = _n_common(label[start:][::-1], other[start:][::-1])
     part, other_part = label[start : len(label) - end], other[start : len(other) - end]
-    if any(letter.isdecimal() for letter in part + other_part):
+    if any(map(str.isdecimal, part + other_part)):
         return False
     return max(len(part), len(other_part)) == 1 or (len(part) == 2 and part == other_part[::-1])
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.errors import DataError
-from probekit.section import Distinct, Section, one_or_several, rule_error
+from probekit.section import Distinct, Section, one_or_several, require_any, rule_error
 
 IntArray = npt.NDArray[np.int64]
 At = Literal[
@@ -25,20 +25,13 @@ TURNS = ("user_last", "assistant_last")  # values of `at` that refer to the turn
 REPLY = ("reply", "reply_last", "share", "between")  # values of `at` that refer to the reply
 _OF_SPAN = ("span", "word", *TURNS, *REPLY)
 # Pooling of the selected tokens; for "word" it is `pieces`.
-_PICK: dict[str, Pick] = {
-    "last": "last",
-    "first": "first",
-    "mean": "mean",
-    "all": "all",
-    "index": "first",
-    "span": "mean",
-    "user_last": "last",
-    "assistant_last": "last",
-    "reply": "mean",
-    "reply_last": "last",
-    "share": "first",
-    "between": "mean",
+_PICKED: dict[Pick, tuple[At, ...]] = {
+    "last": ("last", "user_last", "assistant_last", "reply_last"),
+    "first": ("first", "index", "share"),
+    "mean": ("mean", "span", "reply", "between"),
+    "all": ("all",),
 }
+_PICK: dict[str, Pick] = {at: pick for pick, ats in _PICKED.items() for at in ats}
 # All whitespace characters of Python are below U+3001.
 _SPACES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 
@@ -58,12 +51,6 @@ Shares = Annotated[
 ]
 
 
-def _at_or_share(schema: dict[str, Any]) -> None:
-    """Require `at` only without `share` and `between`."""
-    del schema["required"]
-    schema["anyOf"] = [{"required": [key]} for key in ("at", "share", "between")]
-
-
 class PositionRule(Section):
     """The probed tokens of an example.
 
@@ -71,52 +58,39 @@ class PositionRule(Section):
     its norm would dominate a mean. For massive tokens see `RowPlan`. Of n tokens, `share` selects
     the last one of the first `share * n`.
 
+    Attributes:
+        at: last or first token; mean over all tokens; all tokens, one row each; one token by index;
+            mean over the span; the word marked by the span; with `chat`: last token of the user's
+            turn, or of the assistant's; of a reply: mean over its tokens, its last token, the token
+            at a `share` of it, or the mean `between` two markers; `share` and `between` need no
+            `at`
+        pieces: for `at: word`: tokens of the word to read; for `at: reply` and `between`, `all`
+            reads each token as a row instead of their mean
+        share: for `at: share`: the token at this share of the reply; 0 is the last token before it,
+            1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each
+        between: for `at: between` and `share`: the part of the reply between two strings, without
+            them; "" is the beginning or the end of the reply
+        index: for `at: index`: index of the token; negative values count from the end
+        skip_first: whether means and scaling exclude position 0, whose norm is far larger
+        skip_massive: whether means exclude tokens with over 5 times the median norm at the site
+        offset: offset in tokens from a span, word or turn; -1 is before it, 1 after it
+
     >>> PositionRule(at="word", offset=-1).text
     'word:last-1'
     """
 
-    model_config = ConfigDict(json_schema_extra=_at_or_share)
+    model_config = ConfigDict(json_schema_extra=require_any("at", "share", "between"))
 
-    at: At = Field(
-        description="last or first token; mean over all tokens; all tokens, one row each; one "
-        "token by index; mean over the span; the word marked by the span; with `chat`: last token "
-        "of the user's turn, or of the assistant's; of a reply: mean over its tokens, its last "
-        "token, the token at a `share` of it, or the mean `between` two markers; `share` and "
-        "`between` need no `at`"
-    )
-    pieces: Pick = Field(
-        "last",
-        description="for `at: word`: tokens of the word to read; for `at: reply` and `between`, "
-        "`all` reads each token as a row instead of their mean",
-    )
-    share: Shares | None = Field(
-        None,
-        examples=[0.5],
-        description="for `at: share`: the token at this share of the reply; 0 is the last token "
-        "before it, 1 its last token; a list, or `deciles` for 0, 0.1, ..., 1, probes each",
-    )
+    at: At
+    pieces: Pick = "last"
+    share: Shares | None = Field(None, examples=[0.5])
     between: Annotated[tuple[str, str] | None, Field(strict=False)] = Field(
-        None,
-        examples=['["<think>", "</think>"]'],
-        description="for `at: between` and `share`: the part of the reply between two strings, "
-        'without them; "" is the beginning or the end of the reply',
+        None, examples=['["<think>", "</think>"]']
     )
-    index: int | None = Field(
-        None,
-        ge=-1_000_000,
-        le=1_000_000,
-        description="for `at: index`: index of the token; negative values count from the end",
-    )
-    skip_first: bool = Field(
-        True, description="whether means and scaling exclude position 0, whose norm is far larger"
-    )
-    skip_massive: bool = Field(
-        False,
-        description="whether means exclude tokens with over 5 times the median norm at the site",
-    )
-    offset: Offset = Field(
-        0, description="offset in tokens from a span, word or turn; -1 is before it, 1 after it"
-    )
+    index: int | None = Field(None, ge=-1_000_000, le=1_000_000)
+    skip_first: bool = True
+    skip_massive: bool = False
+    offset: Offset = 0
 
     @property
     def pick(self) -> Pick:
@@ -310,8 +284,8 @@ def plan_rows(
         token = selected.first + n_read - 1
         selected = selected._replace(first=token, stop=token + 1)
     aligned = selected.fault == ""
-    without_row = np.flatnonzero(~aligned)
-    unaligned = tuple(Unaligned(int(one), str(selected.fault[one])) for one in without_row)
+    faults = enumerate(selected.fault.tolist())
+    unaligned = tuple(Unaligned(example, fault) for example, fault in faults if fault)
     if not aligned.any():
         moved = f", offset: {offset}" if offset else ""
         raise DataError(
@@ -351,14 +325,9 @@ def _select_in_text(tokens: _Tokens, index: int | None) -> _TokenRanges:
         return _TokenRanges(tokens.position, first, stop, fault)
     token = index + (first if index >= 0 else stop)
     inside = (first <= token) & (token < stop)
-    fault = np.array([_no_token(index, int(n_tokens)) for n_tokens in stop - first])
+    allowed = [f"0 to {n - 1}, or {-n} to -1 from its end" if n else "none" for n in stop - first]
+    fault = np.array([f"it has no token {index} (it has: {one})" for one in allowed])
     return _TokenRanges(tokens.position, token, token + 1, np.where(inside, "", fault))
-
-
-def _no_token(index: int, n_tokens: int) -> str:
-    """Return the reason why a text of `n_tokens` tokens has no token with an index."""
-    allowed = f"0 to {n_tokens - 1}, or {-n_tokens} to -1 from its end" if n_tokens else "none"
-    return f"it has no token {index} (it has: {allowed})"
 
 
 def _select_span(tokens: _Tokens, spans: Sequence[tuple[int, int] | None]) -> _TokenRanges:

@@ -5,23 +5,21 @@ remains the string in the file: a label `no`, `1` or `1.0` is not converted. Amb
 raise an error that names the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from probekit.data import table
 from probekit.data.examples import Dataset
-from probekit.data.frames import memory_table, parquet_table
-from probekit.data.hub import hub_table
-from probekit.data.table import Columns, column_of, examples_of
-from probekit.data.text_files import csv_table, json_table, read_text, tsv_table
+from probekit.data.frames import hub_table, memory_table, parquet_table
+from probekit.data.table import Columns
 from probekit.data.words import read_treebank, read_word_columns
 from probekit.errors import ConfigError, nearest
 
-FormatName = Literal["csv", "tsv", "jsonl", "parquet", "conllu", "columns", "hub", "memory"]
-TextFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]
+FormatName = Literal[TableFormat, "conllu", "columns", "hub", "memory"]
+TextFormat = Literal["txt", TableFormat]
 DEFAULT_COLUMNS = Columns()
 
 
@@ -47,9 +45,9 @@ class DataFormat:
 
 
 FORMATS: dict[str, DataFormat] = {
-    "csv": DataFormat(csv_table),
-    "tsv": DataFormat(tsv_table),
-    "jsonl": DataFormat(json_table),
+    "csv": DataFormat(table.csv_table),
+    "tsv": DataFormat(table.tsv_table),
+    "jsonl": DataFormat(table.json_table),
     "parquet": DataFormat(parquet_table),
     "conllu": DataFormat(read_treebank, ("label", "group"), has_words=True, has_names=True),
     "columns": DataFormat(read_word_columns, ("text", "label", "group"), has_words=True),
@@ -97,7 +95,7 @@ def read_dataset(
         words: Dataset = chosen.read(source, columns, name=name)
         return words
     read = (*columns.names, *values) if pairs is None else (*columns.names, pairs, *values)
-    return examples_of(chosen.read(source, read), columns, name, values, pairs)
+    return table.examples_of(chosen.read(source, read), columns, name, values, pairs)
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:
@@ -132,12 +130,12 @@ def read_texts(path: Path, format: str | None = None, column: str | None = None)
         )
     if format is not None and format != "txt":
         column = column or "text"
-        return column_of(FORMATS[format].read(path, (column,)), column)
+        return table.column_of(FORMATS[format].read(path, (column,)), column)
     if column is not None:
         raise ConfigError(
             f"{path} is read as lines of text, which have no column {column!r}. Pass --format "
             "csv, tsv, jsonl or parquet."
         )
     # `splitlines` would also split at U+2028 and similar characters.
-    lines = (line.removesuffix("\r") for line in read_text(path).split("\n"))
+    lines = (line.removesuffix("\r") for line in table.read_text(path).split("\n"))
     return tuple(line for line in lines if line.strip())

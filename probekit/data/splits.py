@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ _SHOWN = 60  # characters of a name in a message
 _MOST_TYPOS = 3  # labels in a message with the labels that they may be
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """Train and test side of a data set.
 
     Attributes:
@@ -81,7 +80,7 @@ def grouped_split(
             f"A test share of {test} puts {n_chosen} of {n_groups} groups in test, but a "
             f"confidence interval needs {_MIN_TEST_GROUPS}. Set split.test to at least {minimum}."
         )
-    for side, indices in zip(_SIDES, (split.train, split.test), strict=True):
+    for side, indices in zip(_SIDES, split, strict=True):
         lacking = np.setdiff1d(np.arange(len(counts.labels)), counts.label_of_row[indices])
         _require_none(
             counts.labels[lacking],
@@ -145,10 +144,10 @@ def labels_of_groups(
     rows = ""
     if dataset is not None:
         rows = rows_of(dataset.select(np.flatnonzero(is_alone[counts.label_of_row])).examples)
-    likely = {label: nearest(label, others) for label in sorted(alone)}
+    likely = ((label, nearest(label, others)) for label in sorted(alone))
     typos = [
         near.replace("Nearest:", f" Nearest to {label!r}:")
-        for label, near in likely.items()
+        for label, near in likely
         if near.startswith("Nearest:")
     ]
     are_numbers = all(label.lstrip("+-").replace(".", "", 1).isdecimal() for label in alone)
@@ -213,8 +212,8 @@ def given_split(dataset: Dataset, *, has_classes: bool = True) -> Split:
             f"test, train. {counted(len(others), 'row')} with such a value: correct or remove them."
         )
     split = _split(sides == "test")
-    train_groups, test_groups = set(dataset.groups[split.train]), set(dataset.groups[split.test])
-    train_labels, test_labels = set(dataset.labels[split.train]), set(dataset.labels[split.test])
+    train_groups, test_groups = (set(dataset.groups[rows]) for rows in split)
+    train_labels, test_labels = (set(dataset.labels[rows]) for rows in split)
     for side, labels in (("test", test_labels), ("train", train_labels)):
         if not labels:
             raise DataError(f"{dataset.name}: the {side} side has no example. Assign some to it.")
@@ -263,10 +262,9 @@ def in_one_group(dataset: Dataset) -> IntArray:
     array([0, 1, 2, 4])
     """
     first: dict[TextSpan, str] = {}
-    for example in dataset.examples:
-        first.setdefault(example.place, example.group)
-    is_first = [first[example.place] == example.group for example in dataset.examples]
-    return np.flatnonzero(is_first)
+    return np.flatnonzero(
+        [first.setdefault(one.place, one.group) == one.group for one in dataset.examples]
+    )
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:
@@ -323,19 +321,18 @@ def without_shared_words(
     """
     forms = np.array([*map(folded, words)], dtype=object)
     shared = set(forms[split.train]) & set(forms[split.test])
-    rows = np.concatenate([split.train, split.test])
+    rows = np.concatenate(split)
     rows = rows[[word in shared for word in forms[rows]]]
     for_test = set[str]()
     if len(rows):
         counts = LabelCounts.of([labels[row] for row in rows], forms[rows])
-        generator = np.random.default_rng(seed)
-        chosen = _choose_groups(counts, _target_rows(counts, test), generator)
+        chosen = _choose_groups(counts, _target_rows(counts, test), np.random.default_rng(seed))
         for_test = set(forms[rows[chosen[counts.group_of_row]]])
     for_train = shared - for_test
     train = [index for index in split.train if forms[index] not in for_test]
     tested = [index for index in split.test if forms[index] not in for_train]
     new = Split(np.array(train, dtype=int), np.array(tested, dtype=int))
-    in_train, in_test = ({labels[index] for index in side} for side in (new.train, new.test))
+    in_train, in_test = ({labels[index] for index in side} for side in new)
     for side, side_labels in zip(_SIDES, (in_train, in_test), strict=True):
         if not side_labels:
             raise DataError(

@@ -1,19 +1,28 @@
-"""Rows of a table, from any source, and the examples that they contain."""
+"""Rows of a table, the examples that they contain, and the readers of text files and tables.
+
+A cell of CSV or TSV remains the string in the file; one of JSON Lines is the JSON value.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
+from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
-from probekit.errors import DataError, UnknownNameError, nearest
+from probekit.errors import DataError, MissingError, UnknownNameError, nearest
+from probekit.files import regular
 from probekit.section import Section, rule_error
 
 # Spellings of a missing value by pandas and other programs. A class with such a name cannot be
@@ -43,39 +52,31 @@ class Columns(Section):
     """Names of the columns of the data.
 
     Without a label, "", each text is its own label.
+
+    Attributes:
+        text: column with the text; for the format `columns` its number, from 1
+        label: column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, LEMMA, FORM
+            or `FEATS:Name`; for the format `columns` its number, from 1
+        group: column with the group of a row; a group is never split in train and test; for words
+            `sentence` (the default) or `document`; null makes every row its own group
+        id: column with a unique name of the row; null numbers the rows
+        start: column with the first character of the probed span
+        end: column with the character after the last one of the span
+        split: column with `train` or `test`
+        reply: column with the assistant's turn, for `tokens.chat: true`
+        messages: instead of `text`, for `tokens.chat: true`: column with conversations, each a list
+            of {role, content} or its JSON; user and assistant in turn, after at most one system
     """
 
-    text: OptionalColumn = Field(
-        "text", description="column with the text; for the format `columns` its number, from 1"
-    )
-    label: ColumnName = Field(
-        "label",
-        description="column with the label to predict; for CoNLL-U UPOS, XPOS, DEPREL, HEAD, "
-        "LEMMA, FORM or `FEATS:Name`; for the format `columns` its number, from 1",
-    )
-    group: OptionalColumn = Field(
-        None,
-        description="column with the group of a row; a group is never split in train and test; "
-        "for words `sentence` (the default) or `document`; null makes every row its own group",
-    )
-    id: OptionalColumn = Field(
-        None, description="column with a unique name of the row; null numbers the rows"
-    )
-    start: OptionalColumn = Field(
-        None, description="column with the first character of the probed span"
-    )
-    end: OptionalColumn = Field(
-        None, description="column with the character after the last one of the span"
-    )
-    split: OptionalColumn = Field(None, description="column with `train` or `test`")
-    reply: OptionalColumn = Field(
-        None, description="column with the assistant's turn, for `tokens.chat: true`"
-    )
-    messages: OptionalColumn = Field(
-        None,
-        description="instead of `text`, for `tokens.chat: true`: column with conversations, each a "
-        "list of {role, content} or its JSON; user and assistant in turn, after at most one system",
-    )
+    text: OptionalColumn = "text"
+    label: ColumnName = "label"
+    group: OptionalColumn = None
+    id: OptionalColumn = None
+    start: OptionalColumn = None
+    end: OptionalColumn = None
+    split: OptionalColumn = None
+    reply: OptionalColumn = None
+    messages: OptionalColumn = None
 
     @property
     def span(self) -> tuple[str, str] | None:
@@ -239,34 +240,33 @@ def _rows_with(
     """
     if table.names is not None:
         _require(table.where, columns, table.names, defaults)
-    is_first = True
-    for row in table.rows:
-        if any(column not in row.cells for column in columns):
-            # If the first row lacks a column, the configuration is wrong (UnknownNameError); if a
-            # later row does, the row itself is (DataError).
-            if is_first:
-                _require(table.where, columns, row.cells, defaults)
-            try:
-                _require(str(row.source), columns, row.cells, ())
-            except UnknownNameError as error:
-                raise DataError(str(error)) from error
-        yield row
-        is_first = False
-    if is_first:
+    rows = iter(table.rows)
+    first = next(rows, None)
+    if first is None:
         raise DataError(f"{table.where}: there are no rows.")
+    # If the first row lacks a column, the configuration is wrong (UnknownNameError); if a later row
+    # does, the row itself is (DataError).
+    _require(table.where, columns, first.cells, defaults)
+    yield first
+    for row in rows:
+        try:
+            _require(str(row.source), columns, row.cells, ())
+        except UnknownNameError as error:
+            raise DataError(str(error)) from error
+        yield row
 
 
 def _require(
-    where: str, columns: Sequence[str], present: Iterable[str], defaults: Collection[str]
+    where: str, columns: Sequence[str], present: Collection[str], defaults: Collection[str]
 ) -> None:
     """Raise UnknownNameError if a column is missing.
 
     `defaults` are columns that the user did not choose: the message may advise to name others.
     """
-    names = tuple(present)
-    missing = [column for column in columns if column not in names]
+    missing = [column for column in columns if column not in present]
     if not missing:
         return
+    names = tuple(present)
     if not names:
         raise UnknownNameError(f"{where}: there are no columns, and {missing[0]!r} is needed.")
     message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], names)}"
@@ -283,9 +283,9 @@ def _require(
 def _text(table: Table, row: TableRow, column: str) -> str:
     """Return a cell as text."""
     value = row.cells[column]
-    # The location is not formatted for cells that need none.
-    is_text = isinstance(value, str)
-    return value if is_text else table.text(f"{row.source}: column {column!r}", value)
+    if isinstance(value, str):  # the location is not formatted for cells that need none
+        return value
+    return table.text(f"{row.source}: column {column!r}", value)
 
 
 def _filled(row: TableRow, column: str, cell: str) -> str:
@@ -318,10 +318,8 @@ def _example(
     id = string(columns.id) if columns.id else id
     group = string(columns.group) if columns.group else id
     split = string(columns.split) if columns.split else None
-    span = None
-    if columns.span is not None:
-        start, end = (_position(row, name, string(name)) for name in columns.span)
-        span = (start, end)
+    ends = tuple(_position(row, name, string(name)) for name in columns.span or ())
+    span = cast(tuple[int, int], ends) if ends else None
     if columns.label and label in _MISSING_VALUES:
         raise DataError(
             f"{row.source}: the label {label!r} is a common spelling of a missing value. Remove "
@@ -397,3 +395,113 @@ def _position(row: TableRow, column: str, cell: str) -> int:
         f"{row.source}: column {column!r} {fault}. Write an integer: a span counts characters "
         "from 0 and ends one past its last."
     )
+
+
+def read_text(path: Path) -> str:
+    r"""Return the contents of a UTF-8 file without byte order mark, with line endings unchanged.
+
+    Raises:
+        MissingError: the file does not exist or cannot be read.
+        DataError: the file is empty or not UTF-8; the message gives the line.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "words.csv"
+    >>> _ = path.write_bytes(b"\xef\xbb\xbftext,label\r\n")
+    >>> read_text(path)
+    'text,label\r\n'
+    """
+    try:
+        with reading_data(path):
+            text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path}:{line}: the byte {error.object[error.start]:#04x} is not UTF-8. "
+            "Save the file as UTF-8."
+        ) from error
+    if not text.strip():
+        raise DataError(f"{path}:1: the file is empty.")
+    return text
+
+
+@contextmanager
+def reading_data(path: Path) -> Iterator[None]:
+    """Raise MissingError if a file does not exist, is not a regular one, or cannot be read."""
+    try:
+        regular(path)
+        yield
+    except FileNotFoundError as error:
+        text = f"The data file {path.absolute()} does not exist. Check the path."
+        raise MissingError(text) from error
+    except OSError as error:
+        raise MissingError(f"{path.absolute()} cannot be read: {error.strerror}.") from error
+
+
+def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
+    """Return the rows of a file with a delimiter; None reads JSON Lines.
+
+    `_columns` is not used: all columns are read.
+    """
+    text = read_text(path)
+    # The first line that is not blank is the header or the first row.
+    header = text[: len(text) - len(text.lstrip())].count("\n") + 1
+    rows = _delimited_rows(path, text, delimiter) if delimiter else _json_rows(path, text)
+    return Table(f"{path}:{header}", rows)
+
+
+csv_table = partial(_table, delimiter=",")
+tsv_table = partial(_table, delimiter="\t")
+json_table = partial(_table, delimiter=None)
+
+
+def _delimited_rows(path: Path, text: str, delimiter: str) -> Iterator[TableRow]:
+    """Yield the rows after the header, which is the first line that is not empty."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    line = 1  # where the next row begins: cells in quotes may contain line breaks
+    try:
+        for cells in reader:
+            if not header:
+                header = cells
+                require_unique(f"{path}:{line}", header)
+            elif cells:  # skips empty lines
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}:{line}: the row has {counted(len(cells), 'cell')}, the header has "
+                        f"{len(header)}. Put cells with a delimiter in quotes, and fill in missing "
+                        "cells."
+                    )
+                yield TableRow(RowSource(str(path), line), dict(zip(header, cells, strict=True)))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        advice = 'Put a cell with a quote in quotes, and double its own quotes: "".'
+        if "field limit" in str(error):
+            advice = (
+                "Is a quote at the end of a cell missing? Longer texts can be read from .jsonl."
+            )
+        raise DataError(
+            f"{path}:{line}: the row that begins here is not valid CSV: {error}. {advice}"
+        ) from error
+
+
+def _json_rows(path: Path, text: str) -> Iterator[TableRow]:
+    """Yield a row for each line that is not blank."""
+    # `splitlines` would also split at U+2028, which is allowed in a JSON string.
+    for line, source in enumerate(text.split("\n"), start=1):
+        if not source or source.isspace():
+            continue
+        where = f"{path}:{line}"
+        try:
+            value = json.loads(source, object_pairs_hook=partial(distinct_cells, where))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{where}: not valid JSON: {error.msg} at column {error.colno}. "
+                'Each line must be an object, such as {"text": "...", "label": "..."}.'
+            ) from error
+        except DataError:  # also a ValueError, but with a complete message
+            raise
+        except (ValueError, RecursionError) as error:  # a number or a nesting that is too long
+            raise DataError(f"{where}: the JSON cannot be parsed: {error}.") from error
+        if not isinstance(value, dict):
+            raise DataError(f"{where}: expected a JSON object, not a {type(value).__name__}.")
+        yield TableRow(RowSource(str(path), line), value)

@@ -1,33 +1,23 @@
 """Words of sentences with their spans: treebanks in CoNLL-U, and files of words in columns.
 
-Also dropping cues, the words or spans that may reveal the label of a text, or random other words.
-
 Source: https://universaldependencies.org/format.html, https://www.cnts.ua.ac.be/conll2003/ner/
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource
-from probekit.data.table import Columns
-from probekit.data.text_files import read_text
+from probekit.data.table import Columns, read_text
 from probekit.errors import ConfigError, DataError, nearest
 
 _Span: TypeAlias = tuple[int, int]
 
 _UNITS = ("sentence", "document")
-# Words of a text, and every other symbol as a word of its own.
-WORD = r"\w+|[^\w\s]"
-_LETTERS = re.compile(r"\w+")
 # int() raises ValueError for thousands of digits.
 _ID = re.compile(r"(\d{1,9})(?:([-.])(\d{1,9}))?", re.ASCII)
 _LABELS = ("FORM", "LEMMA", "UPOS", "XPOS", "DEPREL", "HEAD")
@@ -388,10 +378,8 @@ def _word_lines(
         where = f"{path}:{number}"
         has_tabs = has_tabs if first_line else "\t" in line
         # Columns are not split at other white space, which may be part of a word.
-        if has_tabs:
-            cells = [cell.strip(" ") for cell in line.split("\t")]
-        else:
-            cells = [cell for cell in line.split(" ") if cell]
+        of_tabs = [cell.strip(" ") for cell in line.split("\t")]
+        cells = of_tabs if has_tabs else [cell for cell in line.split(" ") if cell]
         if not first_line:
             first_line, n_columns = number, len(cells)
             _require_columns(where, word, label, cells)
@@ -437,80 +425,3 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     # `splitlines` would also split at U+2028.
     for number, line in enumerate([*read_text(path).split("\n"), ""], start=1):
         yield number, line.rstrip("\r")
-
-
-# Cues.
-
-
-def cue_pattern(path: Path) -> re.Pattern[str]:
-    """Return the pattern of the words and phrases of a file, one in each line, in any case.
-
-    Blank lines and lines that begin with # are ignored.
-
-    Raises:
-        MissingError: the file does not exist.
-        DataError: the file has no words, or is not UTF-8.
-    """
-    lines = [line.split() for line in read_text(path).splitlines()]
-    phrases = [line for line in lines if line and not line[0].startswith("#")]
-    if not phrases:
-        raise DataError(f"{path} has no words. Write one word or phrase in each line.")
-    patterns = []
-    for words in phrases:  # words match as a whole, but punctuation also next to letters
-        before = r"(?<!\w)" if re.match(r"\w", words[0]) else ""
-        after = r"(?!\w)" if re.search(r"\w$", words[-1]) else ""
-        patterns.append(before + r"\s+".join(map(re.escape, words)) + after)
-    # Where one phrase begins with another, the longer one is dropped.
-    return re.compile("|".join(sorted(patterns, key=len, reverse=True)), re.IGNORECASE)
-
-
-def without(text: str, dropped: Sequence[_Span], span: _Span | None) -> tuple[str, _Span | None]:
-    """Return a text without some ranges, and its span, at the same characters as before.
-
-    One space is dropped with each range: the one before it, or without one, the one after it.
-
-    Args:
-        text: the text.
-        dropped: the ranges, which do not overlap each other or the span.
-        span: the span; None without one.
-
-    >>> without("It is not a key, never.", [(6, 9), (17, 22)], (12, 15))
-    ('It is a key,.', (8, 11))
-    """
-    for start, end in sorted(dropped, reverse=True):  # so that the earlier ranges stay in place
-        has_space = text.endswith(" ", 0, start)
-        first, last = start - has_space, end + (not has_space and text.startswith(" ", end))
-        text = text[:first] + text[last:]
-        if span is not None:
-            begin, stop = (one - min(max(one - first, 0), last - first) for one in span)
-            span = begin, stop
-    return text, span
-
-
-def dropped_ranges(
-    text: str, cues: Sequence[_Span], read: _Span | None, draws: int, random: np.random.Generator
-) -> list[list[_Span]]:
-    """Return the ranges to drop from a text: its cues, then in each draw as many other words.
-
-    Empty if a cue is in the characters that the probe reads, or if there are too few other words.
-
-    Args:
-        text: the text.
-        cues: the ranges of its cues, at least one.
-        read: characters that the probe reads, which stay in the text; None if it reads all of it.
-        draws: number of draws.
-        random: generator of the draws.
-    """
-    kept = [*cues] if read is None else [*cues, read]
-    words = [match.span() for match in _LETTERS.finditer(text)]
-    others = [word for word in words if not any(_overlap(word, one) for one in kept)]
-    # A cue of several words counts as so many; one without letters and digits counts as a word.
-    n_words = sum(max(1, len(_LETTERS.findall(text[start:end]))) for start, end in cues)
-    if len(others) < n_words or (read is not None and any(_overlap(one, read) for one in cues)):
-        return []
-    picked = [random.choice(len(others), n_words, replace=False) for _ in range(draws)]
-    return [[*cues], *([others[number] for number in draw] for draw in picked)]
-
-
-def _overlap(a: _Span, b: _Span) -> bool:
-    return a[0] < b[1] and b[0] < a[1]

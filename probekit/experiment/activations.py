@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.data.readers import TableFormat
+from probekit.errors import ConfigError
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
 from probekit.experiment.document import Document
-from probekit.experiment.locations import resolve_activations, resolve_experiment
+from probekit.experiment.locations import resolve_data, resolve_experiment, resolve_path
 from probekit.experiment.schema import Experiment, SplitSection, check_probe
+from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.probes.settings import ProbeSettings
 from probekit.section import FolderName, Items, Section, SettingsFile, rule_error
 
@@ -21,83 +24,69 @@ GIVEN_POSITION = "given"  # name of the position in results
 
 
 class ActivationsSection(Section):
-    """The activations: one array for each site, with one row for each row of the data."""
+    """The activations: one array for each site, with one row for each row of the data.
 
-    folder: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        examples=["activations"],
-        description="folder of .npy, .safetensors, .parquet or .zarr arrays of shape (n_rows, "
-        "n_features), one for each site; relative to the folder of the experiment file",
-    )
-    source: str = Field(
-        "given activations",
-        min_length=1,
-        description="name of the model that computed the activations, shown on the page",
-        examples=["pythia-160m"],
-    )
-    sites: Items[str] = Field(
-        ("*",), min_length=1, description="names or globs of the probed sites"
-    )
-    position: int | None = Field(
-        None, description="for arrays (n_rows, n_positions, n_features): index of the position"
-    )
-    verify: Annotated[str, Field(min_length=1)] | None = Field(
-        None,
-        examples=["gpt2"],
-        description="name or folder of the model that computed the activations: 32 rows are "
-        "computed again, and the record and the page state which tensor each array is; needs "
-        "`data.columns.text` or `ids`",
-    )
-    bos: bool | None = Field(
-        None,
-        description="whether the model read a beginning-of-text token before each text; required "
-        "with `data.columns.text`",
-    )
+    Attributes:
+        folder: folder of .npy, .safetensors, .parquet or .zarr arrays of shape (n_rows,
+            n_features), one for each site; relative to the folder of the experiment file
+        source: name of the model that computed the activations, shown on the page
+        sites: names or globs of the probed sites
+        position: for arrays (n_rows, n_positions, n_features): index of the position
+        verify: name or folder of the model that computed the activations: 32 rows are computed
+            again, and the record and the page state which tensor each array is; needs
+            `data.columns.text` or `ids`
+        bos: whether the model read a beginning-of-text token before each text; required with
+            `data.columns.text`
+    """
+
+    folder: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["activations"])
+    source: str = Field("given activations", min_length=1, examples=["pythia-160m"])
+    sites: Items[str] = Field(("*",), min_length=1)
+    position: int | None = None
+    verify: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["gpt2"])
+    bos: bool | None = None
 
 
 class RowColumns(Section):
-    """Column names of the table of rows."""
+    """Column names of the table of rows.
 
-    label: str = Field("label", description="column with the label to predict")
-    group: str | None = Field(
-        None,
-        description="column with the group of a row; a group is never split between train and "
-        "test; null makes every row its own group",
-    )
-    id: str | None = Field(
-        None,
-        description="column with a unique name of the row; compared with the column `id` of "
-        "rows.csv in the folder of the activations, if there is one",
-    )
-    token: str | None = Field(
-        None,
-        description="column with the word of a row, for the control task and the word identity",
-    )
-    split: str | None = Field(None, description="column with `train` or `test`")
-    text: str | None = Field(
-        None, description="column with the text that the model read, for `activations.verify`"
-    )
-    ids: str | None = Field(
-        None,
-        description="column with the token ids that the model read, separated by spaces or as a "
-        "JSON list, for `activations.verify`",
-    )
-    position: str | None = Field(
-        None,
-        description="column with the index of the token of a row, for `activations.verify`; by "
-        "default the last token",
-    )
+    Attributes:
+        label: column with the label to predict
+        group: column with the group of a row; a group is never split between train and test; null
+            makes every row its own group
+        id: column with a unique name of the row; compared with the column `id` of rows.csv in the
+            folder of the activations, if there is one
+        token: column with the word of a row, for the control task and the word identity
+        split: column with `train` or `test`
+        text: column with the text that the model read, for `activations.verify`
+        ids: column with the token ids that the model read, separated by spaces or as a JSON list,
+            for `activations.verify`
+        position: column with the index of the token of a row, for `activations.verify`; by default
+            the last token
+    """
+
+    label: str = "label"
+    group: str | None = None
+    id: str | None = None
+    token: str | None = None
+    split: str | None = None
+    text: str | None = None
+    ids: str | None = None
+    position: str | None = None
 
 
 class RowsSection(Section):
-    """The rows of the activations, in the same order: labels, groups and tokens."""
+    """The rows of the activations, in the same order: labels, groups and tokens.
+
+    Attributes:
+        format: format of the file
+        file: table with one line for each row of activations
+    """
 
     name: DataName
-    format: Literal["csv", "tsv", "jsonl", "parquet"] | None = Field(
-        None, description="format of the file"
-    )
+    format: TableFormat | None = None
     root: Root = "."
-    file: str | None = Field(None, description="table with one line for each row of activations")
+    file: str | None = None
     card: Card = None
     columns: RowColumns = RowColumns()
     positive: Positive = None
@@ -107,14 +96,17 @@ class RowsSection(Section):
     @model_validator(mode="after")
     def _a_file_has_a_format(self) -> RowsSection:
         given, missing = ("format", "file") if self.file is None else ("file", "format")
-        is_half = (self.file is None) != (self.format is None)
-        if is_half:
+        if (self.file is None) != (self.format is None):
             raise rule_error(f"`{given}` requires `{missing}`", given)
         return self
 
 
 class ActivationExperiment(SettingsFile):
     """One experiment on given activations: labelled rows, and the settings of the probes.
+
+    Attributes:
+        name: name of the experiment and of the folder of its runs
+        question: research question, shown in the report
 
     >>> experiment = ActivationExperiment(
     ...     name="mine", activations=ActivationsSection(folder="a"), data=RowsSection(name="mine")
@@ -123,8 +115,8 @@ class ActivationExperiment(SettingsFile):
     (0.25, {'given': 0})
     """
 
-    name: FolderName = Field(description="name of the experiment and of the folder of its runs")
-    question: str | None = Field(None, description="research question, shown in the report")
+    name: FolderName
+    question: str | None = None
     activations: ActivationsSection
     data: RowsSection
     split: SplitSection = SplitSection()
@@ -147,9 +139,8 @@ class ActivationExperiment(SettingsFile):
 
     @model_validator(mode="after")
     def _sections_fit_together(self) -> ActivationExperiment:
-        is_split = self.data.columns.split is not None
+        check_probe(self, is_split=self.data.columns.split is not None)
         texts = [one.kind for one in self.probe.kinds if not one.traits.scores_rows]
-        check_probe(self, is_split=is_split)
         if self.split.drop_repeated:
             raise rule_error(
                 "`drop_repeated` compares texts, which given activations do not have",
@@ -157,11 +148,10 @@ class ActivationExperiment(SettingsFile):
             )
         columns, given = self.data.columns, self.activations
         named = [name for name in ("text", "ids") if getattr(columns, name) is not None]
-        if given.verify is None:
-            named += ["position"] if columns.position is not None else []
-            if named:
-                raise rule_error(f"`{named[0]}` requires `activations.verify`", "data.columns")
-        elif self.data.file is not None and len(named) != 1:
+        needy = [*named, *["position"] * (columns.position is not None)]
+        if given.verify is None and needy:
+            raise rule_error(f"`{needy[0]}` requires `activations.verify`", "data.columns")
+        if given.verify is not None and self.data.file is not None and len(named) != 1:
             raise rule_error(
                 "`verify` requires the tokens of each row: either `data.columns.text` or `ids`",
                 "activations.verify",
@@ -190,3 +180,18 @@ def experiment_in(document: Document) -> AnyExperiment:
     if "activations" in keys or is_misspelt:
         return document.settings(ActivationExperiment, resolve_activations)
     return document.settings(Experiment, resolve_experiment)
+
+
+def resolve_activations(values: dict[str, Any], document: Document) -> None:
+    """Make the paths of an experiment on given activations absolute.
+
+    Raises:
+        ConfigError: the file has sections that describe a model, or a path is invalid.
+    """
+    for key in ("model", "tokens", "capture", "attention"):
+        if key in values:
+            text = f"the sections `{key}` and `activations` exclude each other. Remove one of them."
+            raise ConfigError(document.put((key,), text))
+    resolve_data(values, document)
+    resolve_path(values, ("activations", "folder"), document)
+    resolve_path(values, ("activations", "verify"), document, names=KNOWN_MODELS)

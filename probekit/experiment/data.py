@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from probekit.data.examples import Dataset, Example
-from probekit.data.frames import tables_in
-from probekit.data.hub import HubSection
-from probekit.data.readers import FORMATS, FormatName, read_dataset
+from probekit.data.frames import HubSection, tables_in
+from probekit.data.readers import FORMATS, FormatName, TableFormat, read_dataset
 from probekit.data.table import Columns, OptionalColumn
 from probekit.errors import ConfigError
+from probekit.experiment.replies import ReplyLabelSection
 from probekit.section import URL, HoldingSection, Name, Section, rule_error
-
-TableFormat = Literal["csv", "tsv", "jsonl", "parquet"]  # of files of texts
 
 
 def local_file(path: str | None, info: ValidationInfo) -> str | None:
@@ -46,71 +44,20 @@ Positive = Annotated[
 ]
 
 
-class ReplyLabelSection(Section):
-    """Label of each reply that the network generates, from its text."""
-
-    match: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\byes\b"],
-        description="regular expression; replies that it matches somewhere have the first label. "
-        "With `equals`, its last match is what is compared (its first group, if it has one), and "
-        "replies without a match are left out",
-    )
-    other: str | None = Field(
-        None,
-        min_length=1,
-        examples=[r"\bno\b"],
-        description="regular expression of the second label; replies that match neither or both "
-        "are left out. Null: all replies that `match` does not match have the second label",
-    )
-    equals: str | None = Field(
-        None,
-        min_length=1,
-        examples=["answer"],
-        description="column of the data; replies that equal its cell, both without spaces at their "
-        "ends, have the first label, others the second",
-    )
-    labels: Annotated[tuple[str, str], Field(strict=False)] = Field(
-        ("yes", "no"), description="names of the two labels"
-    )
-
-    @field_validator("match", "other")
-    @classmethod
-    def _is_a_pattern(cls, pattern: str | None, info: ValidationInfo) -> str | None:
-        try:
-            n_groups = re.compile(pattern or "").groups
-        except (re.error, RecursionError, OverflowError) as error:
-            raise rule_error(
-                f"`{info.field_name}` is not a valid regular expression ({error}): {pattern}"
-            ) from error
-        if n_groups > 1:
-            raise rule_error(
-                f"`{info.field_name}` has {n_groups} groups, and one can be compared; write the "
-                f"others as (?:...): {pattern}"
-            )
-        return pattern
-
-    @model_validator(mode="after")
-    def _names_a_rule(self) -> ReplyLabelSection:
-        if self.match is None and self.equals is None:
-            raise rule_error("give `match` or `equals`")
-        if self.other is not None and (self.match is None or self.equals is not None):
-            raise rule_error("`other` requires `match`, without `equals`", "other")
-        if len(set(self.labels)) < 2 or not all(map(str.strip, self.labels)):
-            raise rule_error("the two labels must differ, and not be empty", "labels")
-        return self
-
-
 class MemorySection(Section):
-    """Rows that were passed in Python; written by the run, to recognise the same rows again."""
+    """Rows that were passed in Python; written by the run, to recognise the same rows again.
 
-    kind: str = Field(description="type of the table")
-    n_rows: int = Field(ge=0, description="number of rows")
-    digest: str = Field(description="digest of the rows in the columns that were read")
-    is_split: bool = Field(
-        False, description="whether training and test rows were passed as two tables"
-    )
+    Attributes:
+        kind: type of the table
+        n_rows: number of rows
+        digest: digest of the rows in the columns that were read
+        is_split: whether training and test rows were passed as two tables
+    """
+
+    kind: str
+    n_rows: int = Field(ge=0)
+    digest: str
+    is_split: bool = False
 
 
 def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
@@ -121,42 +68,39 @@ def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
 
 
 class DataSection(HoldingSection):
-    """The labelled examples."""
+    """The labelled examples.
+
+    Attributes:
+        format: format of the files; `columns` has a word in each line; not needed with the section
+            `hub`, nor for rows passed in Python
+        file: single file, split by the `split` section or by a column
+        train: file of the training rows, together with `test`
+        test: file of the test rows
+        hub: data set of the hub, instead of files
+        memory: written by a run whose rows were passed in Python
+        special_tokens: how special tokens that are written out in a text, such as <|im_start|>, are
+            read: as plain characters, or as the tokens
+        pairs: column with the counterfactual of each text, for `interventions`: a text with as many
+            tokens but another label, otherwise alike
+        label_of_reply: for `capture.generate`: label of each reply, instead of a column of the data
+    """
 
     model_config = ConfigDict(json_schema_extra=_has_no_format_of_its_own)
 
     name: DataName
-    format: FormatName = Field(
-        description="format of the files; `columns` has a word in each line; not needed with the "
-        "section `hub`, nor for rows passed in Python"
-    )
+    format: FormatName
     root: Root = "."
-    file: str | None = Field(
-        None, description="single file, split by the `split` section or by a column"
-    )
-    train: str | None = Field(None, description="file of the training rows, together with `test`")
-    test: str | None = Field(None, description="file of the test rows")
-    hub: HubSection | None = Field(None, description="data set of the hub, instead of files")
-    memory: MemorySection | None = Field(
-        None, description="written by a run whose rows were passed in Python"
-    )
+    file: str | None = None
+    train: str | None = None
+    test: str | None = None
+    hub: HubSection | None = None
+    memory: MemorySection | None = None
     card: Card = None
     columns: Columns = Columns()
-    special_tokens: Literal["text", "tokens"] = Field(
-        "text",
-        description="how special tokens that are written out in a text, such as <|im_start|>, are "
-        "read: as plain characters, or as the tokens",
-    )
-    pairs: OptionalColumn = Field(
-        None,
-        description="column with the counterfactual of each text, for `interventions`: a text with "
-        "as many tokens but another label, otherwise alike",
-    )
+    special_tokens: Literal["text", "tokens"] = "text"
+    pairs: OptionalColumn = None
     positive: Positive = None
-    label_of_reply: ReplyLabelSection | None = Field(
-        None,
-        description="for `capture.generate`: label of each reply, instead of a column of the data",
-    )
+    label_of_reply: ReplyLabelSection | None = None
 
     @property
     def has_words(self) -> bool:
@@ -245,9 +189,9 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.format == "memory":
         facts, missing = data.memory, "the section names no file"
         if facts is not None:
-            rows = f"{facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]}"
+            rows = f"({facts.kind}, {facts.n_rows:,} rows, digest {facts.digest[:12]})"
             missing = (
-                f"the rows of this run were passed in Python ({rows}) and are not stored with it"
+                f"the rows of this run were passed in Python {rows} and are not stored with it"
             )
         raise ConfigError(
             f"{missing}. Pass the rows: probekit.run(EXPERIMENT, data=ROWS). To run on a file, "
@@ -257,9 +201,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
     if data.hub is not None:
         hub = data.hub
         splits = {"": hub.split} if hub.test is None else {"train": hub.train, "test": hub.test}
-        sources = {}
-        for side, split in splits.items():
-            sources[side] = hub.model_copy(update={"split": split})
+        sources = {side: hub.model_copy(update={"split": one}) for side, one in splits.items()}
     else:
         files = {"": data.file, "train": data.train, "test": data.test}
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
@@ -318,19 +260,11 @@ def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) 
     columns = data.columns
     if data.label_of_reply is not None:  # a rule on replies sets the labels
         columns = columns.model_copy(update={"label": ""})
-    parts = {}
-    for side, source in sources.items():
-        parts[side] = read_dataset(
-            source,
-            format=data.format,
-            columns=columns,
-            name=data.name,
-            values=values,
-            pairs=data.pairs,
-        )
+    read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
     notes: list[str] = []
-    for side, part in parts.items():
+    for side, source in sources.items():
+        part = read(source, format=data.format, name=data.name)
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.

@@ -147,12 +147,10 @@ class Document(KeyLocation):
             return [self._plain(one, (*keys, number)) for number, one in enumerate(node)]
         if isinstance(node, set | frozenset):
             raise ConfigError(self.put(keys, f"{keys[-1]} is a set, without order. Give a list."))
-        if isinstance(node, PurePath):
-            node = str(node)
+        node = str(node) if isinstance(node, PurePath) else node
         if hasattr(node, "tolist"):  # NumPy
             return self._plain(node.tolist(), keys)
-        forbidden = _FORBIDDEN.search(node) if isinstance(node, str) else None
-        if forbidden:
+        if isinstance(node, str) and (forbidden := _FORBIDDEN.search(node)):
             text = f"the text contains {forbidden[0]!r}, which is not allowed. Remove it."
             raise ConfigError(self.put(keys, KeyLocation().put(keys, text)))
         # The parser's numbers and texts carry their format.
@@ -390,9 +388,9 @@ def _section_at(kind: type[BaseModel], keys: KeyPath) -> type[BaseModel]:
 
 def _field_at(kind: type[BaseModel], keys: KeyPath) -> FieldInfo:
     """Return the field of a key; for an item of a list, the field of the list."""
-    names = [key for key in keys if isinstance(key, str)]
-    fields = _section_at(kind, tuple(names[:-1])).model_fields
-    return next(field for key, field in fields.items() if names[-1] in (field.alias, key))
+    *above, name = (key for key in keys if isinstance(key, str))
+    fields = _section_at(kind, tuple(above)).model_fields
+    return next(field for key, field in fields.items() if name in (field.alias, key))
 
 
 def _keys_of(section: type[BaseModel]) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from pydantic.config import JsonDict
 
 from probekit.interventions.names import MEASURES, Along, MeasureName, Replacement
-from probekit.section import Distinct, Item, Section, or_one_item, rule_error, unique_items
+from probekit.section import Distinct, Item, Section, rule_error, unique_items
 
 CHOSEN = "chosen"  # instead of sites: the best site of the probes that is in the residual stream
 
@@ -25,12 +25,10 @@ _DIRECTIONS = ("erase", "swap", "steer")  # edits along a direction
 _REQUIRED = {"patch": ("from", "sites"), "ablate": ("with", "sites")}  # keys that an edit needs
 
 
-def _one_or_several(given: Any) -> Any:
-    return [given] if isinstance(given, str) else given
-
-
 At = Literal["probed", "all", "each"]
-OneOrMore = Annotated[Distinct[Item], BeforeValidator(_one_or_several)]
+OneOrMore = Annotated[
+    Distinct[Item], BeforeValidator(lambda one: [one] if isinstance(one, str) else one)
+]
 Doses = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100)], ...],
     Field(strict=False, min_length=2),
@@ -44,52 +42,44 @@ _LEAST_DOSE = 0.01  # in standard deviations of the projection
 LEAST_DRAWS = 59
 
 
+def or_one_item(schema: dict[str, Any]) -> None:
+    """Allow a single item in place of a list in the JSON schema."""
+    # An optional list has the schema `anyOf` of the list and null.
+    listed = schema.pop("anyOf", None) or [
+        {key: schema.pop(key) for key in ("type", "items", "minItems")}
+    ]
+    schema["anyOf"] = [*listed, listed[0]["items"]]
+
+
 class InterventionSection(Section):
-    """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`."""
+    """An edit of activations, such as `{do: steer, along: probe, by: [-2, 2]}`.
+
+    Attributes:
+        do: patch: replace activations by those of the counterfactual; ablate: by a mean, zero or
+            those of another text; erase, swap and steer: edit along a direction
+        from_: for patch: where the activations come from
+        with_: for ablate: the mean of the training rows, zero, or the activations of another text
+            with as many tokens
+        along: for erase, swap and steer: methods of the direction; default: probe
+        rank: for swap: number of directions
+        by: for steer: doses in standard deviations of the projection
+        draws: for erase, swap and steer: directions on permuted labels; default: 999
+        sites: names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or `chosen`, the
+            best site of the probes in the residual stream
+        at: edited tokens: the probed one, all, or, for patch and ablate, each in turn
+    """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    do: Literal["patch", "ablate", "erase", "swap", "steer"] = Field(
-        description="patch: replace activations by those of the counterfactual; ablate: by a mean, "
-        "zero or those of another text; erase, swap and steer: edit along a direction"
-    )
-    from_: Literal["counterfactual"] | None = Field(
-        None, alias="from", description="for patch: where the activations come from"
-    )
-    with_: Replacement | None = Field(
-        None,
-        alias="with",
-        description="for ablate: the mean of the training rows, zero, or the activations of "
-        "another text with as many tokens",
-    )
-    along: OneOrMore[Along] | None = Field(
-        None,
-        description="for erase, swap and steer: methods of the direction; default: probe",
-        json_schema_extra=or_one_item,
-    )
-    rank: Literal[1] | None = Field(None, description="for swap: number of directions")
-    by: Doses | None = Field(
-        None,
-        description="for steer: doses in standard deviations of the projection",
-        examples=[[-4, -2, 2, 4]],
-    )
-    draws: int | None = Field(
-        None,
-        ge=LEAST_DRAWS,
-        le=100_000,
-        description="for erase, swap and steer: directions on permuted labels; default: 999",
-    )
-    sites: OneOrMore[str] = Field(
-        (CHOSEN,),
-        description="names or globs of sites, heads such as blocks.*.attn.hook_z[head=*], or "
-        "`chosen`, the best site of the probes in the residual stream",
-        json_schema_extra=or_one_item,
-    )
-    at: OneOrMore[At] = Field(
-        ("probed",),
-        description="edited tokens: the probed one, all, or, for patch and ablate, each in turn",
-        json_schema_extra=or_one_item,
-    )
+    do: Literal["patch", "ablate", "erase", "swap", "steer"]
+    from_: Literal["counterfactual"] | None = Field(None, alias="from")
+    with_: Replacement | None = Field(None, alias="with")
+    along: OneOrMore[Along] | None = Field(None, json_schema_extra=or_one_item)
+    rank: Literal[1] | None = None
+    by: Doses | None = Field(None, examples=[[-4, -2, 2, 4]])
+    draws: int | None = Field(None, ge=LEAST_DRAWS, le=100_000)
+    sites: OneOrMore[str] = Field((CHOSEN,), json_schema_extra=or_one_item)
+    at: OneOrMore[At] = Field(("probed",), json_schema_extra=or_one_item)
 
     @model_validator(mode="before")
     @classmethod
@@ -104,9 +94,8 @@ class InterventionSection(Section):
             if value is not None and key in every and key not in _KEYS[do]:
                 raise rule_error(f"`{key}` is not a key of `do: {do}`; it is for {others}", key)
         for key in _REQUIRED.get(do, ()):
-            problem = f"`do: {do}` requires `{key}`"
             if given.get(key) is None:  # an absent key has no line, so the edit is located
-                raise rule_error(problem, key if key in given else "")
+                raise rule_error(f"`do: {do}` requires `{key}`", key if key in given else "")
         return given
 
     @model_validator(mode="after")
@@ -114,8 +103,8 @@ class InterventionSection(Section):
         if self.has_direction and "each" in self.at:
             raise rule_error("`at: each` is for patch and ablate; use `probed` or `all`", "at")
         if any(abs(dose) < _LEAST_DOSE for dose in self.by or ()):
-            problem = f"a dose is at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
-            raise rule_error(f"{problem} standard deviations", "by")
+            limits = f"at least {_LEAST_DOSE} or at most -{_LEAST_DOSE}"
+            raise rule_error(f"a dose is {limits} standard deviations", "by")
         return self
 
     @property
@@ -127,19 +116,18 @@ class InterventionSection(Section):
 class MeasureSection(Section):
     """A measure of the network's answers.
 
+    Attributes:
+        name: name of the measure
+        answer: column or token with the right answer; null: that of the first measure
+        wrong: column or literal token with the wrong answer
+
     >>> MeasureSection.model_validate({"logit_difference": {"answer": "verb", "wrong": "other"}})
     MeasureSection(name='logit_difference', answer='verb', wrong='other')
     """
 
-    name: MeasureName = Field(description="name of the measure")
-    answer: str | None = Field(
-        None,
-        min_length=1,
-        description="column or token with the right answer; null: that of the first measure",
-    )
-    wrong: str | None = Field(
-        None, min_length=1, description="column or literal token with the wrong answer"
-    )
+    name: MeasureName
+    answer: str | None = Field(None, min_length=1)
+    wrong: str | None = Field(None, min_length=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -219,7 +207,6 @@ def check_interventions(
     if not measures:  # nor interventions
         return
     first = measures[0]
-    needs_sign = any(one.has_direction for one in interventions)
     is_signed = first.wrong is not None and first.name in ("logit_difference", "probability")
     if n_positions > 1:
         raise rule_error(
@@ -239,7 +226,7 @@ def check_interventions(
         one.name == "logit_difference" and one.wrong is None for one in measures
     ):
         raise rule_error("`logit_difference` requires `wrong`", "measure")
-    if needs_sign and not is_signed:
+    if any(one.has_direction for one in interventions) and not is_signed:
         raise rule_error(
             "erase, swap and steer require a first measure with a direction, which has `wrong`",
             "measure",

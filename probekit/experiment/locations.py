@@ -1,24 +1,53 @@
-"""Files and folders that experiments and recipes name."""
-
-from __future__ import annotations
+"""Files and folders that experiments and recipes name, and the bundled ones."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from probekit.errors import ConfigError, MissingError, nearest, path_of
-from probekit.experiment.bundled import ENDINGS, bundled_files
 from probekit.experiment.document import Document
 from probekit.model.weights.sources import KNOWN_MODELS
+from probekit.provenance import PACKAGE
 from probekit.section import URL
 from probekit.training.run_files import find_checkpoints
 
+ENDINGS = (".yaml", ".yml")  # of experiment files
 # Key that only this kind of file has, its description, and the command that reads it.
 _KINDS = (
     ("corpus", "a pretraining recipe", "pretrain"),
     ("activations", "an experiment on given activations", "run"),
     ("tokens", "an experiment on texts", "run"),
 )
+
+
+def bundled_folder(package: Path = PACKAGE) -> Path:
+    """Return the folder of the bundled experiments; the data sets are in `../data`.
+
+    In an installed package it is inside the package, in a checkout at the top level.
+
+    >>> bundled_folder().name
+    'experiments'
+    """
+    installed = package / "bundled" / "experiments"
+    return installed if installed.is_dir() else package.parent / "experiments"
+
+
+def bundled_data(name: str) -> Path:
+    """Return the CSV file of a bundled data set.
+
+    >>> bundled_data("capitals").name
+    'capitals.csv'
+    """
+    return bundled_folder().with_name("data") / f"{name}.csv"
+
+
+def bundled_files() -> dict[str, Path]:
+    """Return the files of the bundled experiments and recipes by name.
+
+    >>> bundled_files()["quickstart"].name
+    'quickstart.yaml'
+    """
+    return {path.stem: path for path in sorted(bundled_folder().glob("*.yaml"))}
 
 
 def find_file(given: str | Path) -> Path:
@@ -64,10 +93,8 @@ def _name(path: Path) -> str:
 def _local_files(path: Path) -> Iterator[Path]:
     """Yield the existing files that a path or name refers to."""
     endings = ("", *ENDINGS) if _name(path) else ("",)
-    for ending in endings:
-        file = path.with_name(path.name + ending) if ending else path
-        if _exists(file) and file.is_file():
-            yield file
+    files = (path.with_name(path.name + ending) if ending else path for ending in endings)
+    yield from (file for file in files if _exists(file) and file.is_file())
 
 
 def _exists(path: Path) -> bool:
@@ -91,17 +118,14 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
         MissingError: a checkpoint does not exist.
     """
     if "over" in values:
-        text = (
-            f"this is a study, with several experiments. Run all: `probekit run {document.name}`."
-        )
-        raise ConfigError(document.put(("over",), text))
+        text = f"this is a study, with several experiments. Run all: `probekit run {document.name}`"
+        raise ConfigError(document.put(("over",), f"{text}."))
     _check_kind(values, "tokens", document)
-    _resolve_data(values, document)
-    _resolve(values, ("model", "path"), document)
-    _resolve(values, ("model", "source"), document, names=KNOWN_MODELS)
-    _resolve(values, ("data", "hub", "name"), document, names=())
-    _resolve(values, ("capture", "requests"), document)
-    _resolve(values, ("capture", "requests", "folder"), document)
+    resolve_data(values, document)
+    for key in ("model.path", "capture.requests", "capture.requests.folder"):
+        resolve_path(values, tuple(key.split(".")), document)
+    resolve_path(values, ("model", "source"), document, names=KNOWN_MODELS)
+    resolve_path(values, ("data", "hub", "name"), document, names=())
     model = values.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         with document.at("model", "path"):
@@ -124,21 +148,6 @@ def resolve_experiment(values: dict[str, Any], document: Document) -> None:
             raise ConfigError(document.put(("model", "source"), text))
 
 
-def resolve_activations(values: dict[str, Any], document: Document) -> None:
-    """Make the paths of an experiment on given activations absolute.
-
-    Raises:
-        ConfigError: the file has sections that describe a model, or a path is invalid.
-    """
-    for key in ("model", "tokens", "capture", "attention"):
-        if key in values:
-            text = f"the sections `{key}` and `activations` exclude each other. Remove one of them."
-            raise ConfigError(document.put((key,), text))
-    _resolve_data(values, document)
-    _resolve(values, ("activations", "folder"), document)
-    _resolve(values, ("activations", "verify"), document, names=KNOWN_MODELS)
-
-
 def resolve_recipe(values: dict[str, Any], document: Document) -> None:
     """Make the paths of a recipe absolute.
 
@@ -146,8 +155,8 @@ def resolve_recipe(values: dict[str, Any], document: Document) -> None:
         ConfigError: the file is an experiment, or a path is invalid.
     """
     _check_kind(values, "corpus", document)
-    _resolve(values, ("corpus", "source"), document)
-    _resolve(values, ("vocabulary", "source"), document, names=KNOWN_MODELS)
+    resolve_path(values, ("corpus", "source"), document)
+    resolve_path(values, ("vocabulary", "source"), document, names=KNOWN_MODELS)
 
 
 def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
@@ -158,15 +167,15 @@ def _check_kind(values: dict[str, Any], own: str, document: Document) -> None:
             raise ConfigError(document.put((key,), text))
 
 
-def _resolve_data(values: dict[str, Any], document: Document) -> None:
+def resolve_data(values: dict[str, Any], document: Document) -> None:
     """Make the folder of the data absolute; by default it is the folder of the file."""
     data = values.get("data")
     if isinstance(data, dict):
         data.setdefault("root", ".")
-    _resolve(values, ("data", "root"), document)
+    resolve_path(values, ("data", "root"), document)
 
 
-def _resolve(
+def resolve_path(
     values: dict[str, Any],
     keys: tuple[str, ...],
     document: Document,

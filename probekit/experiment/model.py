@@ -10,7 +10,7 @@ from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
-from probekit.section import HoldingSection, Section, Seed, Unique, rule_error
+from probekit.section import HoldingSection, Section, Seed, Unique, require_any, rule_error
 
 NETWORKS_BY_DEFAULT = 3  # with random weights
 
@@ -20,111 +20,90 @@ def dtype_on(device: str) -> str:
     return "float32" if device.partition(",")[0].partition(":")[0] == "cpu" else "bfloat16"
 
 
-def _all_or_listed(steps: Any) -> Any:
-    return () if steps == "all" else steps
-
-
 ConfigKey = Annotated[str, Field(pattern=r"^[^,\s]+$")]
 Step = Annotated[int, Field(ge=0)]
 Steps = Annotated[
     tuple[Step, ...] | None,
     Field(strict=False),
     BeforeValidator(
-        _all_or_listed, json_schema_input_type=Literal["all"] | tuple[Step, ...] | None
+        lambda steps: () if steps == "all" else steps,
+        json_schema_input_type=Literal["all"] | tuple[Step, ...] | None,
     ),
 ]
 Networks = Annotated[int, Field(ge=0, le=MOST_NETWORKS)]
 
 
-def _number_of_networks(given: Any) -> Any:
-    if isinstance(given, bool):
-        return NETWORKS_BY_DEFAULT if given else 0
-    return given
-
-
-def _needs_source_or_path(schema: dict[str, Any]) -> None:
-    del schema["required"]
-    schema["anyOf"] = [{"required": ["source"]}, {"required": ["path"]}]
-
-
 def _last_revision(steps: Any) -> str | None:
     """Return the revision of the last step of a model of the hub; None unless steps are listed."""
-    is_list = isinstance(steps, list | tuple) and bool(steps)
-    is_steps = is_list and all(type(step) is int and step >= 0 for step in steps)
-    return f"step{max(steps)}" if is_steps else None
+    if not isinstance(steps, list | tuple) or not steps:
+        return None
+    return f"step{max(steps)}" if all(type(one) is int and one >= 0 for one in steps) else None
 
 
 class NetworkSection(Section):
-    """A network that was passed in Python; written by the run, to recognise its weights again."""
+    """A network that was passed in Python; written by the run, to recognise its weights again.
 
-    kind: str = Field(description="class of the network")
-    digest: str = Field(description="digest of the weights")
+    Attributes:
+        kind: class of the network
+        digest: digest of the weights
+    """
+
+    kind: str
+    digest: str
 
 
 class ModelSection(HoldingSection):
-    """The model whose activations are probed."""
+    """The model whose activations are probed.
+
+    Attributes:
+        source: `mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder; a relative
+            path is resolved against the folder of the experiment file (with --set: against the
+            current directory) and then against the current directory; if there is no such folder,
+            the text is a name
+        path: instead of `source`: folder of a run of `probekit pretrain`
+        revision: commit, tag or branch of a `source` on the hub
+        ignore: all unknown keys of the model's config.json, if they change nothing in it
+        checkpoints: steps of the checkpoints to probe, for a map of the scores by layer and step;
+            with `path`, `all` or an empty list also means all; with a `source` on the hub,
+            checkpoint N is the revision `stepN`, as of Pythia
+        dtype: data type of weights and matrix products; the residual stream is never below float32;
+            auto: float32 on a CPU, bfloat16 on accelerators
+        random_seed: random seed of the first untrained network
+        memory: written by a run whose network was passed in Python; `source` then names only the
+            tokenizer
+    """
 
     # A file may give `path` instead; the loader then fills in `source`.
-    model_config = ConfigDict(json_schema_extra=_needs_source_or_path)
+    model_config = ConfigDict(json_schema_extra=require_any("source", "path"))
 
-    source: str = Field(
-        min_length=1,
-        examples=["mini"],
-        description="`mini`, a name on the hub (`gpt2`, `org/name@revision`), or a folder; a "
-        "relative path is resolved against the folder of the experiment file (with --set: against "
-        "the current directory) and then against the current directory; if there is no such "
-        "folder, the text is a name",
-    )
-    path: str | None = Field(
-        None,
-        min_length=1,
-        examples=["runs/my_model"],
-        description="instead of `source`: folder of a run of `probekit pretrain`",
-    )
-    revision: str | None = Field(
-        None,
-        min_length=1,
-        examples=["step1000"],
-        description="commit, tag or branch of a `source` on the hub",
-    )
+    source: str = Field(min_length=1, examples=["mini"])
+    path: str | None = Field(None, min_length=1, examples=["runs/my_model"])
+    revision: str | None = Field(None, min_length=1, examples=["step1000"])
     ignore: Annotated[tuple[ConfigKey, ...], Field(strict=False)] = Field(
-        (),
-        examples=[["logit_scale"]],
-        description="all unknown keys of the model's config.json, if they change nothing in it",
+        (), examples=[["logit_scale"]]
     )
-    checkpoints: Steps = Field(
-        None,
-        description="steps of the checkpoints to probe, for a map of the scores by layer and step; "
-        "with `path`, `all` or an empty list also means all; with a `source` on the hub, "
-        "checkpoint N is the revision `stepN`, as of Pythia",
-        examples=["[0, 1000]"],
-    )
-    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = Field(
-        "auto",
-        description="data type of weights and matrix products; the residual stream is never below "
-        "float32; auto: float32 on a CPU, bfloat16 on accelerators",
-    )
+    checkpoints: Steps = Field(None, examples=["[0, 1000]"])
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
     random_weights: Annotated[
-        Networks, BeforeValidator(_number_of_networks, json_schema_input_type=bool | Networks)
+        Networks,
+        BeforeValidator(
+            lambda given: NETWORKS_BY_DEFAULT * given if isinstance(given, bool) else given,
+            json_schema_input_type=bool | Networks,
+        ),
     ] = Field(
         NETWORKS_BY_DEFAULT,
         description="number of networks of the same architecture with untrained weights that are "
         f"also probed; true means {NETWORKS_BY_DEFAULT}, false 0",
     )
-    random_seed: Seed = Field(0, description="random seed of the first untrained network")
-    memory: NetworkSection | None = Field(
-        None,
-        description="written by a run whose network was passed in Python; `source` then names only "
-        "the tokenizer",
-    )
+    random_seed: Seed = 0
+    memory: NetworkSection | None = None
 
     @property
     def name(self) -> str:
         """The name of the network in results: its source, or what it is in memory."""
-        memory = self.memory
-        if memory is not None:
-            return name_in_memory(memory.kind, memory.digest)
-        return str(ignoring(self.source, self.ignore))
+        if self.memory is None:
+            return str(ignoring(self.source, self.ignore))
+        return name_in_memory(self.memory.kind, self.memory.digest)
 
     @model_validator(mode="before")
     @classmethod
@@ -169,26 +148,21 @@ class ModelSection(HoldingSection):
 
 
 class TokensSection(Section):
-    """Tokenization and probed positions."""
+    """Tokenization and probed positions.
 
-    bos: Literal[True, False, "auto"] = Field(
-        "auto",
-        description="whether to prepend the beginning-of-text token; `auto`: if the model's own "
-        "tokenizer does; not with `chat`, whose template writes it",
-    )
-    chat: bool = Field(
-        False,
-        description="whether each text is the user's turn, written by the model's chat template",
-    )
-    too_long: Literal["error", "truncate", "skip"] = Field(
-        "error", description="handling of texts that exceed the context"
-    )
+    Attributes:
+        bos: whether to prepend the beginning-of-text token; `auto`: if the model's own tokenizer
+            does; not with `chat`, whose template writes it
+        chat: whether each text is the user's turn, written by the model's chat template
+        too_long: handling of texts that exceed the context
+        sweep: offsets from `position` that are each probed; empty: the position itself
+    """
+
+    bos: Literal[True, False, "auto"] = "auto"
+    chat: bool = False
+    too_long: Literal["error", "truncate", "skip"] = "error"
     position: PositionRule
-    sweep: Unique[Offset] = Field(
-        (),
-        description="offsets from `position` that are each probed; empty: the position itself",
-        examples=[-1, 0, 1],
-    )
+    sweep: Unique[Offset] = Field((), examples=[-1, 0, 1])
 
     @property
     def positions(self) -> tuple[PositionRule, ...]:

@@ -6,30 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from probekit.chosen.leakage.section import LeakageSection
 from probekit.chosen.monitor.section import MonitorSection
 from probekit.chosen.registry import asked
-from probekit.data.positions import REPLY
 from probekit.errors import ConfigError, UnknownNameError
 from probekit.experiment.data import DataSection, read_tables
 from probekit.experiment.document import Document, read_document, validated
 from probekit.experiment.interventions import Interventions, Measures, check_interventions
 from probekit.experiment.locations import find_file, resolve_experiment
 from probekit.experiment.model import ModelSection, TokensSection, dtype_on
+from probekit.experiment.replies import GenerateSection, OptionalRequests, check_replies
 from probekit.model.config import Bos
 from probekit.probes.settings import ProbeSettings
-from probekit.section import (
-    Distinct,
-    FolderName,
-    Items,
-    Section,
-    Seed,
-    SettingsFile,
-    rule_error,
-    unique_items,
-)
+from probekit.section import Distinct, FolderName, Items, Section, Seed, SettingsFile, rule_error
 
 if TYPE_CHECKING:
     from probekit.experiment.activations import AnyExperiment
@@ -47,36 +38,29 @@ FOLDS = 5  # outer folds inside the sources of `split.leave_out`
 
 
 class SplitSection(Section):
-    """Split into train and test; `test` and `seed` are used if the data do not give a split."""
+    """Split into train and test; `test` and `seed` are used if the data do not give a split.
 
-    test: float = Field(0.25, gt=0, lt=1, description="fraction of rows in the test set")
-    folds: int | None = Field(
-        None,
-        ge=2,
-        le=100,
-        description="instead of one test set: number of outer folds of a nested cross-validation, "
-        "in which each fold is tested once, at the site that is chosen on the other folds, and all "
-        "folds are scored together; with `leave_out` (default 5), those of the score inside the "
-        "sources",
-    )
-    leave_out: str | None = Field(
-        None,
-        min_length=1,
-        examples=["source"],
-        description="instead of one test set: column of the data, such as data set, template, "
-        "author or language, whose values (the sources) are each the test set once; site, penalty "
-        "and threshold are chosen on the other sources, and the scores are compared with those of "
-        "a nested cross-validation inside the sources",
-    )
-    seed: Seed = Field(0, description="random seed for the selection of test groups")
-    drop_repeated: bool = Field(
-        False,
-        description="whether to remove test rows whose text and span are also in train; with "
-        "`folds`, rows whose text and span are in an earlier group",
-    )
-    word_disjoint: bool = Field(
-        False, description="whether to remove rows so that no probed word is in both train and test"
-    )
+    Attributes:
+        test: fraction of rows in the test set
+        folds: instead of one test set: number of outer folds of a nested cross-validation, in which
+            each fold is tested once, at the site that is chosen on the other folds, and all folds
+            are scored together; with `leave_out` (default 5), those of the score inside the sources
+        leave_out: instead of one test set: column of the data, such as data set, template, author
+            or language, whose values (the sources) are each the test set once; site, penalty and
+            threshold are chosen on the other sources, and the scores are compared with those of a
+            nested cross-validation inside the sources
+        seed: random seed for the selection of test groups
+        drop_repeated: whether to remove test rows whose text and span are also in train; with
+            `folds`, rows whose text and span are in an earlier group
+        word_disjoint: whether to remove rows so that no probed word is in both train and test
+    """
+
+    test: float = Field(0.25, gt=0, lt=1)
+    folds: int | None = Field(None, ge=2, le=100)
+    leave_out: str | None = Field(None, min_length=1, examples=["source"])
+    seed: Seed = 0
+    drop_repeated: bool = False
+    word_disjoint: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -97,139 +81,57 @@ class SplitSection(Section):
         return self
 
 
-class GenerateSection(Section):
-    """Replies of the network to the texts of the data, which are then its prompts.
+class CaptureSection(Section):
+    """Activations to capture.
 
-    Activations are captured while they are generated.
+    Attributes:
+        sites: names or globs of sites, optionally followed by [head=3], [head=0,3], [head=*] or the
+            same with neuron, such as [neuron=17]; each head or neuron is probed separately
+        concatenate: lists of sites whose features are concatenated, in addition to `sites`
+        view: raw activations, or each row centred and divided by sqrt(var + eps) over d_model, as
+            in the next layer norm without its affine part (means over tokens are normalised after
+            averaging); both views use the same cache
+        dtype: data type on disk: float16 holds numbers up to 65,504 with 3 to 4 digits, bfloat16
+            those of float32 with 2 to 3 digits; both take half the space of float32
+        generate: the network replies to each text, and its activations are captured while it does;
+            null for the texts as they are
+        requests: files of a serving engine (its folder, or this section), from which the
+            activations of the probed network are read; untrained networks are captured as always
     """
 
-    max_new_tokens: int = Field(ge=1, description="maximum number of tokens of a reply")
-    temperature: float = Field(
-        1.0, ge=0, description="0 for greedy decoding; 1 samples from the model's distribution"
-    )
-    top_p: float | None = Field(
-        None,
-        gt=0,
-        le=1,
-        description="sample from the smallest set of most probable tokens whose probabilities sum "
-        "to at least this",
-    )
-    top_k: int | None = Field(
-        None, ge=1, description="sample from this number of most probable tokens"
-    )
-    seed: Seed = Field(0, description="random seed for sampling")
-    samples: int = Field(
-        1,
-        ge=1,
-        description="replies to each prompt; they have the group of the prompt, and so are never "
-        "split between train and test",
-    )
-    stop: Items[Annotated[str, Field(min_length=1)]] | None = Field(
-        None,
-        examples=['["\\n"]'],
-        description="strings that end a reply, which does not include them; null means the "
-        "ends of text of the tokenizer, such as <|endoftext|>",
-    )
-
-    @model_validator(mode="after")
-    def _greedy_replies_are_equal(self) -> GenerateSection:
-        if self.samples > 1 and self.temperature == 0:
-            raise rule_error(
-                "several samples need a `temperature` above 0: greedy replies are all equal",
-                "samples",
-            )
-        return self
-
-
-def _folder_alone(given: Any) -> Any:
-    return {"folder": given} if isinstance(given, str) else given
-
-
-class RequestsSection(Section):
-    """Hidden states that a serving engine has written, in place of a forward pass."""
-
-    folder: str = Field(
-        min_length=1,
-        examples=["hidden_states"],
-        description="folder of .safetensors files with the token ids and hidden states of each "
-        "request, or one such file; relative to the folder of the experiment file",
-    )
-    layers: dict[str, str] = Field(
-        {},
-        description="site of each layer in the files, such as {0: blocks.3.hook_resid_post}, "
-        "which is compared with the network; without it, the layers are identified",
-    )
-    missing: Literal["error", "skip"] = Field(
-        "error", description="handling of texts without hidden states"
-    )
-
-    @field_validator("layers")
-    @classmethod
-    def _sites_are_given_once(cls, layers: Any) -> Any:
-        unique_items(tuple(layers.values()))
-        return layers
-
-
-class CaptureSection(Section):
-    """Activations to capture."""
-
-    sites: Distinct[str] = Field(
-        RESIDUAL_STREAM,
-        description="names or globs of sites, optionally followed by [head=3], [head=0,3], "
-        "[head=*] or the same with neuron, such as [neuron=17]; each head or neuron is probed "
-        "separately",
-    )
+    sites: Distinct[str] = RESIDUAL_STREAM
     concatenate: Items[Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] = Field(
-        (),
-        description="lists of sites whose features are concatenated, in addition to `sites`",
-        examples=["[blocks.*.hook_resid_post]"],
+        (), examples=["[blocks.*.hook_resid_post]"]
     )
-    view: Literal["raw", "normalized"] = Field(
-        "raw",
-        description="raw activations, or each row centred and divided by sqrt(var + eps) over "
-        "d_model, as in the next layer norm without its affine part (means over tokens are "
-        "normalised after averaging); both views use the same cache",
-    )
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32",
-        description="data type on disk: float16 holds numbers up to 65,504 with 3 to 4 digits, "
-        "bfloat16 those of float32 with 2 to 3 digits; both take half the space of float32",
-    )
-    generate: GenerateSection | None = Field(
-        None,
-        description="the network replies to each text, and its activations are captured while it "
-        "does; null for the texts as they are",
-    )
-    requests: Annotated[
-        RequestsSection | None,
-        BeforeValidator(_folder_alone, json_schema_input_type=str | RequestsSection | None),
-    ] = Field(
-        None,
-        examples=["hidden_states"],
-        description="files of a serving engine (its folder, or this section), from which the "
-        "activations of the probed network are read; untrained networks are captured as always",
-    )
+    view: Literal["raw", "normalized"] = "raw"
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    generate: GenerateSection | None = None
+    requests: OptionalRequests = Field(None, examples=["hidden_states"])
 
 
 class AttentionSection(Section):
-    """Texts whose attention patterns the report shows."""
+    """Texts whose attention patterns the report shows.
 
-    texts: Items[str] = Field(
-        (),
-        description="texts, each shown as a grid of layers and heads",
-        examples=["The keys to the cabinet"],
-    )
+    Attributes:
+        texts: texts, each shown as a grid of layers and heads
+    """
+
+    texts: Items[str] = Field((), examples=["The keys to the cabinet"])
 
 
 class Experiment(SettingsFile):
     """One experiment: a question, a model, labelled data, and the settings of the probes.
 
+    Attributes:
+        name: name of the experiment and of the folder of its runs
+        question: research question, shown in the report
+
     >>> Experiment.from_file("quickstart").model.source
     'mini'
     """
 
-    name: FolderName = Field(description="name of the experiment and of the folder of its runs")
-    question: str | None = Field(None, description="research question, shown in the report")
+    name: FolderName
+    question: str | None = None
     model: ModelSection
     data: DataSection
     tokens: TokensSection
@@ -396,15 +298,14 @@ class Experiment(SettingsFile):
     def answer_columns(self) -> tuple[str, ...]:
         """Names in `measure` that are columns of the data, or literal tokens."""
         named = (name for one in self.measure for name in (one.answer, one.wrong))
-        return tuple(dict.fromkeys(name for name in named if name is not None))
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def value_columns(self) -> tuple[str, ...]:
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         rule = self.data.label_of_reply
-        others = (self.split.leave_out, None if rule is None else rule.equals)
-        named = (name for name in others if name is not None)
-        return tuple(dict.fromkeys((*self.answer_columns, *named)))
+        named = (*self.answer_columns, self.split.leave_out, rule.equals if rule else None)
+        return tuple(dict.fromkeys(filter(None, named)))
 
     @property
     def reads_numbers(self) -> bool:
@@ -468,50 +369,6 @@ class Experiment(SettingsFile):
                 "tokens.position.at",
             )
         return self
-
-
-def check_replies(experiment: Experiment) -> None:
-    """Check the rules for positions in replies, and for replies that the network generates."""
-    data, position = experiment.data, experiment.tokens.position
-    generate, messages = experiment.capture.generate, data.columns.messages
-    others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}
-    others |= {"pairs": data.pairs, "interventions": experiment.interventions or None}
-    for key, value in others.items():
-        if messages is not None and value is not None:
-            raise rule_error(f"`columns.messages` excludes `{key}`", "data.columns.messages")
-    has_replies = any(one is not None for one in (generate, data.columns.reply, messages))
-    if position.at in REPLY and not has_replies:
-        raise rule_error(
-            f"`at: {position.at}` requires replies: `capture.generate`, or `data.columns.reply` or "
-            "`messages`",
-            "tokens.position.at",
-        )
-    if generate is None:
-        if data.label_of_reply is not None:
-            raise rule_error("`label_of_reply` requires `capture.generate`", "data.label_of_reply")
-        return
-    excluded: dict[str, Any] = {
-        "capture.requests": experiment.capture.requests,
-        "data.columns.reply": data.columns.reply,
-        "data.pairs": data.pairs,
-        "model.checkpoints": experiment.model.checkpoints,
-        **{one.name: settings for one, settings in asked(experiment) if one.texts},
-        "interventions": experiment.interventions or None,
-    }
-    for key, value in excluded.items():
-        if value is not None:
-            raise rule_error(f"`capture.generate` excludes `{key}`", key)
-    if data.has_words:
-        raise rule_error(
-            f"`generate` needs texts as prompts, and the format {data.format} has words",
-            "capture.generate",
-        )
-    if experiment.tokens.too_long == "truncate":
-        raise rule_error(
-            "`generate` excludes `too_long: truncate`; use `error` or `skip`", "tokens.too_long"
-        )
-    if position.at == "assistant_last":
-        raise rule_error("with `generate`, use `at: reply_last`", "tokens.position.at")
 
 
 def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:

@@ -4,8 +4,6 @@ A cell is a combination of one value of each varied key. Its settings are those 
 these values put in, so that a cell is checked and run like any other experiment.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -19,8 +17,7 @@ from typing import Any, NamedTuple
 
 from probekit.amounts import one_line
 from probekit.data.readers import FORMATS
-from probekit.data.table import column_of
-from probekit.data.text_files import csv_table
+from probekit.data.table import column_of, csv_table
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment, experiment_in
 from probekit.experiment.document import Document

@@ -7,11 +7,10 @@ Each fold's directions are fitted on its training rows and act on its test rows.
                   direction in the kernel of the output matrix
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.base_pass import linear_entry
 from probekit.interventions.directions import (
     DirectionSet,
     Responder,
@@ -32,8 +30,7 @@ from probekit.interventions.directions import (
     matched_directions,
     mean_differences,
 )
-from probekit.interventions.edits import add, run_edited
-from probekit.interventions.effects import resamples_of
+from probekit.interventions.edits import add, linear_entry, run_edited
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
 from probekit.interventions.verdicts import (
@@ -44,15 +41,16 @@ from probekit.interventions.verdicts import (
     class_gap_of_many,
     detection,
     direction_effect,
-    ratio_effect,
+    holds_zero,
+    resamples_of,
     silence,
     slopes,
     verdicts,
 )
+from probekit.lazy_rows import Codes, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, TokenBatch, next_tokens
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.arrays import Codes, Floats
 from probekit.probes.score.intervals import Interval, jackknife_interval
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, mean_of_rows
 
@@ -172,15 +170,10 @@ def causal_test(
             of_fold = directions[number]
         else:
             of_fold = directions_of(settings.along, train, train_labels, C=settings.C)
-        fold = _Fold(
-            responder=texts[torch.from_numpy(split.test)],
-            directions=of_fold,
-            matched=matched_directions(train, settings.matched, settings.seed + number),
-            difference=mean_differences(train, train_labels[:1])[0],
-            X=X[split.test],
-            train=train,
-        )
-        folds.append(fold)
+        responder = texts[torch.from_numpy(split.test)]
+        matched = matched_directions(train, settings.matched, settings.seed + number)
+        difference = mean_differences(train, train_labels[:1])[0]
+        folds.append(_Fold(responder, of_fold, matched, difference, X[split.test], train))
     return _Test(data, settings, selection, folds).result()
 
 
@@ -251,19 +244,13 @@ class _Test:
                 row |= {"other_loss": loss.value, "other_low": loss.low, "other_high": loss.high}
             doses.append(row)
         detects, silences = self._detection(), self._silencing()
-        return CauseResult(
-            verdicts=verdicts({"detects": detects, "steers": steers, "silences": silences}),
-            swap=None if self.data.sources is None else self._swapping(),
-            doses=tuple(doses),
-            dose_limit=limit,
-            wrong_way=float(np.mean(slope[:, 0] < 0)),
-            kernel_share=max(shares, default=float("nan")),
-            unit=self.data.measure.unit,
-            n=len(self.codes),
-            groups=self.resamples.n_groups,
-            folds=len(self.folds),
-            draws=len(self.folds[0].directions) - 1,
-        )
+        found = verdicts({"detects": detects, "steers": steers, "silences": silences})
+        facts: dict[str, Any] = {"n": len(self.codes), "groups": self.resamples.n_groups}
+        facts |= {"folds": len(self.folds), "draws": len(self.folds[0].directions) - 1}
+        facts |= {"doses": tuple(doses), "dose_limit": limit, "unit": self.data.measure.unit}
+        facts |= {"wrong_way": float(np.mean(slope[:, 0] < 0))}
+        swap = None if self.data.sources is None else self._swapping()
+        return CauseResult(found, swap, kernel_share=max(shares, default=np.nan), **facts)
 
     @property
     def codes(self) -> Codes:
@@ -362,12 +349,19 @@ class _Test:
         source = self._of_rows(lambda fold: fold.responder.of_sources()) - base
         whole = self._of_rows(lambda fold: fold.responder.exchanged()) - base
         along = self._of_rows(lambda fold: fold.responder.swapped(fold.directions)) - base[:, None]
-        by_matched = (
-            self._of_rows(lambda fold: fold.responder.swapped(fold.matched)) - base[:, None]
-        )
+        by_matched = self._of_rows(lambda fold: fold.responder.swapped(fold.matched))
+        by_matched -= base[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
             null, matched = along[:, 1:].sum(0) / source.sum(), by_matched.sum(0) / source.sum()
-        verdict = ratio_effect(along[:, 0], null, whole, source, self.resamples, self.size)
+        differences = mean_of_rows(source, self.resamples)
+        if holds_zero(jackknife_interval(differences, self.resamples)):
+            reason = "the measure does not differ between the texts and their counterfactuals"
+            return CausalVerdict(unit="recovery", reason=reason, null=null, matched=matched)
+        # Ratios of sums over the test rows, of the direction and of the whole vector.
+        recovery = mean_of_rows(along[:, 0], self.resamples) / differences
+        by_whole = mean_of_rows(whole, self.resamples) / differences
+        size = self.size / abs(float(differences[0]))
+        verdict = direction_effect(recovery, null, by_whole, self.resamples, "recovery", size)
         return replace(verdict, matched=matched)
 
 

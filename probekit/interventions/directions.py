@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +25,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import DataError, UnknownNameError, nearest
-from probekit.interventions.base_pass import BasePass, StreamEntry, linear_entry
-from probekit.interventions.edits import LEAST_SIZE
+from probekit.interventions.edits import LEAST_SIZE, BasePass, StreamEntry, linear_entry
 from probekit.interventions.erasure import TOLERANCE
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import METHODS, Along
+from probekit.lazy_rows import Codes, Features, Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.sites.sites import SiteSelection
-from probekit.probes.arrays import Codes, Features, Floats
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.solve.solver import Problem, Solver
 
@@ -282,15 +282,9 @@ class Responder:
             None if positions is None else positions[rows].to(self.model.device)
             for positions in (self.at, self.measured, self.read)
         )
-        return replace(
-            self,
-            batch=self.batch[rows],
-            at=at,
-            measure=self.measure[rows],
-            measured=measured,
-            read=read,
-            sources=None if self.sources is None else self.sources[rows],
-        )
+        texts: dict[str, Any] = {"batch": self.batch[rows], "measure": self.measure[rows]}
+        texts["sources"] = None if self.sources is None else self.sources[rows]
+        return replace(self, at=at, measured=measured, read=read, **texts)
 
     @cached_property
     def entry(self) -> StreamEntry:
@@ -352,8 +346,7 @@ class Responder:
         return np.concatenate([scores(part) for part in parts])
 
     def _parts(self) -> Iterator[Responder]:
-        rows = torch.arange(len(self.batch))
-        return (self[some] for some in torch.split(rows, TEXTS_AT_ONCE))
+        return (self[some] for some in torch.split(torch.arange(len(self.batch)), TEXTS_AT_ONCE))
 
     @cached_property
     def _kept_parts(self) -> list[Responder]:

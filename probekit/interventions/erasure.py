@@ -10,8 +10,6 @@ Rows and labels are those of a training set; arrays have shape (n_rows, n_featur
 Source: Belrose et al. (2023), LEACE: Perfect linear concept erasure in closed form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,18 +21,17 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.interventions.edits import Edit, EditAt, compose, orthonormal_basis, without_rounding
-from probekit.interventions.effects import resamples_of
+from probekit.interventions.verdicts import resamples_of
+from probekit.lazy_rows import Codes, Features, Floats
 from probekit.model.network import Network
-from probekit.model.passes.cache import remember
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.taps import part_features
+from probekit.model.passes.taps import part_features, remember
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metrics import ClassPredictions, balanced_accuracy
 from probekit.probes.solve.solver import Problem, Solver
-from probekit.probes.training_rows import class_means
 
 # Relative to the largest singular value, in float64. An absolute tolerance would keep the concept
 # of a rare class, whose covariance with the features is small.
@@ -117,15 +114,15 @@ def leace(
     variances, axes = np.linalg.eigh(sigma)
     inside = variances > tolerance * variances.max(initial=0.0)
     axes, spreads = axes[:, inside], np.sqrt(variances[inside])
-    # Columns of equal length: a rare class counts as much as a frequent one.
+    # Of equal length, so that the tolerance does not drop the direction of a rare class.
     columns = (codes[:, None] == np.unique(codes)).astype(np.float64)
     columns -= columns.mean(axis=0)
     crossed = rows.T @ (columns / np.linalg.norm(columns, axis=0)) / (len(rows) - 1)
     directions, sizes, _ = np.linalg.svd(axes.T @ crossed / spreads[:, None], full_matrices=False)
     whitened = directions[:, sizes > tolerance * sizes.max(initial=0.0)]
+    # Entries that are rounding errors would copy what is removed into constant features.
     left = without_rounding(axes @ (spreads[:, None] * whitened))
-    right = (whitened / spreads[:, None]).T @ axes.T
-    return Eraser(left, right, mean)
+    return Eraser(left, (whitened / spreads[:, None]).T @ axes.T, mean)
 
 
 def mean_projection(X: Features, codes: Codes) -> Eraser:

@@ -58,11 +58,10 @@ class AnswerMeasure:
             raise ConfigError(
                 f"No measure has the name {self.name!r}. {nearest(str(self.name), MEASURES)}"
             )
-        for name, ids in (("answer", self.answer), ("wrong", self.wrong)):
-            if ids is None and name == "wrong":
-                continue
+        given = {"answer": self.answer} | ({} if self.wrong is None else {"wrong": self.wrong})
+        for name, ids in given.items():
             is_list = isinstance(ids, Tensor) and ids.ndim == 1
-            if not is_list or ids.is_floating_point() or ids.dtype == torch.bool:  # type: ignore[union-attr]
+            if not is_list or ids.is_floating_point() or ids.dtype == torch.bool:
                 raise DataError(
                     f"{name} is {ids!r:.60}. Give the id of a token for each text, as a tensor of "
                     "integers of shape [batch]."

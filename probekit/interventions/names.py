@@ -1,7 +1,5 @@
 """Names of measures, methods and questions, for experiment files and tables; imports no torch."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 MeasureName = Literal["logit_difference", "accuracy", "probability", "loss", "kl"]

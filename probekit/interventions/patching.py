@@ -2,45 +2,81 @@
 
     patching   those of the text's counterfactual
     ablation   a mean, zero, or those of a random other text
+    estimates  of every patch from one backward pass (attribution patching)
 
 For each site, head and position one pass per text, which starts at the edited site (outside the
 residual stream at the beginning of its block) and stops at the measured position. The measure is
 that of the answer of the unedited text throughout.
 
+Effects are means over all pairs, with intervals of a jackknife over groups, and
+
+    recovery = sum(patched - base) / sum(source - base)
+
+The ratio of sums is used, not the mean of ratios, because the denominator of a single text may be
+close to 0. The p-value of a patch is the larger one of random signs and of a bootstrap of whole
+groups; see `probekit.probes.score.differences`. Sizes and power are simulated by
+`python -m benchmarks.patch_tests`.
+
+The estimate of a patch is the gradient of the measure, times source minus base. It ranks grids of
+sites, positions and heads; `patch_top` verifies the largest by patching them, because the estimate
+is poor where the network is far from linear.
+
 Source: Vig et al. (2020), Investigating gender bias in language models using causal mediation
 analysis; Meng et al. (2022), Locating and editing factual associations in GPT; Wang et al. (2022),
-Interpretability in the wild (mean ablation); Chan et al. (2022), Causal scrubbing (resampling).
+Interpretability in the wild (mean ablation); Chan et al. (2022), Causal scrubbing (resampling);
+Nanda (2023), Attribution patching; Kramár et al. (2024), AtP*; for `steps` above 1, Hanna et al.
+(2024), Have faith in faithfulness (gradients averaged between source and base embeddings).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.interventions import edits
-from probekit.interventions.base_pass import BasePass, linear_entry, stream_entry
-from probekit.interventions.edits import position_mask
-from probekit.interventions.effects import Patch, PatchedValues, PatchEffect, effects_of
+from probekit.interventions.edits import (
+    BasePass,
+    compose,
+    linear_entry,
+    position_mask,
+    stream_entry,
+)
 from probekit.interventions.measures import AnswerMeasure, check_pairs
 from probekit.interventions.names import Replacement
+from probekit.interventions.verdicts import ratio_of_sums, resamples_of, skewed_interval
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.taps import head_or_neuron
+from probekit.model.passes.taps import head_or_neuron, part_features, remember
+from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
+from probekit.probes.score.differences import paired_differences
+from probekit.probes.score.metrics import mean_of_rows
 
 PAIRS_AT_ONCE = 32
 
 # All positions at once, each position in turn, or the given position of each text [batch].
 Positions = Literal["all", "each"] | Tensor
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A site, head or neuron, and the position that is patched.
+
+    Attributes:
+        selection: the site, head or neuron.
+        position: index counted from the left without padding, `all`, or `chosen`.
+    """
+
+    selection: SiteSelection
+    position: int | str
 
 
 class Runs(NamedTuple):
@@ -49,6 +85,103 @@ class Runs(NamedTuple):
     patch: Patch
     texts: Tensor
     columns: Tensor | None
+
+
+@dataclass(frozen=True)
+class PatchEffect:
+    """Effect of patching one site, head or neuron, over all pairs that have the position.
+
+    Attributes:
+        site: the site, with its head or neuron.
+        layer: block of the site; None outside the blocks.
+        head: head of the site; None for the whole site or a neuron.
+        position: index of the position, counted from the left without padding; `all`; or `chosen`
+            for a position of each text.
+        base: mean measure of the clean texts.
+        source: mean measure of the counterfactuals, for the answers of the clean texts.
+        patched: mean measure of the clean texts with the patch.
+        effect: `patched` minus `base`, with the limits of its interval `effect_low` and
+            `effect_high`.
+        recovery: share of the difference between source and base, a ratio of sums, with its limits
+            `low` and `high`; NaN if 0 is in the interval of the difference.
+        interchange: share of the pairs that prefer the wrong answer after the patch; NaN unless
+            the measure is a logit difference or a probability, with a wrong answer.
+        p: p-value of no mean effect over all pairs (0 for those without the position): the larger
+            of those from random signs and from a bootstrap of whole groups; NaN below 6 groups.
+        p_best: the same, adjusted for all sites, heads and positions of the call.
+        n: number of pairs that have this position.
+        groups: number of groups of these pairs.
+        measure: name of the measure.
+    """
+
+    site: str
+    layer: int | None
+    head: int | None
+    position: int | str
+    base: float
+    source: float
+    patched: float
+    effect: float
+    effect_low: float
+    effect_high: float
+    recovery: float
+    low: float
+    high: float
+    interchange: float
+    p: float
+    p_best: float
+    n: int
+    groups: int
+    measure: str
+
+
+@dataclass(frozen=True, eq=False)
+class PatchedValues:
+    """Measures of all pairs, before statistics.
+
+    Attributes:
+        base: measure of the clean texts, (n_pairs,).
+        source: measure of the counterfactuals, (n_pairs,).
+        patched: measure of each patch, (n_pairs,), NaN for pairs without its position.
+    """
+
+    base: Floats
+    source: Floats
+    patched: dict[Patch, Floats]
+
+
+def effects_of(
+    values: PatchedValues, measure: AnswerMeasure, groups: NDArray[np.generic]
+) -> list[PatchEffect]:
+    """Return the rows of `patch` from the measures of all pairs; `groups` (n_pairs,)."""
+    resamples = resamples_of(groups)
+    p_values = [(np.nan, np.nan)] * len(values.patched)
+    if resamples.n_groups > 1:
+        # A pair without the position has no effect there.
+        changes = (np.nan_to_num(patched - values.base) for patched in values.patched.values())
+        zeros = np.zeros(1 + resamples.n_units)  # the effects are compared with 0
+        pairs = [(mean_of_rows(change, resamples), zeros) for change in changes]
+        tests = paired_differences(pairs, resamples, is_skewed=True)
+        p_values = [(test.p, test.p_adjusted) for test in tests]
+    rows = []
+    of_patches = zip(values.patched.items(), p_values, strict=True)
+    for (patch, of_pairs), (patch_p, patch_p_best) in of_patches:
+        known = ~np.isnan(of_pairs)
+        patched, base, source = of_pairs[known], values.base[known], values.source[known]
+        of_known = resamples_of(groups[known])
+        effect = mean_of_rows(patched - base, of_known)
+        interval = skewed_interval(effect, of_known)
+        recovery = ratio_of_sums(patched - base, source - base, of_known)
+        site = patch.selection
+        facts: dict[str, Any] = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
+        facts |= {"position": patch.position, "n": len(patched), "groups": of_known.n_groups}
+        facts |= {"base": float(base.mean()), "source": float(source.mean())}
+        facts |= {"patched": float(patched.mean()), "effect": float(effect[0])}
+        facts |= {"effect_low": interval.low, "effect_high": interval.high}
+        facts |= {"recovery": recovery.value, "low": recovery.low, "high": recovery.high}
+        facts["interchange"] = float((patched < 0).mean()) if measure.is_signed else np.nan
+        rows.append(PatchEffect(**facts, p=patch_p, p_best=patch_p_best, measure=measure.name))
+    return rows
 
 
 def patch(
@@ -221,7 +354,7 @@ def ablated_values(
         return replace(base, values=values)
 
     def of_donors(rows: Tensor, base: BasePass) -> BasePass:
-        """Return the pass with the activations of the other text of each text."""
+        """Return the pass with the activations of the donors of texts, at `at` or everywhere."""
         donor_rows = torch.from_numpy(donors)[rows]
         donated = BasePass.keep(model, batch[donor_rows], None, sites).values
         if not isinstance(at, Tensor):
@@ -363,3 +496,154 @@ def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
         return torch.cat([change(which, rows[patches == which]) for which in in_order])
 
     return base.shifted(entries[0], changes_of, texts)
+
+
+_WITH_GRADIENT = ("logit_difference", "probability", "loss")
+
+
+@dataclass(frozen=True)
+class AttributedPatch:
+    """A patch of a grid with its estimated and, if it was among the largest, verified effect.
+
+    Attributes:
+        patch: the site, head or neuron, and the position.
+        estimate: estimated mean effect.
+        verified: effect by patching; None if it was not verified. Its `p_best` is adjusted for the
+            whole grid (Bonferroni), because the estimates use the same pairs.
+    """
+
+    patch: Patch
+    estimate: float
+    verified: PatchEffect | None = None
+
+
+def estimated_effects(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    sites: SitePattern | Iterable[SitePattern],
+    *,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    steps: int = 1,
+) -> dict[Patch, Floats]:
+    """Return the estimated effect of each patch on each pair, (n_pairs,); NaN without its position.
+
+    Args:
+        model: the network.
+        clean: the base texts.
+        corrupt: their counterfactuals, with equal numbers of tokens.
+        measure: a measure with a gradient: logit_difference, probability or loss.
+        sites: names, globs, shorthands, heads or neurons.
+        at: `all`, `each`, or a position of each text; see `patch`.
+        measured: position of each text whose prediction is measured; None means the last token.
+        steps: number of points between the embeddings of base and source at which gradients are
+            averaged; 1 uses the gradient at the base.
+
+    Raises:
+        ConfigError: the measure has no gradient, or the network is spread over several devices.
+        DataError: pairs of unequal numbers of tokens, or of equal texts; see `check_pairs`.
+        UnknownNameError: a pattern matches no site.
+
+    >>> from probekit import GPT2, Tokenizer
+    >>> model, tokenizer = GPT2.from_pretrained("mini"), Tokenizer.from_pretrained("mini")
+    >>> clean = tokenizer.batch(["The key"], bos=False, side="left")
+    >>> corrupt = tokenizer.batch(["The keys"], bos=False, side="left")
+    >>> measure = AnswerMeasure(torch.tensor([8]), torch.tensor([9]))
+    >>> len(estimated_effects(model, clean, corrupt, measure, "blocks.*.attn.hook_z[head=*]"))
+    24
+    """
+    model.check_one_device()
+    check_pairs(clean, corrupt)
+    if measure.name not in _WITH_GRADIENT:
+        raise ConfigError(
+            f"{measure.name} has no gradient at the base. Attribution patching requires one of "
+            f"{', '.join(_WITH_GRADIENT)}."
+        )
+    selected = model.sites.select(sites)
+    names = list(dict.fromkeys(one.site for one in selected))
+    last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
+    estimates: dict[Patch, Floats] = {}
+    if measured is None:  # the largest column that has a token
+        measured = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
+    for rows in torch.split(torch.arange(len(clean)), PAIRS_AT_ONCE):
+        measured_at = measured[rows].to(model.device)
+        clean_batch, corrupt_batch = clean[rows].to(model.device), corrupt[rows].to(model.device)
+        numbers = torch.arange(len(rows), device=model.device)
+        # The estimate at each position, from the gradients at points between base and source.
+        with torch.no_grad():
+            base, source = (
+                model.run_with_cache(batch, ["hook_embed", *names], logits=False)[1]
+                for batch in (clean_batch, corrupt_batch)
+            )
+        total = {site: torch.zeros_like(base[site]) for site in names}
+        for step in range(steps):
+            # Several points are the midpoints of equal steps from base (0) to source (1).
+            share = (step + 0.5) / steps if steps > 1 else 0.0
+            embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
+            values: dict[str, Tensor] = {}
+            # Taps that store the activations of each site in `values`, with their gradients.
+            kept = [(site, remember(values, grad=True)) for site in dict.fromkeys([*names, last])]
+            tap = compose(model, [("hook_embed", edits.replace(embed)), *kept])
+            with torch.enable_grad():
+                model(clean_batch, tap=tap, sites=tap.sites, logits=False)
+                final = values[last][numbers, measured_at]
+                scores = measure[rows].score(model, final, numbers, final.detach())
+                tensors = [values[site] for site in names]
+                gradients = torch.autograd.grad(scores.sum(), tensors, allow_unused=True)
+            for site, gradient in zip(names, gradients, strict=True):
+                if gradient is not None:  # the prediction depends on the site
+                    total[site] += gradient.detach() / steps
+        change = {site: total[site] * (source[site] - base[site]) for site in names}
+        mask, at_rows = clean_batch.mask, (at[rows] if isinstance(at, Tensor) else at)
+        for selection in selected:
+            # Attention scores that are masked are infinite in both passes: their change is NaN.
+            parts = part_features(model.sites, change[selection.site].nan_to_num(), selection)
+            sums = (parts.sum(-1) * mask).double().cpu()
+            for patch, texts, columns in patch_grid([selection], at_rows, mask):
+                pairs = texts.cpu()  # those that have the position
+                of_pairs = sums.sum(1)[pairs] if columns is None else sums[pairs, columns.cpu()]
+                of_patch = estimates.setdefault(patch, np.full(len(clean), np.nan))
+                of_patch[rows[pairs].numpy()] = of_pairs.numpy()
+    return estimates
+
+
+def patch_top(
+    model: Network,
+    clean: TokenBatch,
+    corrupt: TokenBatch,
+    measure: AnswerMeasure,
+    estimates: Mapping[Patch, Floats],
+    *,
+    top: int = 20,
+    at: Positions = "all",
+    measured: Tensor | None = None,
+    groups: ArrayLike | None = None,
+) -> list[AttributedPatch]:
+    """Return all estimated patches, the largest with their verified effects.
+
+    Args:
+        model: the network.
+        clean: the base texts.
+        corrupt: their counterfactuals, with equal numbers of tokens.
+        measure: the measure of the estimates.
+        estimates: result of `estimated_effects` for these pairs.
+        top: number of patches with the largest absolute mean estimates that are verified.
+        at: positions of the estimates.
+        measured: position of each text whose prediction is measured; None means the last token.
+        groups: group of each pair; None means that pairs are independent.
+    """
+    means = {patch: float(np.nanmean(values)) for patch, values in estimates.items()}
+    largest = sorted(means, key=lambda patch: -abs(means[patch]))[:top]
+    selected = list(dict.fromkeys(patch.selection for patch in means))
+    [values] = patched_values(
+        model, clean, corrupt, [measure], selected, at=at, measured=measured, only=largest
+    )
+    names = np.arange(len(clean)) if groups is None else np.asarray(groups)
+    rows = effects_of(values, measure, names)
+    verified = {
+        patch: replace(row, p_best=float(np.minimum(1.0, row.p * len(means))))  # NaN stays NaN
+        for patch, row in zip(values.patched, rows, strict=True)
+    }
+    return [AttributedPatch(patch, mean, verified.get(patch)) for patch, mean in means.items()]

@@ -12,6 +12,8 @@ the difference.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
+
+Source of the ratio of sums: Cochran (1977), Sampling techniques, section 6 (ratio of means).
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import LEVEL, percent
-from probekit.interventions.effects import holds_zero, resamples_of
 from probekit.interventions.names import Question
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats
 from probekit.probes.score.contributions import of_auroc
 from probekit.probes.score.exchange import ROUNDING, LabelExchange, holm, p_values
-from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.intervals import (
+    Interval,
+    degrees_of_freedom,
+    jackknife_interval,
+    jackknife_variance,
+    t_quantile,
+)
 from probekit.probes.score.metrics import ClassPredictions, Resamples, mean_of_rows
 from probekit.probes.score.scored import with_interval
 
@@ -123,6 +130,84 @@ class CauseResult:
         return next(one for one in self.verdicts if one.question == question)
 
 
+def resamples_of(groups: NDArray[np.generic], widening: float = 1.0) -> Resamples:
+    """Return the jackknife resamples of rows with these groups (n_rows,).
+
+    `widening` is a factor on standard errors; see `Resamples`.
+
+    A single group has no resamples, so that its intervals are NaN.
+
+    >>> resamples_of(np.array(["a", "a"])).n_units
+    0
+    """
+    if len(np.unique(groups)) < 2:
+        return Resamples(np.zeros(len(groups), dtype=np.int64), np.zeros(1, dtype=np.int64), 0)
+    return Resamples.leave_one_out(groups, widening=widening)
+
+
+def skewed_interval(values: Floats, resamples: Resamples) -> Interval:
+    """Return a statistic with its 95 % interval, which allows for skewed contributions of groups.
+
+    It reaches from the lower to the upper limit of two intervals: that of the jackknife, which
+    assumes symmetric contributions, and that of Hall's transformed t statistic. The limits are NaN
+    where the jackknife has none.
+
+    `values` (1 + n_units,) are the statistic of all groups, then without each unit.
+
+    >>> resamples = Resamples.leave_one_out(np.arange(8))
+    >>> skewed = mean_of_rows(np.array([0, 0, 0, 0, 0, 0, 1.0, 5.0]), resamples)
+    >>> found = skewed_interval(skewed, resamples)
+    >>> round(found.low, 2), round(found.high, 2)
+    (-0.72, 5.61)
+
+    Source: Hall (1992), On the removal of skewness by transformation.
+    """
+    symmetric = jackknife_interval(values, resamples)
+    value = symmetric.value
+    if np.isnan(symmetric.low) or symmetric.low == symmetric.high:
+        return symmetric
+    # For a unit with share w of the rows and mean m, a mean without it differs by
+    # values[0] - values[1:] = w (m - mean) / (1 - w), so that these are w (m - mean).
+    deviations = (1 - resamples.weights) * (values[0] - values[1:])
+    deviations -= deviations.mean()
+    a = float((deviations**3).sum() / np.square(deviations).sum() ** 1.5)
+    if abs(a) < 1e-6:  # division by it is inexact, and the limits tend to those of t
+        return symmetric
+    error = resamples.widening * np.sqrt(jackknife_variance(values))
+    quantile = t_quantile(degrees_of_freedom(resamples))
+    # The transformed t equals q if (1 + a t / 3)^3 = 1 + a (q - a / 6), which is solved for t.
+    low, high = (
+        value - error * 3 / a * (np.cbrt(1 + a * (q - a / 6)) - 1) for q in (quantile, -quantile)
+    )
+    return Interval(value, float(min(low, symmetric.low)), float(max(high, symmetric.high)))
+
+
+def holds_zero(interval: Interval) -> bool:
+    """Return whether 0 is in an interval; without limits, whether its value is 0.
+
+    >>> holds_zero(Interval(1.0, -0.5, 2.5)), holds_zero(Interval(1.0, 0.5, 1.5))
+    (True, False)
+    """
+    return interval.value == 0 if np.isnan(interval.low) else interval.low <= 0 <= interval.high
+
+
+def ratio_of_sums(numerators: Floats, denominators: Floats, resamples: Resamples) -> Interval:
+    """Return sum(numerators) / sum(denominators) with its 95 % interval.
+
+    All are NaN if 0 is in the interval of the denominator, or the denominator of a resample is 0.
+
+    >>> groups = np.repeat(np.arange(8), 2)
+    >>> whole = np.tile([1.0, 3.0], 8)
+    >>> half = ratio_of_sums(whole / 2, whole, resamples_of(groups))
+    >>> half.value, float(half.low), float(half.high)
+    (0.5, 0.5, 0.5)
+    """
+    numerator, denominator = (mean_of_rows(sums, resamples) for sums in (numerators, denominators))
+    if holds_zero(jackknife_interval(denominator, resamples)) or not denominator.all():
+        return Interval(np.nan, np.nan, np.nan)
+    return skewed_interval(numerator / denominator, resamples)
+
+
 def verdicts(found: dict[Question, CausalVerdict]) -> tuple[CausalVerdict, ...]:
     """Return the answer to each question, with p-values adjusted for those that have a test.
 
@@ -176,7 +261,7 @@ def detection(
     resamples = resamples_of(groups, widening)
     area = with_interval("auroc", [predictions], resamples)
     row_scores = of_auroc(predictions)
-    exchange = LabelExchange.of(row_scores.labels, groups, fold_of_row, draws, seed)
+    exchange = LabelExchange(row_scores.labels, groups, fold_of_row, draws, seed)
     p, reason = np.nan, "too few groups for a test"
     if exchange.is_enough:
         p, reason = float(exchange.null([row_scores]).p.single[0]), ""
@@ -243,36 +328,6 @@ def silence(
     by_whole = 1 - class_gap(whole, codes, resamples) / before
     size = float(np.abs(base).max() / abs(before[0]))
     return direction_effect(removed, null, by_whole, resamples, "share", size)
-
-
-def ratio_effect(
-    rows: Floats,
-    null: Floats,
-    whole: Floats,
-    denominators: Floats,
-    resamples: Resamples,
-    size: float,
-) -> CausalVerdict:
-    """Return the recovery by exchange, a ratio of sums over test rows.
-
-    It is undefined if 0 is in the interval of the denominator.
-
-    Args:
-        rows: change of the measure of each test row, (n_rows,).
-        null: recovery by each direction on permuted labels, (draws,).
-        whole: the same as `rows` for the whole vector, (n_rows,).
-        denominators: change of the measure from base to source, (n_rows,).
-        resamples: jackknife resamples of the rows.
-        size: largest absolute measure, by which rounding errors are recognised.
-    """
-    denominator = mean_of_rows(denominators, resamples)
-    if holds_zero(jackknife_interval(denominator, resamples)):
-        reason = "the measure does not differ between the texts and their counterfactuals"
-        return CausalVerdict(unit="recovery", reason=reason, null=null)
-    recovery = mean_of_rows(rows, resamples) / denominator
-    by_whole = mean_of_rows(whole, resamples) / denominator
-    relative_size = size / abs(float(denominator[0]))
-    return direction_effect(recovery, null, by_whole, resamples, "recovery", relative_size)
 
 
 def class_gap(values: Floats, codes: Codes, resamples: Resamples) -> Floats:

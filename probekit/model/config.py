@@ -8,10 +8,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import reduce
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from probekit.errors import CheckpointError, ConfigError, MissingError, nearest
 from probekit.model.sites.catalogue import Site
@@ -88,16 +87,16 @@ class WeightNames:
             name, and the maps of one expert that are concatenated in it.
     """
 
-    prefix: str
     embedding: str
-    unembedding: str
     layers: str
-    n_layers: str
     sizes: tuple[tuple[str, tuple[str, ...]], ...]
+    prefix: str = "model."
+    unembedding: str = "lm_head.weight"
+    n_layers: str = "num_hidden_layers"
     buffers: str = r"(?!)"  # matches nothing
     transposed: str = r"(?!)"
     other_names: tuple[tuple[str, str], ...] = ()
-    switches: tuple[tuple[str, str], ...] = ()
+    switches: tuple[tuple[str, str], ...] = (("lm_head.weight", '"tie_word_embeddings": false'),)
     norm: str = "norm"
     heads: str = "self_attn.o_proj"
     neurons: str = "mlp.down_proj"
@@ -238,7 +237,8 @@ class ModelConfig(ABC):
         for entry in fields(self):
             # The type as written in the class. That of special tokens, `int | list[int] | None`, is
             # not among those below.
-            name, value, type_ = entry.name, getattr(self, entry.name), str(entry.type)
+            type_ = entry.type.__name__ if isinstance(entry.type, type) else str(entry.type)
+            name, value = entry.name, getattr(self, entry.name)
             if value is None and type_.endswith("| None"):
                 continue
             if type_.startswith("bool") and not isinstance(value, bool):
@@ -355,7 +355,7 @@ class ModelConfig(ABC):
             CheckpointError: the file is damaged, or describes a network that the family's code does
                 not compute.
         """
-        return cls.from_hub(read_entries(folder), config_file(folder), ignore)
+        return cls.from_hub(*read_entries(folder), ignore)
 
     @classmethod
     def from_hub(
@@ -539,17 +539,18 @@ def value_of(entries: Mapping[str, Any], *names: str) -> Any:
     Raises:
         ConfigError: there are two names with different values.
     """
-    paths: dict[str, Any] = {name: reduce(_inside, name.split("."), entries) for name in names}
-    found = {name: value for name, value in paths.items() if value is not None}
-    values = list(found.values())
-    if any(value != values[0] for value in values):
+    found = {}
+    for name in names:
+        value: Any = entries
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[name] = value
+    first = next(iter(found.values()), None)
+    if any(value != first for value in found.values()):
         shown = " and ".join(f"{name} is {value!r}" for name, value in found.items())
         raise ConfigError(f"{shown}: names of one key. Remove the one that is wrong.")
-    return values[0] if values else None
-
-
-def _inside(section: Any, key: str) -> Any:
-    return section.get(key) if isinstance(section, Mapping) else None
+    return first
 
 
 def check_token_ids(entries: Mapping[str, Any], path: Path | str) -> None:
@@ -599,26 +600,17 @@ def check_required(
             )
 
 
-# OpenAI's names of the sizes of GPT-2, with those of the hub.
-_SIZES = {"n_vocab": "vocab_size", "n_ctx": "n_positions"}
-_SIZES |= {name: name for name in ("n_embd", "n_head", "n_layer")}
-
-
-def config_file(folder: Path) -> Path:
-    """Return the path of config.json, or of OpenAI's hparams.json in a folder without it."""
-    path, original = folder / "config.json", folder / HPARAMS
-    return original if original.is_file() and not path.exists() else path
-
-
-def read_entries(folder: Path) -> dict[str, Any]:
-    """Return the entries of `folder`/config.json, or those of OpenAI's hparams.json in its place.
+def read_entries(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the entries of `folder`/config.json, or of OpenAI's hparams.json in its place, and it.
 
     Raises:
         MissingError: there is no config.json.
         CheckpointError: the file is damaged or not a JSON object, or the folder has a file that
             changes the network and is not read, such as an adapter.
     """
-    path = config_file(folder)
+    path, original = folder / "config.json", folder / HPARAMS
+    is_original = original.is_file() and not path.exists()
+    path = original if is_original else path
     refuse_unread(folder)
     if not path.exists():
         raise MissingError(
@@ -626,13 +618,11 @@ def read_entries(folder: Path) -> dict[str, Any]:
             "model.safetensors or pytorch_model.bin."
         )
     entries = read_json(path)
-    if path.name != HPARAMS:
-        return entries
-    if entries.keys() != _SIZES.keys():
-        raise CheckpointError(
-            f"{path} must have exactly the keys {', '.join(_SIZES)}; it has {', '.join(entries)}."
-        )
-    return {_SIZES[key]: size for key, size in entries.items()}
+    if is_original:
+        from probekit.model.weights.other_formats import hub_sizes  # imports torch
+
+        entries = hub_sizes(path, entries)
+    return entries, path
 
 
 def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
@@ -645,20 +635,6 @@ def check_between_0_and_1(config: ModelConfig, names: Iterable[str]) -> None:
         value = getattr(config, name)
         if not is_number(value) or not 0 < value < 1:
             raise ConfigError(f"{name} must be a number between 0 and 1, not {value!r}.")
-
-
-def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> None:
-    """Raise ConfigError unless `types` is a list with an allowed type for each layer.
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    is_list = isinstance(types, list | tuple) and len(types) == n_layers
-    if not is_list or not all(type_ in allowed for type_ in cast(Sequence[object], types)):
-        raise ConfigError(
-            f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
-            f"not {types!r}."
-        )
 
 
 def is_number(value: object) -> bool:

@@ -1,25 +1,22 @@
-"""Generation of tokens and texts with a key-value cache: decoding, loop, stop strings."""
-
-from __future__ import annotations
+"""Generation of tokens and texts with a key-value cache: decoding, cache, loop, stop strings."""
 
 import codecs
 import math
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.config import Bos, ModelConfig, is_number
 from probekit.model.network import Network
-from probekit.model.passes.cache import Recording
-from probekit.model.passes.context import KeyValueCache
 from probekit.model.passes.inputs import NO_TOKEN, TokenBatch, prepare_tokens, warn_of_padding
-from probekit.model.passes.taps import Tap
-from probekit.model.sites.sites import SitePattern
+from probekit.model.passes.taps import ActivationCache, Tap
+from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer, batch_of
 
 # NumPy splits larger entries of a seed into 32-bit words, so that different seeds could collide.
@@ -175,6 +172,130 @@ def _check_integer(name: str, value: object, least: int, most: float = math.inf)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         allowed = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         raise ConfigError(f"{name} must be an integer {allowed}, not {value!r}.")
+
+
+class KeyValueCache:
+    """Keys and values of all tokens read so far, for each block of one model; initially empty.
+
+    Pass the same cache to consecutive forward passes, under `torch.no_grad()`. A tap is then called
+    with the new positions only, and the keys and values that it returns are cached. A pass that
+    fails or stops early leaves the cache unchanged.
+
+    >>> from probekit import GPT2
+    >>> model, past = GPT2.from_pretrained("mini"), KeyValueCache()
+    >>> tokens = torch.tensor([[5, 6, 7]])
+    >>> _ = model(tokens[:, :2], past=past)
+    >>> torch.allclose(model(tokens[:, 2:], past=past), model(tokens)[:, 2:], atol=1e-4)
+    True
+    >>> past.length
+    3
+    """
+
+    def __init__(self) -> None:
+        self.length = 0  # columns read, including padding
+        self._model: weakref.ref[nn.Module] | None = None
+        self._mask: Tensor | None = None  # [batch length]; None until a pass has a mask
+        self._storage: dict[int, Tensor] = {}  # by block, [kv batch n_heads capacity d_head]
+
+    def join_mask(self, model: nn.Module, tokens: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Return the mask of cached and new columns, or None if no pass had a mask.
+
+        The first pass also binds the cache to its model.
+
+        Raises:
+            DataError: the cache belongs to another model or has another batch size.
+        """
+        if self.length and self._model is not None and self._model() is not model:
+            raise DataError(
+                "The cache was filled by another model. Pass a new KeyValueCache for each model."
+            )
+        self._model = weakref.ref(model)
+        if self.length and self._storage[0].shape[1] != len(tokens):
+            raise DataError(
+                f"The cache holds {self._storage[0].shape[1]} rows, the tokens have {len(tokens)}. "
+                "Continue the same rows, or pass a new KeyValueCache."
+            )
+        if mask is None and self._mask is None:
+            return None
+        old, new = self._mask, mask
+        if old is None:
+            old = torch.ones(len(tokens), self.length, dtype=torch.bool, device=tokens.device)
+        if new is None:
+            new = torch.ones_like(tokens, dtype=torch.bool)
+        return torch.cat([old, new.to(device=tokens.device, dtype=torch.bool)], dim=1)
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all columns, shape [batch key_pos n_heads d_head] each.
+
+        Args:
+            layer: index of the block.
+            k: keys of the new columns, shape [batch pos n_heads d_head].
+            v: values of the new columns, shape [batch pos n_heads d_head].
+        """
+        end = self.length + k.shape[1]
+        # While the length is 0, storage can only be left from a failed pass and is not reused.
+        previous = self._storage[layer] if self.length else None
+        if previous is None or previous.shape[3] < end:
+            batch, _, n_heads, d_head = k.shape
+            # Full storage is doubled, so copies are rare.
+            larger = k.new_empty(2, batch, n_heads, max(end, 2 * self.length), d_head)
+            if previous is not None:
+                larger[:, :, :, : self.length] = previous[:, :, :, : self.length]
+            self._storage[layer] = larger
+        keys, values = self._storage[layer]  # [batch n_heads capacity d_head] each
+        keys[:, :, self.length : end] = k.transpose(1, 2)
+        values[:, :, self.length : end] = v.transpose(1, 2)
+        return keys[:, :, :end].transpose(1, 2), values[:, :, :end].transpose(1, 2)
+
+    def advance(self, n_new: int, mask: Tensor | None) -> None:
+        """Add the new columns to `length`, after the last block has extended the cache."""
+        self.length += n_new
+        self._mask = mask
+
+
+class Recording:
+    """A tap that stores the activations of consecutive forward passes, as in generation.
+
+    Joined, they equal those of a single pass over the whole text. The last generated token has
+    none, because no pass has read it. Generation with `slide=True` refuses a Recording, because
+    overlapping windows cannot be joined.
+
+    >>> from probekit import GPT2, generate
+    >>> model, tokens, record = GPT2.from_pretrained("mini"), torch.tensor([[5, 6, 7]]), Recording()
+    >>> _ = generate(model, tokens, 4, tap=record, sites=["blocks.*.hook_resid_post"])
+    >>> record.cache(model.sites)["resid_post", 5].shape
+    torch.Size([1, 6, 256])
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[Tensor]] = {}
+
+    def __call__(self, site: str, value: Tensor) -> Tensor:
+        """Store a value and return it."""
+        # A clone of a value that requires a gradient would not be the tensor later ones depend on.
+        stored = value if value.requires_grad else value.clone()
+        self._values.setdefault(site, []).append(stored)
+        return value
+
+    def cache(self, sites: Sites) -> ActivationCache:
+        """Return the activations of all passes so far, joined along the positions.
+
+        Args:
+            sites: the sites of the model.
+        """
+        joined = {}
+        for site, parts in self._values.items():
+            axes = sites.axes_of(site)
+            if "key_pos" not in axes:
+                joined[site] = torch.cat(parts, dim=axes.index("pos"))
+                continue
+            # Earlier passes lack the later keys; a single pass would mask them.
+            n_keys = parts[-1].shape[-1]
+            # The table has sites without the choice of a head, such as [head=1] in `site`.
+            masked = sites.describe(site.partition("[")[0]).masked
+            padded = [F.pad(part, (0, n_keys - part.shape[-1]), value=masked) for part in parts]
+            joined[site] = torch.cat(padded, dim=axes.index("query_pos"))
+        return ActivationCache(joined, sites)
 
 
 ENDED = NO_TOKEN  # the id after the end of a row

@@ -15,25 +15,35 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from probekit.accelerators import check_device
 from probekit.errors import ConfigError
 from probekit.memory import device_text
 from probekit.model.config import ModelConfig
-from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import Norm
+from probekit.model.layers.modules import Norm, cross_entropy
 from probekit.model.passes import inputs as batches
-from probekit.model.passes.cache import ActivationCache, remember
-from probekit.model.passes.context import Context, KeysValues, KeyValueCache, select_positions
-from probekit.model.passes.taps import ForwardStoppedError, Tap, Taps, tap_parts
+from probekit.model.passes.context import Context, KeysValues, select_positions
+from probekit.model.passes.taps import (
+    ActivationCache,
+    ForwardStoppedError,
+    Tap,
+    Taps,
+    remember,
+    tap_parts,
+)
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
-from probekit.model.weights.sources import at_revision, find_model, ignored_keys
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import at_revision, ignored_keys
 from probekit.model.weights.state_dict import as_dtype, weight_readers, write_checkpoint
-from probekit.products import check_device, linear, to_device
+from probekit.products import linear, to_device
+
+if TYPE_CHECKING:
+    from probekit.model.generation import KeyValueCache
 
 Result = TypeVar("Result")
 _READING = threading.RLock()  # a part of a network is read and used by one thread at a time

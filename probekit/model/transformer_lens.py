@@ -1,7 +1,5 @@
 """Names of TransformerLens that networks and caches lack, with ours, for their AttributeErrors."""
 
-from __future__ import annotations
-
 from types import MappingProxyType
 
 GUIDE = "docs/howto/coming_from_transformer_lens.md"

@@ -1,12 +1,11 @@
 """A pretraining run: corpus, vocabulary, tokens, training, figure of the losses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from probekit.accelerators import check_device
 from probekit.errors import ConfigError, path_of
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_recipe
@@ -15,16 +14,15 @@ from probekit.model.config import count_parameters
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.checkpoint import check_of
-from probekit.model.weights.sources import find_model, vocabulary_files
-from probekit.products import check_device
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import vocabulary_files
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal import Watcher
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
-from probekit.training.learner import save_checkpoint
-from probekit.training.loop import train
+from probekit.training.loop import save_checkpoint, train
 from probekit.training.recipe import Recipe
 from probekit.training.run_files import (
     LOG,
@@ -123,27 +121,21 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
     tokens = make_token_file(texts, tokenizer, folder / "tokens", watcher)
     d_vocab = tokenizer.n_ids
     paths = () if source is None else vocabulary_files(find_model(source))
+    characters = {"train": sum(len(text.train) for text in texts), "held_out": tokens.n_characters}
+    of_source = {"source": None if source is None else str(source)}
+    compared = {path.name: check_of(path) for path in paths}
+    digests = {"corpus": tokens.corpus, "vocabulary": tokenizer.digest, "tokens": tokens.digest}
     facts = {
         "run": recipe.name,
         "steps": recipe.training.steps,
         "tokens_per_step": recipe.training.batch * recipe.model.n_positions,
         "texts": [text.name for text in texts],
         "tokens": {"train": len(tokens.train), "held_out": len(tokens.held_out)},
-        "characters": {
-            "train": sum(len(text.train) for text in texts),
-            "held_out": tokens.n_characters,
-        },
+        "characters": characters,
         "vocabulary": d_vocab,
-        "vocabulary_source": {
-            "source": None if source is None else str(source),
-            "compared_with": {path.name: check_of(path) for path in paths},
-        },
+        "vocabulary_source": {**of_source, "compared_with": compared},
         "parameters": count_parameters(recipe.model.config(d_vocab)),
-        "digests": {
-            "corpus": tokens.corpus,
-            "vocabulary": tokenizer.digest,
-            "tokens": tokens.digest,
-        },
+        "digests": digests,
         "versions": versions(),
         "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
     }

@@ -6,8 +6,6 @@ signal   a planted signal is decoded at every site that has it and by every kind
 noise    no kind of probe decodes labels that are independent of the features
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,11 +22,11 @@ from scipy.stats import binom, norm
 from probekit.analysis.verification import verify_model
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, write_atomic
+from probekit.lazy_rows import Floats
 from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.experiment.run import run
-from probekit.probes.arrays import Floats
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
@@ -255,16 +253,12 @@ def first_letter(folder: Path) -> Experiment:
     data = {"name": "planted", "format": "csv", "root": str(folder), "file": "rows.csv"}
     probe = {"C": [1.0], "folds": 3, "control_draws": 0, "baselines": []}
     sites = [f"blocks.*.hook_{name}" for name in ("resid_pre", "attn_out", "resid_post")]
-    return Experiment.model_validate(
-        {
-            "name": "selftest",
-            "model": {"source": str(folder), "random_weights": 0},
-            "data": data | {"columns": {"group": "group"}},
-            "tokens": {"bos": False, "position": {"at": "last"}},
-            "capture": {"sites": sites},
-            "probe": probe | {"description": False, "permutations": 0},
-        }
-    )
+    network = {"source": str(folder), "random_weights": 0}
+    values = {"name": "selftest", "model": network, "capture": {"sites": sites}}
+    values["tokens"] = {"bos": False, "position": {"at": "last"}}
+    values["data"] = data | {"columns": {"group": "group"}}
+    values["probe"] = probe | {"description": False, "permutations": 0}
+    return Experiment.model_validate(values)
 
 
 def _tiny_model() -> GPT2:

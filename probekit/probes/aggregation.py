@@ -1,4 +1,6 @@
-"""Rules that combine the scores of a text's tokens into a score of the text.
+"""Scores of texts, and the rules that combine those of their tokens.
+
+The rules of aggregated probes:
 
     mean         mean over the tokens
     max          maximum over the tokens
@@ -22,18 +24,25 @@ Gemini, section 3, for multimax.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel
 
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats, LazyRows, Rows
+from probekit.probes.data import ProbeData, typical_rows
 from probekit.probes.kinds.registry import parse_rule
+from probekit.probes.score.metrics import fixed_thresholds, with_alarms
+from probekit.probes.score.scored import FitFacts, Scored, uninformed
+from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import FittedLayers
 
-if TYPE_CHECKING:  # that module imports torch and scikit-learn
+if TYPE_CHECKING:  # these modules import torch and scikit-learn, or this one
+    from probekit.probes.fitters import RowPredictions
     from probekit.probes.kinds.attention_pooled import TokensOfTexts
+    from probekit.probes.prober import Prober
+    from probekit.probes.split import SplitProber
 
 
 class Aggregation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -106,3 +115,119 @@ class AggregatedFit(FittedLayers):
     def text_scores(self, texts: TokensOfTexts) -> Floats:
         """Return the scores (n_texts, n_out) of each text."""
         return self.aggregation.of_texts(self.scores(texts.tokens), texts.starts)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTokens:
+    """Row numbers of tokens, grouped by example: the text or sentence that they belong to.
+
+    Attributes:
+        rows: The row numbers (n_rows,).
+        example_of_row: The index (n_rows,) of each row's example, from 0.
+        first: The first row (n_examples,) of each example.
+    """
+
+    rows: Codes
+    example_of_row: Codes
+    first: Codes
+
+    @classmethod
+    def of(cls, rows: Codes, examples: Codes | None) -> GroupedTokens:
+        """Return the rows grouped by example; without `examples` each row is its own example.
+
+        The first row of an example is the one that comes first in `rows`.
+
+        >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
+        [3, 5]
+        """
+        names = rows if examples is None else examples[rows]
+        _, first, example_of_row = np.unique(names, return_index=True, return_inverse=True)
+        return cls(rows, example_of_row, rows[first])
+
+
+def first_rows(data: ProbeData) -> ProbeData:
+    """Return the data with only the first row of each text in train and test.
+
+    These rows represent whole texts, so they have no neighbouring words.
+    """
+    sides = (data.train, data.test)
+    train, test = (GroupedTokens.of(np.sort(side), data.examples).first for side in sides)
+    return replace(data, train=train, test=test, neighbours=None)
+
+
+def text_sides(prober: Prober) -> list[tuple[GroupedTokens, GroupedTokens | None]]:
+    """Return the tokens of the fitted and of the tested texts of each split.
+
+    The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted on:
+    with several splits those of all splits, and none of them is tested.
+    """
+    sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
+    sides += [(split.train_tokens, split.test_tokens) for split in prober.splits]
+    if prober.is_nested:
+        every_row = np.concatenate([prober.data.train, prober.data.test])
+        sides.append((prober.saved_rows.texts(every_row), None))
+    return sides
+
+
+def text_probe(split: SplitProber, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
+    """Return the probe of a kind that reads whole texts or dependency trees, fitted on some.
+
+    X (n_rows, n_features) contains the features of all rows of the data.
+    """
+    data, rows = split.data, tokens.rows
+    arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
+    column, read = data.y if spec.task == "tree" else split.task, LazyRows.of(X).select(rows)
+    if spec.traits.scores_texts:
+        arguments |= {"units": data.groups[rows], "judge": split.fitted.judge(spec)}
+    if spec.traits.scores_tokens:  # it does not need all rows in memory
+        arguments["positive"] = data.positive_code
+    inside = read if spec.traits.scores_tokens else read[:]
+    return spec.build(split.settings).fit(inside, column[rows], tokens.example_of_row, **arguments)
+
+
+def scores_of_texts(split: SplitProber, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
+    """Return the test score of a kind that reads whole texts or dependency trees.
+
+    The validation score of an aggregated probe follows.
+
+    There is no control task: a random label for each word would give a text several labels. The
+    chance level of a kind that reads trees is the score of the linear chain.
+    """
+    data, train, test, fitted = split.data, split.train_tokens, split.test_tokens, split.fitted
+    probe, groups = text_probe(split, spec, X, train), data.groups[test.first]
+    facts = FitFacts(
+        probe=spec.text,
+        target=target,
+        n_train=len(train.first),
+        C=getattr(probe, "C_", None),
+        n_iter=probe.n_iter_,
+        converged=probe.converged_,
+        seed=split.settings.seed,
+    )
+    if spec.task == "tree":
+        heads, outside = data.y[test.rows], LazyRows.of(X)[test.rows]
+        of_trees = probe.score_sentences(outside, heads, test.example_of_row)
+        chain = probe.score_chain(heads, test.example_of_row)
+        return [Scored((of_trees,), (chain,), groups, facts)]
+    labels, scores_tokens = split.task[train.first], spec.traits.scores_tokens
+
+    def predict(side: GroupedTokens) -> RowPredictions:
+        """Return the predictions for some texts."""
+        rows = LazyRows.of(X).select(side.rows)
+        read = rows if scores_tokens else rows[:]
+        scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
+        return fitted.predictions(spec, split.task[side.first], scores, labels)
+
+    predictions: Any = split.of_test(predict, test, train)
+    validations = []
+    if scores_tokens:
+        folds = probe.fold_of_text_
+        held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
+        if fitted.positive is not None:
+            predictions = with_alarms(predictions, fixed_thresholds(held_out))
+        fewest = len(labels) - int(np.bincount(folds).max())
+        of_folds = replace(facts, n_train=fewest, split="validation")
+        chance, metric = (uninformed(labels, held_out),), split.settings.main_metric
+        validations.append(Scored((held_out,), chance, data.groups[train.first], of_folds, metric))
+    chance, fit = (uninformed(labels, predictions),), probe.fit_ if scores_tokens else None
+    return [Scored((predictions,), chance, groups, facts, fit=fit), *validations]

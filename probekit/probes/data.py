@@ -1,10 +1,8 @@
 """Rows that probes are fitted and tested on: labels, split, folds and samples of whole groups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +11,7 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import DataError, TooFewGroupsError, nearest
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 
 LARGEST_NUMBER = 1e100  # largest numeric label: sums of squares of larger ones overflow
 SMALLEST_RANGE = 1e-100  # of numeric labels: squares of smaller differences underflow
@@ -121,15 +119,6 @@ class ProbeData:
             return None
         n_second = np.count_nonzero(self.y[self.train] == self.classes[1])
         return 1 if 2 * n_second <= len(self.train) else 0
-
-    def at(self, rows: Codes, train: Codes, test: Codes) -> ProbeData:
-        """Return the data of some rows; `train` and `test` number the rows of the result."""
-        columns = ("y", "groups", "types", "typical", "words", "texts", "replies")
-        found = {name: getattr(self, name) for name in (*columns, "neighbours", "examples")}
-        selected: dict[str, Any] = {
-            name: None if column is None else column[rows] for name, column in found.items()
-        }
-        return replace(self, **selected, train=train, test=test)
 
 
 def names_of(groups: NDArray[Any], names: NDArray[Any] | None) -> list[str]:
@@ -319,41 +308,3 @@ def sample_groups(
             f"alone has {sizes[order[0]]} rows. Use finer groups, or a larger `fit_rows`."
         )
     return np.isin(group_of_row, sampled)
-
-
-@dataclass(frozen=True, eq=False)
-class GroupedTokens:
-    """Row numbers of tokens, grouped by example: the text or sentence that they belong to.
-
-    Attributes:
-        rows: The row numbers (n_rows,).
-        example_of_row: The index (n_rows,) of each row's example, from 0.
-        first: The first row (n_examples,) of each example.
-    """
-
-    rows: Codes
-    example_of_row: Codes
-    first: Codes
-
-    @classmethod
-    def of(cls, rows: Codes, examples: Codes | None) -> GroupedTokens:
-        """Return the rows grouped by example; without `examples` each row is its own example.
-
-        The first row of an example is the one that comes first in `rows`.
-
-        >>> GroupedTokens.of(np.array([3, 4, 5]), np.array([0, 0, 0, 7, 7, 8])).first.tolist()
-        [3, 5]
-        """
-        names = rows if examples is None else examples[rows]
-        _, first, example_of_row = np.unique(names, return_index=True, return_inverse=True)
-        return cls(rows, example_of_row, rows[first])
-
-
-def first_rows(data: ProbeData) -> ProbeData:
-    """Return the data with only the first row of each text in train and test.
-
-    These rows represent whole texts, so they have no neighbouring words.
-    """
-    sides = (data.train, data.test)
-    train, test = (GroupedTokens.of(np.sort(side), data.examples).first for side in sides)
-    return replace(data, train=train, test=test, neighbours=None)

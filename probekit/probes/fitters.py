@@ -21,16 +21,9 @@ from numpy.typing import NDArray
 
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError
-from probekit.lazy_rows import LazyRows
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
-from probekit.probes.data import (
-    GroupedTokens,
-    ProbeData,
-    group_folds,
-    numbers,
-    sample_groups,
-    typical_rows,
-)
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
+from probekit.probes.aggregation import GroupedTokens
+from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
@@ -46,23 +39,14 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import (
-    Judge,
-    Search,
-    TunedProbeFit,
-    Tuning,
-    best_rated,
-    fit_columns,
-    joint_search,
-)
+from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import OnFit, Problem, Solver, is_wide
+from probekit.probes.solve.solver import OnFit, Problem, Solver
 from probekit.probes.training_rows import TrainingRows, balanced_weights
 
 LabelColumn = NDArray[Any]  # label codes, or numbers
 RowPredictions = ClassPredictions | NumberPredictions
 LabelsAndPenalty = tuple[LabelColumn, float | None]
-Paths = NDArray[np.object_] | None
 
 
 def training_rows(data: ProbeData, settings: ProbeSettings) -> Codes:
@@ -175,20 +159,13 @@ class FittedRows:
         """Return the fitter of a kind for classification or regression."""
         return _LogisticFitter(spec, self) if spec.kind == "logistic" else Fitter(spec, self)
 
-    def search(self, labels: Sequence[LabelColumn]) -> Search:
-        """Return the search for the penalty of some labels of all rows of the data."""
-        columns = [column[self.rows] for column in labels]
-        return Search(self.rows, columns, self.fold_of_row, self.typical)
-
-    def tuned(
-        self, spec: ProbeSpec, X: Rows, on_fit: OnFit, paths: Paths = None
-    ) -> TunedProbeFit[FittedLayers]:
+    def tuned(self, spec: ProbeSpec, X: Rows, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
         """Return the fit of a kind on these rows, with C selected by cross-validation on them.
 
         X (n_rows, n_features) contains the features of all rows of the data.
         """
         inside = LazyRows.of(X).select(self.rows)
-        (tuned,) = self.fitter(spec).tune(inside, [self.column], on_fit, paths)
+        (tuned,) = self.fitter(spec).tune(inside, [self.column], on_fit)
         return tuned
 
     def explained(self, X: Rows) -> Floats:
@@ -333,12 +310,9 @@ class Fitter:
     rows: FittedRows
 
     def tune(
-        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit, paths: Paths = None
+        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
-        """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`.
-
-        `paths` are the fits of the search, if they are known; see `joint_search`.
-        """
+        """Return the tuned fit of each label column (n_samples,); calls `on_fit(done, total)`."""
         fold_of_row, penalties = self.rows.fold_of_row, self.spec.penalties(self.rows.settings)
         grid: list[float | None] = [None]
         if penalties is not None:  # strongest regularisation first: the smallest C or largest alpha
@@ -376,11 +350,6 @@ class Fitter:
     ) -> list[list[FittedLayers]]:
         """Return, for each label column with its penalty, the fit on the rows of each mask."""
         return [[self._path([penalty], X, y, mask)[0] for mask in masks] for y, penalty in tasks]
-
-    def search_jointly(self, X: LazyRows, searches: Sequence[Search]) -> list[Paths]:
-        """Return None for each search: this kind searches one by one."""
-        del X
-        return [None] * len(searches)
 
     @property
     def _balanced(self) -> bool:
@@ -441,35 +410,23 @@ class _LogisticFitter(Fitter):
     """Computes the logistic fits of all label columns in one batch; see `Fitter`."""
 
     def tune(
-        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit, paths: Paths = None
+        self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
-        tuned = fit_columns(
-            X,
-            columns,
-            self.rows.fold_of_row,
-            self.rows.settings.C,
-            tuning=self.tuning,
-            typical=self.rows.typical,
-            on_fit=on_fit,
-            paths=paths,
-        )
-        return list(tuned)
-
-    @property
-    def tuning(self) -> Tuning:
-        """How C is selected."""
         settings = self.rows.settings
         # Without a judge the solver selects by accuracy, which is faster. Accuracy is the only
         # default metric of classes.
         is_accuracy = METRICS[settings.main_metric].is_main
         judge = None if is_accuracy else self.rows.judge(self.spec)
-        return Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced)
-
-    def search_jointly(self, X: LazyRows, searches: Sequence[Search]) -> list[Paths]:
-        """Return the fits of several searches; None of each if a batch of all has no advantage."""
-        if not is_wide(X):
-            return [None] * len(searches)
-        return list(joint_search(X, searches, self.rows.settings.C, self.tuning))
+        tuned = fit_columns(
+            X,
+            columns,
+            self.rows.fold_of_row,
+            settings.C,
+            tuning=Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced),
+            typical=self.rows.typical,
+            on_fit=on_fit,
+        )
+        return list(tuned)
 
     def refit(
         self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]

@@ -1,6 +1,4 @@
-"""Probes of other tools: linear models of scikit-learn, .skops files, arrays, and positions."""
-
-from __future__ import annotations
+"""Probes of other tools: linear models of scikit-learn, arrays, and positions given as text."""
 
 import zipfile
 import zlib
@@ -17,8 +15,8 @@ from pydantic import ValidationError
 from probekit.data.positions import At, PositionRule
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import regular, why_unreadable
-from probekit.lazy_rows import as_array, map_npy
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats, as_array, map_npy
+from probekit.probes.probe_files import problems
 
 # Linear models of scikit-learn, and whether the softmax of their scores gives class probabilities.
 _LOGISTIC = "LogisticRegression LogisticRegressionCV LinearDiscriminantAnalysis"
@@ -179,11 +177,3 @@ def position_facts(position: Any) -> dict[str, Any]:
     except ValidationError as error:
         raise ConfigError(f"{problems(error)}.") from error
     return rule
-
-
-def problems(error: ValidationError) -> str:
-    """Return the key and the problem of each fault."""
-    faults = error.errors(include_url=False)
-    places = (".".join(map(str, one["loc"])) for one in faults)
-    pairs = zip(places, (one["msg"] for one in faults), strict=True)
-    return "; ".join(f"{place}: {problem}" if place else problem for place, problem in pairs)

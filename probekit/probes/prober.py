@@ -4,23 +4,19 @@ A `Prober` holds folds, control labels and resamples, which all sites share. Two
 differ only in their activations, and differences of their scores are paired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.errors import ConfigError, DataError
-from probekit.lazy_rows import LazyRows
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
-from probekit.probes.controls.control_task import why_no_control
-from probekit.probes.data import GroupedTokens, ProbeData, names_of
-from probekit.probes.fitters import FittedRows, LabelColumn, Paths
+from probekit.errors import DataError
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
+from probekit.probes.aggregation import text_probe, text_sides
+from probekit.probes.controls import why_no_control
+from probekit.probes.data import ProbeData, names_of
+from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
@@ -34,7 +30,7 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
-from probekit.probes.solve.kernel import SiteProducts
+from probekit.probes.solve.kernel import SiteProducts, is_wide
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS, WITHIN
@@ -55,6 +51,8 @@ class Prober:
             by default.
 
     Attributes:
+        splits: the fits and scores of each split.
+        within: those of each further split.
         why_no_control: why there is no control task although one is requested; "" if there is one.
 
     Raises:
@@ -96,17 +94,17 @@ class Prober:
                 f"All test rows belong to the group {name!r}, but the intervals need at "
                 "least two groups. Give test at least two groups."
             )
-        self._splits = [SplitProber(split, self.settings, len(splits) > 1) for split in splits]
+        self.splits = [SplitProber(split, self.settings, len(splits) > 1) for split in splits]
         plain = self.settings.changed(description=False, learning_steps=0)
-        self._within = [SplitProber(split, plain, is_joined=True) for split in within]
+        self.within = [SplitProber(split, plain, is_joined=True) for split in within]
         self.why_no_control = ""
         if self._requests_control:
-            fitted = [split.fitted.rows for split in self._splits]
+            fitted = [split.fitted.rows for split in self.splits]
             self.why_no_control = why_no_control(
-                self.data, self.settings, fitted, self.test_rows, self.comparable()
+                self.data, self.settings, fitted, self.test_rows, self.comparable
             )
         if self.has_control:
-            for split in self._splits:
+            for split in self.splits:
                 split.draw_controls()
         self._all_rows = FittedRows.of_all(self.data, self.settings) if self.is_nested else None
         self._resamples: dict[str, Resamples] = {}
@@ -122,75 +120,30 @@ class Prober:
         scores_rows = any(spec.traits.scores_rows for spec in self.settings.specs)
         return self.settings.control_draws > 0 and scores_rows
 
-    def comparable(self, fold: int | None = None) -> Mask:
-        """Return a mask (n_test,) of the test rows that the control task is scored on.
-
-        `fold` is the number of one split; None for the test rows of all splits. See
-        `comparable_rows`.
-        """
-        splits = self._splits if fold is None else [self._splits[fold]]
-        return np.concatenate([split.comparable for split in splits])
+    @property
+    def comparable(self) -> Mask:
+        """Mask (n_test,) of the test rows that the control task is scored on."""
+        return np.concatenate([split.comparable for split in self.splits])
 
     @property
     def test_rows(self) -> Codes:
         """The row numbers (n_test,) of the test rows."""
-        return self._tested("", self._splits)
+        return self._tested("", self.splits)
 
     @property
     def is_nested(self) -> bool:
         """Whether there are several splits, each with its own fits."""
-        return self.n_splits > 1
-
-    @property
-    def n_splits(self) -> int:
-        """The number of splits; each has its own fits."""
-        return len(self._splits)
-
-    @property
-    def n_within(self) -> int:
-        """The number of splits whose scores have the target `WITHIN`."""
-        return len(self._within)
+        return len(self.splits) > 1
 
     @property
     def saved_rows(self) -> FittedRows:
         """The rows that `SiteResult.fits` are fitted on."""
-        return self._splits[0].fitted if self._all_rows is None else self._all_rows
-
-    @property
-    def text_sides(self) -> list[tuple[GroupedTokens, GroupedTokens | None]]:
-        """The tokens of the fitted and of the tested texts of each split.
-
-        The last fitted texts are those that `SiteResult.fits` of kinds that read texts are fitted
-        on: with several splits those of all splits, and none of them is tested.
-        """
-        sides: list[tuple[GroupedTokens, GroupedTokens | None]] = []
-        sides += [(split.train_tokens, split.test_tokens) for split in self._splits]
-        if self._all_rows is not None:
-            every_row = np.concatenate([self.data.train, self.data.test])
-            sides.append((self._all_rows.texts(every_row), None))
-        return sides
-
-    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
-        """Return the probe of a kind that reads texts, fitted on these texts."""
-        return self._splits[0].text_probe(spec, X, tokens)
-
-    def chance(
-        self, predictions: Predictions, fold: int, draw: int | None = None, *, within: bool = False
-    ) -> Predictions:
-        """Return the chance level predictions for the test rows of one split.
-
-        Args:
-            predictions: predictions of the task, or of one draw of the control task.
-            fold: the number of the split.
-            draw: the number of that draw; None for the task.
-            within: whether the split is one of those with the target `WITHIN`.
-        """
-        return (self._within if within else self._splits)[fold].chance(predictions, draw)
+        return self.splits[0].fitted if self._all_rows is None else self._all_rows
 
     @property
     def positive(self) -> str | None:
         """The label that metrics of one class refer to; None if there is none; see `ProbeData`."""
-        code = self._splits[0].fitted.positive
+        code = self.splits[0].fitted.positive
         return None if code is None else str(self.data.classes[code])
 
     def rows_of(self, probe: str) -> Codes:
@@ -198,7 +151,7 @@ class Prober:
 
         A kind that reads whole texts is scored on the first row of each text.
         """
-        return self._tested(probe, self._splits)
+        return self._tested(probe, self.splits)
 
     def _tested(self, probe: str, splits: Sequence[SplitProber]) -> Codes:
         """Return the row numbers that a kind is scored on in some splits, one after the other."""
@@ -212,13 +165,13 @@ class Prober:
         With `within` it is that of the splits with the target `WITHIN`.
         """
         fold_of_row = np.zeros(len(self.data.y), dtype=np.int64)
-        for number, split in enumerate(self._within if within else self._splits):
+        for number, split in enumerate(self.within if within else self.splits):
             fold_of_row[split.data.test] = number
         return fold_of_row[self.rows_of(probe)]
 
     def truth_of(self, probe: str) -> LabelColumn:
         """Return the label codes, or the numbers, of the rows that a kind is scored on."""
-        return self._splits[0].task[self.rows_of(probe)]
+        return self.splits[0].task[self.rows_of(probe)]
 
     def label_exchange(self, labels: Floats, probe: str, draws: int) -> LabelExchange:
         """Return the exchanges of labels for the test rows that a kind is scored on.
@@ -229,40 +182,7 @@ class Prober:
             draws: number of exchanges.
         """
         groups = self.data.groups[self.rows_of(probe)]
-        return LabelExchange.of(labels, groups, self.fold_of(probe), draws, self.settings.seed)
-
-    def sample(self, size: int) -> tuple[Prober, Codes] | None:
-        """Return the prober of random examples with about `size` rows, and the numbers of its rows.
-
-        Rows stay on their side of the split. None if they are too few to be split and labelled as
-        all rows are.
-        """
-        n_rows, examples = len(self.data.y), self.data.examples
-        distinct, codes = np.unique(
-            np.arange(n_rows) if examples is None else examples, return_inverse=True
-        )
-        share = min(1.0, size / n_rows)
-        chosen = np.random.default_rng(0).permutation(len(distinct)) < share * len(distinct)
-        rows = np.flatnonzero(chosen[codes])
-        new = np.full(n_rows, -1)
-        new[rows] = np.arange(len(rows))
-        fit_rows, splits = self.settings.fit_rows, list[ProbeData]()
-        try:
-            for one in (*self._splits, *self._within):
-                train, test = (
-                    side[chosen[codes[side]]] for side in (one.data.train, one.data.test)
-                )
-                if self.settings.reads == "classes":
-                    test = test[np.isin(one.data.y[test], one.data.y[train])]
-                    # The scores of all folds are concatenated, so that they need the same classes.
-                    if self.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
-                        return None
-                splits.append(one.data.at(rows, new[train], new[test]))
-            settings = self.settings.changed(fit_rows=fit_rows and ceil(fit_rows * share))
-            sample = Prober(splits[: self.n_splits], settings, splits[self.n_splits :])
-        except (ConfigError, DataError):
-            return None
-        return (sample, rows) if sample.has_control == self.has_control else None
+        return LabelExchange(labels, groups, self.fold_of(probe), draws, self.settings.seed)
 
     @property
     def main_metric(self) -> str:
@@ -298,29 +218,27 @@ class Prober:
         """
         X = self._checked(X)
         # A nested cross-validation ends with a further fit, on all rows.
-        kinds, n_splits = self.settings.specs, len(self._splits)
-        n_steps = n_splits + len(self._within) + (1 if self.is_nested else 0)
+        kinds, n_splits = self.settings.specs, len(self.splits)
+        n_steps = n_splits + len(self.within) + (1 if self.is_nested else 0)
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
-            paths = self._searched(spec, X, random=False)
-            of_splits = self._read(spec, X, random=False, steps=steps, paths=paths)
+            of_splits = _read(self.splits, spec, X, steps)
             self._add(result, of_splits)
-            if self._within:
-                pairs = zip(self._within, steps[n_splits:], strict=False)
-                of_within = [split.read(spec, X, False, step) for split, step in pairs]
-                self._add(
-                    result,
-                    [[one.with_facts(target=WITHIN) for one in scores] for scores in of_within],
-                )
+            if self.within:
+                of_within = [
+                    [one.with_facts(target=WITHIN) for one in scores]
+                    for scores in _read(self.within, spec, X, steps[n_splits:])
+                ]
+                self._add(result, of_within)
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
             if self._all_rows is not None and task.fit is not None:
                 if spec.traits.scores_texts:
-                    probe = self.text_probe(spec, X, self.text_sides[-1][0])
+                    probe = text_probe(self.splits[0], spec, X, text_sides(self)[-1][0])
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
                     continue
-                refit = self._all_rows.tuned(spec, X, steps[-1], paths[-1])
+                refit = self._all_rows.tuned(spec, X, steps[-1])
                 result.fits[spec.text] = refit.solution
                 result.penalties[spec.text] = refit.penalty
         return result
@@ -348,9 +266,8 @@ class Prober:
             rows = self._checked(X)
             of_kinds = []
             for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
-                steps = _callbacks(on_kind, len(self._splits))
-                paths = self._searched(spec, rows, random=True)
-                of_kinds.append(self._read(spec, rows, random=True, steps=steps, paths=paths))
+                steps = _callbacks(on_kind, len(self.splits))
+                of_kinds.append(_read(self.splits, spec, rows, steps, random=True))
             of_networks.append(of_kinds)
         result = SiteResult()
         # `of_kind` holds, for each network, the scores of one kind of probe for each split.
@@ -368,35 +285,10 @@ class Prober:
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
 
-    def _searched(self, spec: ProbeSpec, X: LazyRows, random: bool) -> list[Paths]:
-        """Return the fits of the search of each split, and on all rows, computed together."""
-        if spec.task != "classification":
-            return [None] * (len(self._splits) + 1)
-        searches = [split.fitted.search(split.labels(random)) for split in self._splits]
-        if self._all_rows is not None and not random:
-            column = self._splits[0].task
-            searches.append(self._all_rows.search([column]))
-        return self._splits[0].fitted.fitter(spec).search_jointly(X, searches)
-
-    def _read(
-        self,
-        spec: ProbeSpec,
-        X: LazyRows,
-        random: bool,
-        steps: Sequence[OnFit],
-        paths: Sequence[Paths],
-    ) -> list[list[Scored]]:
-        """Return the scores of a kind of probe for each split.
-
-        `steps` holds a callback for each split; a further one, for a fit on all rows, is not used.
-        """
-        triples = zip(self._splits, steps, paths, strict=False)
-        return [split.read(spec, X, random, step, path) for split, step, path in triples]
-
     def baselines(self) -> SiteResult:
         """Return the results of all requested baselines; empty for trees."""
         result = SiteResult()
-        for same in zip(*(split.baselines() for split in self._splits), strict=True):
+        for same in zip(*(split.baselines() for split in self.splits), strict=True):
             self._add(result, [[scored] for scored in same])
         return result
 
@@ -407,13 +299,12 @@ class Prober:
         task, probe = scores[0], scores[0].facts.probe
         predictions = task.predictions[0]
         if task.facts.target == WITHIN:  # in the order of all other predictions
-            order = np.argsort(self._tested(probe, self._within))
+            order = np.argsort(self._tested(probe, self.within))
             ranks = np.argsort(np.argsort(self.rows_of(probe)))
             predictions = take(predictions, order[ranks])
         result.predictions[Predictor(probe, task.facts.target)] = predictions
         for scored in scores:
-            is_control_test = scored.facts.target == "control" and scored.facts.split == "test"
-            if self.is_nested and is_control_test:
+            if self.is_nested and (scored.facts.target, scored.facts.split) == ("control", "test"):
                 for number, predictions in enumerate(scored.predictions):
                     reduced = _reduced(predictions, METRICS[self.main_metric].needs)
                     result.predictions[Predictor(probe, control_draw(number))] = reduced
@@ -444,7 +335,24 @@ class Prober:
                 " Capture them again, in bfloat16 or float32 if they were stored as float16."
             )
         rows = rows.on(self.settings.device)
-        return replace(rows, products=SiteProducts(rows))
+        products = SiteProducts(rows, self.data.typical) if is_wide(rows) else None
+        return replace(rows, products=products)
+
+
+def _read(
+    splits: Sequence[SplitProber],
+    spec: ProbeSpec,
+    X: LazyRows,
+    steps: Sequence[OnFit],
+    *,
+    random: bool = False,
+) -> list[list[Scored]]:
+    """Return the scores of a kind of probe for each split.
+
+    `steps` holds a callback for each split; further ones are not used.
+    """
+    pairs = zip(splits, steps, strict=False)
+    return [split.read(spec, X, random, step) for split, step in pairs]
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
@@ -468,10 +376,10 @@ def _reduced(predictions: Predictions, needs: str) -> Predictions:
 
 def _callbacks(on_fit: OnFit | None, n_parts: int) -> list[OnFit]:
     """Return callbacks that report the fits of several parts as overall progress."""
-    return [partial(_report, on_fit, number, n_parts) for number in range(n_parts)]
 
+    def report(number: int, done: int, total: int) -> None:
+        """Report that `done` of `total` fits of a part are done; all parts have equally many."""
+        if on_fit is not None:
+            on_fit(number * total + done, n_parts * total)
 
-def _report(on_fit: OnFit | None, number: int, n_parts: int, done: int, total: int) -> None:
-    """Report that `done` of `total` fits of a part are done; all parts have equally many fits."""
-    if on_fit is not None:
-        on_fit(number * total + done, n_parts * total)
+    return [partial(report, number) for number in range(n_parts)]

@@ -12,35 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
+from probekit import section
 from probekit.amounts import LEVEL, counted
 from probekit.errors import ConfigError, nearest
-from probekit.probes.kinds.registry import (
-    AGGREGATE,
-    C_GRID,
-    KINDS,
-    Option,
-    ProbeKind,
-    Task,
-    parse_rule,
-)
+from probekit.probes.kinds import registry
+from probekit.probes.kinds.registry import AGGREGATE, C_GRID, KINDS, Option, ProbeKind, Task
 from probekit.probes.score.metric_table import METRICS, SELECTING, Family
 from probekit.probes.targets import BASELINES, Baseline
-from probekit.section import (
-    Distinct,
-    Section,
-    Seed,
-    Unique,
-    one_or_several,
-    rule_error,
-    unique_items,
-)
+from probekit.section import Distinct, Section, Seed, Unique, rule_error
 
 # Values outside this range are useless: with smaller C all weights round to 0; with larger C fits
 # on separable data do not converge, and above about 1e30 the description length overflows.
 Strength = Annotated[float, Field(ge=1e-10, le=1e10)]
 Strengths = Annotated[
     Distinct[Strength],
-    BeforeValidator(one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
+    BeforeValidator(section.one_or_several, json_schema_input_type=Strength | Distinct[Strength]),
 ]
 Count = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=65_536)]  # a wider layer does not fit into memory
@@ -63,21 +49,22 @@ _FAMILIES: Mapping[Reads, Family] = MappingProxyType(
 class ProbeSpec(Section):
     """A kind of probe and its options.
 
+    Attributes:
+        kind: name of the kind of probe
+        covariance: for mass_mean: whether to multiply by the inverse covariance
+        k: for k_sparse: numbers of features; one probe for each
+        hidden: for mlp: width of the hidden layer
+        rank: for structural probes: rank of the projection
+
     >>> ProbeSpec(kind="k_sparse", k=(4,)).text
     'k_sparse:4'
     """
 
-    kind: KindName = Field(description="name of the kind of probe")
-    covariance: bool | None = Field(
-        None, description="for mass_mean: whether to multiply by the inverse covariance"
-    )
-    k: Distinct[Count] | None = Field(
-        None,
-        description="for k_sparse: numbers of features; one probe for each",
-        examples=[[1, 4, 16]],
-    )
-    hidden: Width | None = Field(None, description="for mlp: width of the hidden layer")
-    rank: Width | None = Field(None, description="for structural probes: rank of the projection")
+    kind: KindName
+    covariance: bool | None = None
+    k: Distinct[Count] | None = Field(None, examples=[[1, 4, 16]])
+    hidden: Width | None = None
+    rank: Width | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -177,7 +164,7 @@ def _rule(given: Any) -> Any:
     try:
         if not isinstance(given, str):
             return given
-        name, number = parse_rule(given)
+        name, number = registry.parse_rule(given)
         return f"{name}:{number:g}" if number else name
     except ConfigError as error:
         raise rule_error(str(error).removesuffix(".")) from error
@@ -187,36 +174,41 @@ Rule = Annotated[str, BeforeValidator(_rule, json_schema_input_type=str | dict[s
 
 
 class ProbeSettings(Section):
-    """Probes, controls and statistics."""
+    """Probes, controls and statistics.
+
+    Attributes:
+        kinds: kinds of probe; each is fitted at every site
+        layers: `stack` also fits a probe of the scores of all sites, those of training rows by fits
+            without their fold, and compares it with the best single site; null for none
+        metric: main metric, by which C and sites are selected and probes compared; null is
+            accuracy, for numbers r2
+        class_weight: `balanced` gives all classes equal total weight in each fit; probabilities are
+            corrected for it, predicted classes are not; null means equal row weights
+        C: inverse regularisation strength: a number, or a list of at least one; inner
+            cross-validation selects one
+        folds: number of folds of the inner cross-validation
+        control_draws: number of draws of the control labels; 0 for no control task; there is none
+            either if the words of the test rows are new
+        control_by: unit that gets one random label in the control task; `group` has no control
+        baselines: baselines that do not use activations; those of the text need texts, and
+            `neighbouring_words` needs rows that are words or tokens of a text
+        description: whether to compute the online description length
+        learning_steps: number of training set sizes in the learning curve; 0 for none
+        permutations: least number of random exchanges of the labels for p-values; 0 for none
+        max_iter: maximum number of iterations of a fit
+        fit_rows: maximum number of training rows per fit, sampled by whole groups
+        seed: random seed for folds, control labels and resamples
+    """
 
     _device: str = PrivateAttr("cpu")
 
     kinds: Annotated[tuple[ProbeSpec, ...], Field(strict=False)] = Field(
-        (ProbeSpec(kind="logistic"),),
-        min_length=1,
-        description="kinds of probe; each is fitted at every site",
+        (ProbeSpec(kind="logistic"),), min_length=1
     )
-    layers: Literal["stack"] | None = Field(
-        None,
-        description="`stack` also fits a probe of the scores of all sites, those of training rows "
-        "by fits without their fold, and compares it with the best single site; null for none",
-    )
-    metric: MetricName | None = Field(
-        None,
-        description="main metric, by which C and sites are selected and probes compared; null is "
-        "accuracy, for numbers r2",
-        examples=["balanced_accuracy"],
-    )
-    class_weight: Literal["balanced"] | None = Field(
-        None,
-        description="`balanced` gives all classes equal total weight in each fit; probabilities "
-        "are corrected for it, predicted classes are not; null means equal row weights",
-    )
-    C: Strengths = Field(
-        C_GRID,
-        description="inverse regularisation strength: a number, or a list of at least one; inner "
-        "cross-validation selects one",
-    )
+    layers: Literal["stack"] | None = None
+    metric: MetricName | None = Field(None, examples=["balanced_accuracy"])
+    class_weight: Literal["balanced"] | None = None
+    C: Strengths = C_GRID
     aggregate: Distinct[Rule] | None = Field(
         None,
         description="rules that combine the scores of a text's tokens into a score of the text, "
@@ -224,46 +216,16 @@ class ProbeSettings(Section):
         f"not given; null is {', '.join(AGGREGATE)}",
         examples=[["mean", "max", {"rolling": 10}, {"softmax": 1.0}, "multimax", "attention"]],
     )
-    folds: int = Field(5, ge=2, le=100, description="number of folds of the inner cross-validation")
-    control_draws: int = Field(
-        3,
-        ge=0,
-        le=100,
-        description="number of draws of the control labels; 0 for no control task; there is "
-        "none either if the words of the test rows are new",
-    )
-    control_by: Literal["word", "group"] = Field(
-        "word",
-        description="unit that gets one random label in the control task; `group` has no control",
-    )
-    baselines: Unique[Baseline] = Field(
-        BASELINES,
-        description="baselines that do not use activations; those of the text need texts, and "
-        "`neighbouring_words` needs rows that are words or tokens of a text",
-    )
-    description: bool = Field(True, description="whether to compute the online description length")
-    learning_steps: int = Field(
-        0,
-        ge=0,
-        le=100,
-        description="number of training set sizes in the learning curve; 0 for none",
-    )
-    permutations: int = Field(
-        1000,
-        ge=0,
-        le=1_000_000,
-        description="least number of random exchanges of the labels for p-values; 0 for none",
-    )
-    max_iter: int = Field(
-        2000, ge=1, le=1_000_000, description="maximum number of iterations of a fit"
-    )
-    fit_rows: int | None = Field(
-        None,
-        ge=2,
-        lt=2**63,
-        description="maximum number of training rows per fit, sampled by whole groups",
-    )
-    seed: Seed = Field(0, description="random seed for folds, control labels and resamples")
+    folds: int = Field(5, ge=2, le=100)
+    control_draws: int = Field(3, ge=0, le=100)
+    control_by: Literal["word", "group"] = "word"
+    baselines: Unique[Baseline] = BASELINES
+    description: bool = True
+    learning_steps: int = Field(0, ge=0, le=100)
+    permutations: int = Field(1000, ge=0, le=1_000_000)
+    max_iter: int = Field(2000, ge=1, le=1_000_000)
+    fit_rows: int | None = Field(None, ge=2, lt=2**63)
+    seed: Seed = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -275,7 +237,7 @@ class ProbeSettings(Section):
     @field_validator("kinds")
     @classmethod
     def _kinds_differ(cls, kinds: tuple[ProbeSpec, ...]) -> tuple[ProbeSpec, ...]:
-        unique_items([[spec.text for spec in kind.each] for kind in kinds])
+        section.unique_items([[spec.text for spec in kind.each] for kind in kinds])
         return kinds
 
     @model_validator(mode="after")

@@ -1,28 +1,17 @@
 """Fitting of probes on the training rows of one split, and scoring on its test rows."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.special import log_softmax
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, LazyRows, Mask, Rows
 from probekit.probes import fitters
-from probekit.probes.arrays import Codes, Mask, Rows
-from probekit.probes.controls import control_task
-from probekit.probes.controls.baselines import predict_baselines
-from probekit.probes.data import (
-    GroupedTokens,
-    ProbeData,
-    check_known,
-    first_rows,
-    fittable_insides,
-    typical_rows,
-)
+from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
+from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
+from probekit.probes.data import ProbeData, check_known, fittable_insides
 from probekit.probes.kinds.trees import read_trees
 from probekit.probes.score import description_length as coding
 from probekit.probes.score.metric_table import METRICS
@@ -37,7 +26,7 @@ S = TypeVar("S")
 
 
 @dataclass(frozen=True, eq=False)
-class _Column:
+class TunedColumn:
     """One label column at one site, with its tuned fit.
 
     Attributes:
@@ -67,6 +56,7 @@ class SplitProber:
             whatever its number of tokens.
         task: the label code or number (n_rows,) of each row.
         fitted: the training rows that probes are fitted on.
+        sizes: the sizes of the samples of the learning curve; empty for none.
         is_joined: whether the predictions of several splits are joined. They are then also on the
             scale of the training rows.
 
@@ -100,9 +90,8 @@ class SplitProber:
         # The labels of each draw of the control task; empty before `draw_controls`.
         self._controls: list[fitters.LabelColumn] = []
         self._test_groups = data.groups[self.scored.test]
-        # Sizes of the samples of the learning curve.
         steps = settings.learning_steps
-        self._sizes = coding.learning_sizes(len(rows), steps) if steps else ()
+        self.sizes = coding.learning_sizes(len(rows), steps) if steps else ()
 
     @cached_property
     def train_tokens(self) -> GroupedTokens:
@@ -122,15 +111,15 @@ class SplitProber:
     @cached_property
     def comparable(self) -> Mask:
         """Mask (n_test,) of the test rows that the control task is scored on."""
-        return control_task.comparable_rows(self.data, self.settings, self.fitted.rows)
+        return comparable_rows(self.data, self.settings, self.fitted.rows)
 
     def draw_controls(self) -> None:
         """Draw the labels of the control task, so that `read` scores it, too.
 
         Raises:
-            ConfigError: A control task cannot be drawn; see `control_task.draw_controls`.
+            ConfigError: A control task cannot be drawn; see the function in `controls`.
         """
-        drawn = control_task.draw_controls(self.data, self.settings, self.fitted.rows)
+        drawn = draw_controls(self.data, self.settings, self.fitted.rows)
         self._controls = [fitters.label_column(self.data, one, self.settings) for one in drawn]
 
     def chance(self, predictions: Predictions, draw: int | None = None) -> Predictions:
@@ -153,25 +142,19 @@ class SplitProber:
         places = np.split(np.arange(len(rows)), [len(self.scored.test)])
         predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
         for target, both, n_train, penalty in predicted:
-            predictions = self._of_test(partial(take, both), *places)
+            predictions = self.of_test(partial(take, both), *places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)
-            scores.append(self._scored(predictions, self.task, facts))
+            scores.append(self.with_chance(predictions, self.task, facts))
         return scores
 
-    def _scored(
+    def with_chance(
         self, predictions: Predictions, column: fitters.LabelColumn, facts: FitFacts, **changes: Any
     ) -> Scored:
         """Return predictions for the test rows with those of the chance level of a column."""
         chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
-    def labels(self, random: bool) -> list[fitters.LabelColumn]:
-        """Return the labels (n_rows,) of the task and, except for random weights, its controls."""
-        return [self.task] if random else [self.task, *self._controls]
-
-    def read(
-        self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit, paths: fitters.Paths = None
-    ) -> list[Scored]:
+    def read(self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
@@ -186,19 +169,18 @@ class SplitProber:
                 task is scored, without a learning curve.
             on_fit: called as `on_fit(done, total)` after each fit that selects C and each final
                 fit; once for kinds that read texts or trees.
-            paths: the fits of the search for the penalty, if they are known.
         """
         target = "random_weights" if random else "task"
         if not spec.traits.scores_rows:
-            of_texts = self._by_text(spec, X, target)
+            of_texts = scores_of_texts(self, spec, X, target)
             on_fit(1, 1)
             return of_texts
-        labels = self.labels(random)
+        labels = [self.task] if random else [self.task, *self._controls]
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
         X = LazyRows.of(X)
         inside, codes = X.select(rows), [column[rows] for column in labels]
         columns = []
-        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit, paths)):
+        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
             facts = FitFacts(
                 probe=spec.text,
                 target="control" if number else target,  # the first column is the task
@@ -206,7 +188,7 @@ class SplitProber:
                 C=tuned.penalty,
                 seed=self.settings.seed,
             ).of_fits([tuned.solution])
-            columns.append(_Column(fitter, inside, labels[number], codes[number], tuned, facts))
+            columns.append(TunedColumn(fitter, inside, labels[number], codes[number], tuned, facts))
         task, *controls = columns
         outside = X.select(self.data.test)
         test, validation = self._test_and_validation(task, outside)
@@ -220,27 +202,36 @@ class SplitProber:
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
         if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
-            scores += self._description([task, *controls])
+            scores += coding.description_lengths(self.fitted, self._blocks, [task, *controls])
         if self.settings.learning_steps and not random:
-            scores += self._learning(task, outside)
+            scores += coding.learning_curve(self, task, outside)
         return scores
 
-    def _test_and_validation(self, column: _Column, outside: LazyRows) -> tuple[Scored, Scored]:
+    def _test_and_validation(self, column: TunedColumn, outside: LazyRows) -> tuple[Scored, Scored]:
         """Return the score on the test rows X `outside` and the cross-validation score."""
         fitted, tuned = self.fitted, column.tuned
         held_out = self._held_out(column)
-        predictions = self._predict(column, tuned.solution, outside, fitted.rows)
-        if fitted.positive is not None and isinstance(predictions, ClassPredictions):
-            limits = fixed_thresholds(self._left_out(column, held_out))
-            predictions = with_alarms(predictions, limits)
+        predictions: Any = self.predict(column, tuned.solution, outside, fitted.rows)
+        if isinstance(held_out, ClassPredictions) and held_out.alarms is not None:
+            # The thresholds of the final fit need its predictions without the group of each row. If
+            # these have no closed form, or there are too few rows, held-out ones take their place.
+            without: Any = held_out
+            is_known = not np.isnan(held_out.alarms).all()
+            given = column.X, column.codes, tuned.solution, tuned.penalty
+            scores = column.fitter.left_out(*given) if is_known else None
+            if scores is not None:
+                outputs = tuned.solution.by_class(scores, fitted.n_classes)
+                spec, codes = column.fitter.spec, column.codes
+                without = fitted.predictions(spec, codes, outputs, codes)
+            predictions = with_alarms(predictions, fixed_thresholds(without))
         fewest_fitted = len(fitted.rows) - int(np.bincount(fitted.fold_of_row).max())
         facts = column.facts.of_fits(tuned.search, n_train=fewest_fitted, split="validation")
         chance = uninformed(column.codes, held_out)
         validation = Scored((held_out,), (chance,), fitted.groups, facts, self.settings.main_metric)
-        return self._scored(predictions, column.labels, column.facts), validation
+        return self.with_chance(predictions, column.labels, column.facts), validation
 
-    def _predict(
-        self, column: _Column, solution: FittedLayers, X: LazyRows, fitted: Codes
+    def predict(
+        self, column: TunedColumn, solution: FittedLayers, X: LazyRows, fitted: Codes
     ) -> fitters.RowPredictions:
         """Return the predictions for the test rows X, by a fit on the training rows `fitted`."""
         n_classes = None if self.settings.reads_numbers else self.fitted.n_classes
@@ -252,10 +243,10 @@ class SplitProber:
             return self.fitted.predictions(spec, labels[side[1]], outputs, labels[fitted])
 
         own = column.X.select(np.isin(self.fitted.rows, fitted))
-        found: fitters.RowPredictions = self._of_test(predict, (X, self.data.test), (own, fitted))
+        found: fitters.RowPredictions = self.of_test(predict, (X, self.data.test), (own, fitted))
         return found
 
-    def _held_out(self, column: _Column) -> fitters.RowPredictions:
+    def _held_out(self, column: TunedColumn) -> fitters.RowPredictions:
         """Return the cross-validated predictions of the training rows, with scores if needed."""
         folds, n_classes = self.fitted.fold_of_row, self.fitted.n_classes
         # `outputs` are numbers, or label codes, which class scores replace if they are needed.
@@ -267,138 +258,7 @@ class SplitProber:
             (outputs,) = held_out_scores(column.X, paths, folds, n_classes)
         return self.fitted.held_out(column.fitter.spec, codes, outputs, folds)
 
-    def _left_out(self, column: _Column, held_out: fitters.RowPredictions) -> ClassPredictions:
-        """Return the predictions of the training rows that thresholds of the final fit need.
-
-        These are predictions of the final fit without the group of each row. If they have no closed
-        form, or there are too few rows for a threshold, they are the `held_out` predictions.
-        """
-        assert isinstance(held_out, ClassPredictions)
-        assert held_out.alarms is not None
-        if np.isnan(held_out.alarms).all():
-            return held_out
-        fit, penalty = column.tuned.solution, column.tuned.penalty
-        scores = column.fitter.left_out(column.X, column.codes, fit, penalty)
-        if scores is None:
-            return held_out
-        outputs = fit.by_class(scores, self.fitted.n_classes)
-        spec, codes = column.fitter.spec, column.codes
-        predictions = self.fitted.predictions(spec, codes, outputs, codes)
-        assert isinstance(predictions, ClassPredictions)
-        return predictions
-
-    def _description(self, columns: Sequence[_Column]) -> list[Scored]:
-        """Return the description lengths of the training labels and of their control labels.
-
-        Labels are coded block by block, with probabilities of a probe fitted on the previous
-        blocks; see `probekit.probes.score.description_length`.
-        """
-        first, coded = columns[0], self._blocks
-        masks = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-        tasks = [(column.codes, column.tuned.penalty) for column in columns]
-        fits_of_columns = first.fitter.refit(first.X, tasks, masks)
-        scores = []
-        for column, fits in zip(columns, fits_of_columns, strict=True):
-            tables = []
-            for block, solution in zip(coded[1:], fits, strict=True):
-                # `solution` is the fit on the blocks before this one.
-                n_classes, fitted = self.fitted.n_classes, column.codes[block.fitted]
-                outputs = solution.outputs(column.X.select(block.coded), n_classes)
-                removed = self.fitted.removed_prior(fitted)
-                prior = 0.0 if removed is None else removed
-                if not column.fitter.spec.logits:
-                    train_scores = solution.outputs(column.X.select(block.fitted), n_classes)
-                    outputs = outputs * coding.tempered(train_scores, fitted, prior)
-                tables.append(log_softmax(outputs + prior, axis=1))
-            code = coding.OnlineCode.of_blocks(coded, tables, column.codes)
-            facts = column.facts.of_fits(fits, split="online")
-            scores.append(Scored((code,), (code.reference,), self.fitted.groups, facts))
-        task, *controls = scores
-        return [task, Scored.of_draws(controls)] if controls else [task]
-
-    def _learning(self, task: _Column, outside: LazyRows) -> list[Scored]:
-        """Return the points of the learning curve: one test score per training set size.
-
-        The penalty is not selected again: it is the one selected on all training rows.
-        """
-        fitted = self.fitted
-        samples = list(coding.subsets(fitted.groups, self._sizes, self.settings.seed))
-        (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
-        scores = []
-        for sample, solution in zip(samples, fits, strict=True):
-            predictions = self._predict(task, solution, outside, fitted.rows[sample])
-            facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
-            metric = self.settings.main_metric
-            scores.append(self._scored(predictions, task.labels, facts, metric=metric))
-        return scores
-
-    def text_probe(self, spec: ProbeSpec, X: Rows, tokens: GroupedTokens) -> Any:
-        """Return the probe of a kind that reads whole texts or dependency trees, fitted on some.
-
-        X (n_rows, n_features) contains the features of all rows of the data.
-        """
-        data, rows = self.data, tokens.rows
-        arguments: dict[str, Any] = {"typical": typical_rows(data, rows)}
-        column, inside = data.y if spec.task == "tree" else self.task, LazyRows.of(X).select(rows)
-        if spec.traits.scores_texts:
-            arguments |= {"units": data.groups[rows], "judge": self.fitted.judge(spec)}
-        if spec.traits.scores_tokens:  # it does not need all rows in memory
-            arguments["positive"] = data.positive_code
-        read = inside if spec.traits.scores_tokens else inside[:]
-        return spec.build(self.settings).fit(read, column[rows], tokens.example_of_row, **arguments)
-
-    def _by_text(self, spec: ProbeSpec, X: Rows, target: str) -> list[Scored]:
-        """Return the test score of a kind that reads whole texts or dependency trees.
-
-        The validation score of an aggregated probe follows.
-
-        There is no control task: a random label for each word would give a text several labels.
-        The chance level of a kind that reads trees is the score of the linear chain.
-        """
-        data, train, test, fitted = self.data, self.train_tokens, self.test_tokens, self.fitted
-        probe, outside = self.text_probe(spec, X, train), LazyRows.of(X).select(test.rows)
-        groups = data.groups[test.first]
-        facts = FitFacts(
-            probe=spec.text,
-            target=target,
-            n_train=len(train.first),
-            C=getattr(probe, "C_", None),
-            n_iter=probe.n_iter_,
-            converged=probe.converged_,
-            seed=self.settings.seed,
-        )
-        if spec.task == "tree":
-            heads = data.y[test.rows]
-            of_trees = probe.score_sentences(outside[:], heads, test.example_of_row)
-            chain = probe.score_chain(heads, test.example_of_row)
-            return [Scored((of_trees,), (chain,), groups, facts)]
-        labels = self.task[train.first]
-
-        def predict(side: GroupedTokens) -> fitters.RowPredictions:
-            """Return the predictions for some texts."""
-            rows = LazyRows.of(X).select(side.rows)
-            read = rows if spec.traits.scores_tokens else rows[:]
-            scores = probe.class_scores(read, side.example_of_row, fitted.n_classes)
-            return fitted.predictions(spec, self.task[side.first], scores, labels)
-
-        predictions: Any = self._of_test(predict, test, train)
-        if not spec.traits.scores_tokens:
-            return [Scored((predictions,), (uninformed(labels, predictions),), groups, facts)]
-        folds = probe.fold_of_text_
-        held_out: Any = fitted.held_out(spec, labels, probe.held_out_, folds)
-        if fitted.positive is not None:
-            predictions = with_alarms(predictions, fixed_thresholds(held_out))
-        fewest = len(labels) - int(np.bincount(folds).max())
-        of_folds = replace(facts, n_train=fewest, split="validation")
-        chance, metric = (uninformed(labels, held_out),), self.settings.main_metric
-        return [
-            Scored(
-                (predictions,), (uninformed(labels, predictions),), groups, facts, fit=probe.fit_
-            ),
-            Scored((held_out,), chance, data.groups[train.first], of_folds, metric),
-        ]
-
-    def _of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
+    def of_test(self, predict: Callable[[S], Any], test: S, train: S) -> Any:
         """Return the predictions of test rows; those of several fits on the scale of `train`."""
         predictions = predict(test)
         return predictions.scaled_by(predict(train)) if self.is_joined else predictions

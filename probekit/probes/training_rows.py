@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows
 from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer
 
@@ -114,19 +113,3 @@ class TrainingRows:
         typical = None if self.typical is None else self.typical[rows]
         X = LazyRows.of(self.X).select(rows)
         return TrainingRows(X, self.codes[rows], self.groups[rows], typical)
-
-
-def class_means(X: Rows, codes: Codes) -> Floats:
-    """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
-
-    Each code up to the largest must occur.
-
-    >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
-    [[2.0], [7.0]]
-    """
-    rows, sizes = LazyRows.of(X), np.bincount(codes)
-    classes, sums = rows.put(np.arange(len(sizes))[:, None]), Sum(rows.device)
-    for block, of_block in rows.parts(codes):
-        sums.add((of_block == classes) * 1.0 @ block)
-    means: Floats = sums.array() / sizes[:, None]
-    return means

@@ -18,16 +18,10 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
 from probekit.interventions.names import METHODS, REPLACEMENTS
+from probekit.results import table as run_tables
 from probekit.results.cause_verdict import DIRECTION, CauseVerdict
 from probekit.results.record import read_record
-from probekit.results.table import (
-    TableColumn,
-    check_layers,
-    limits,
-    make_table,
-    raise_if,
-    read_columns,
-)
+from probekit.results.table import TableColumn, limits, raise_if
 
 _SITE = (
     TableColumn("site", "edited site, with its head or neuron"),
@@ -265,12 +259,14 @@ def _table(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     if not path.exists() and not path.is_symlink():  # reading a broken link raises an error
         # Columns of integers may have empty cells, which are NaN.
         types = {"text": "str", "boolean": "boolean", "number": "float64", "integer": "float64"}
-        return make_table([], columns).astype({one.name: types[one.type] for one in columns})
-    table = read_columns(path, columns)
+        return run_tables.make_table([], columns).astype(
+            {one.name: types[one.type] for one in columns}
+        )
+    table = run_tables.read_columns(path, columns)
     for name in ("site", "erased"):
         if name in table:
             raise_if(table[name] == "", table[name], path, "Give the name of a site.")
-            check_layers(table[name], path)
+            run_tables.check_layers(table[name], path)
     return table
 
 

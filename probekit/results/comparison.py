@@ -1,20 +1,120 @@
-"""Results of a comparison of two runs and of a transfer between data sets, for all outputs."""
+"""What distinguishes runs, the comparison of two, and a transfer between data sets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from pathlib import PurePosixPath
+from typing import Any, Literal
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted, widening_of
+from probekit.amounts import LEVEL, counted, one_line, widening_of
+from probekit.model.weights.sources import name_in_memory
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
+from probekit.results.record import RunRecord
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import only
+
+# These settings and sections, such as names and paths, do not affect the results.
+WITHOUT_EFFECT = re.compile(
+    r"(name|question|data\.(root|card|memory)|model\.memory|attention\.texts)(\..+)?"
+)
+ABSENT = "–"
+MOST_SETTINGS = 3  # settings that the title of a run names
+LONGEST_VALUE = 30  # characters of a value in a title
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that affect the results as text, by their dotted names.
+
+    Args:
+        config: the settings of a run, as nested mappings.
+    """
+    texts = flat(config)
+    settings = {name: texts[name] for name in texts if not WITHOUT_EFFECT.fullmatch(name)}
+    memory = config.get("model", {}).get("memory")
+    if memory:
+        settings["model.source"] = name_in_memory(**memory)
+    return settings
+
+
+def run_facts(config: Mapping[str, Any], record: RunRecord) -> dict[str, str]:
+    """Return the settings that affect the results, digests and versions of a run, as text by name.
+
+    Args:
+        config: the settings of the run, as nested mappings.
+        record: its run.json.
+    """
+    return {
+        **settings_of(config),
+        **({"activations": record.identity} if record.identity else {}),
+        **{f"digest of {name}": text[:12] for name, text in record.digests.items()},
+        **{f"version of {name}": text for name, text in record.versions.items()},
+    }
+
+
+def differing(facts: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the names whose values differ between the mappings, with the value in each mapping.
+
+    >>> differing([{"seed": "0", "bos": "no"}, {"seed": "1", "bos": "no", "k": "4"}])
+    {'seed': ('0', '1'), 'k': ('–', '4')}
+    """
+    names = dict.fromkeys(name for one in facts for name in one)
+    values = {name: tuple(one.get(name, ABSENT) for one in facts) for name in names}
+    return {name: texts for name, texts in values.items() if len(set(texts)) > 1}
+
+
+def run_titles(runs: Sequence[tuple[RunRecord, Mapping[str, str]]]) -> list[str]:
+    """Return a unique title for each run: its name, and settings in which runs of a name differ.
+
+    Only the first `MOST_SETTINGS` settings are listed. The name is left out if there are several
+    runs and all have the same name. Equal titles get the number of the run; if no setting differs,
+    the title is `run N` alone.
+
+    Args:
+        runs: the record of each run, and its settings as `settings_of` returns them.
+    """
+    has_names = len(runs) == 1 or len({record.run for record, _ in runs}) > 1
+    titles = []
+    for record, settings in runs:
+        differ = differing([facts for other, facts in runs if other.run == record.run])
+        parts = [f"{key} {_short(settings.get(key, ABSENT))}" for key in differ][:MOST_SETTINGS]
+        titles.append(" · ".join([record.run, *parts] if has_names else parts))
+    return [
+        title if titles.count(title) == 1 else f"{title} · run {number}".removeprefix(" · ")
+        for number, title in enumerate(titles, start=1)
+    ]
+
+
+def _short(text: str) -> str:
+    """Return a value, or its end if it is long; an absolute path is reduced to its last part."""
+    text = PurePosixPath(text).name if text.startswith("/") else text
+    text = re.sub(r"\{kind: (\w+)\}", r"\1", text)  # a kind of probe without settings of its own
+    # The ellipsis is one of the `LONGEST_VALUE` characters.
+    return text if len(text) <= LONGEST_VALUE else f"…{text[1 - LONGEST_VALUE :]}"
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, str]:
+    """Return the leaves of nested mappings as text, by their dotted keys; lists are leaves.
+
+    Args:
+        value: nested mappings, or a leaf.
+        prefix: the dotted key of `value`; "" for the outermost mapping.
+
+    >>> flat({"probe": {"seed": 0, "kinds": [{"kind": "svm", "k": None}]}})
+    {'probe.seed': '0', 'probe.kinds': '[{kind: svm}]'}
+    """
+    if not isinstance(value, dict):
+        return {prefix: one_line(value)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    return found
 
 
 def _of_both(*names: str) -> list[str]:

@@ -1,7 +1,5 @@
 """The verdict of a run, derived once from results.csv and differences.csv when the run ends."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,30 +14,11 @@ from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINE_GRIDS, BASELINES, HEADLINE, NESTED, NETWORKS, TARGETS
+from probekit.results import table as run_tables
+from probekit.results import verdict as verdicts
 from probekit.results.scores import Scores, answers_name, best_first, named_rivals, site_with_head
-from probekit.results.table import (
-    EMBED_DEPTH,
-    OF_RULES,
-    P_VALUES,
-    SAME_FEATURES,
-    SERIES,
-    differs,
-    only,
-    row_tick,
-    same_features,
-)
-from probekit.results.verdict import (
-    COMPARED,
-    NAN,
-    Choice,
-    GridEdge,
-    HeadlineScore,
-    Rival,
-    SourceScores,
-    UnconvergedFits,
-    UnselectedScores,
-    Verdict,
-)
+from probekit.results.table import EMBED_DEPTH, SAME_FEATURES, differs, only, same_features
+from probekit.results.verdict import NAN, Choice, GridEdge, HeadlineScore, Rival, Verdict
 
 # Metrics at a threshold of training rows: the metric with the false positive rate on the test rows,
 # and the rate that the threshold allows.
@@ -81,7 +60,11 @@ def judge(
     named, others = _differences(scores, differences, score)
     selectivity = None if task is None else _selectivity(table, task)
     places = _Places(scores)
-    curve = [] if best is None else _curve(scores, best)
+    curve: list[float] = []  # test scores of the task on the line of the chosen site
+    if best is not None:
+        line = {column: best[column] for column in run_tables.SERIES if column != "seed"}
+        rows = only(scores.of_all_folds.sited, target="task", split="test", metric=best["metric"])
+        curve = only(rows, **line)["value"].tolist()
     return Verdict(
         metric=scores.metric,
         main_metrics=scores.main_metrics,
@@ -96,7 +79,7 @@ def judge(
         several=_differing(scores.sited, {"kind of probe": "probe", "position": "position"}),
         rivals={
             target: _rival(target, compared[target], named, others, selectivity)
-            for target in COMPARED
+            for target in verdicts.COMPARED
             if target in compared
         },
         neighbours=tuple(rival for target, rival in named.values() if not target),
@@ -119,12 +102,14 @@ def judge(
 def _length_of_rule(rules: pd.DataFrame) -> Any:
     """Return the `Verdict.length_of_rule` of the rows of aggregation.csv."""
     row = rules[rules["is_selected"]].iloc[0]
-    estimates = [tuple(row[name + end] for end in ("", "_low", "_high")) for name in OF_RULES]
+    estimates = [
+        tuple(row[name + end] for end in ("", "_low", "_high")) for name in run_tables.OF_RULES
+    ]
     _, low, high = estimates[-1]
     return (row["rule"], *estimates) if low > 0 or high < 0 else None
 
 
-def _over_sources(sources: pd.DataFrame) -> SourceScores:
+def _over_sources(sources: pd.DataFrame) -> verdicts.SourceScores:
     """Return the means over the sources of sources.csv."""
     counted = only(sources, left_out="")
     others = sources.drop(index=counted.index)
@@ -134,7 +119,7 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
         scores = counted[name].to_numpy()
         found = mean_interval(scores, n_rows, metric.range) if len(scores) else None
         means.append((NAN, NAN, NAN) if found is None else astuple(found))
-    return SourceScores(
+    return verdicts.SourceScores(
         column=first["column"],
         metric=metric.name,
         n=len(counted),
@@ -148,14 +133,6 @@ def _over_sources(sources: pd.DataFrame) -> SourceScores:
         left_out=dict(zip(others["source"], others["left_out"], strict=True)),
         other_scores=dict(zip(others["source"], others["value"], strict=True)),
     )
-
-
-def _curve(scores: Scores, best: pd.Series) -> list[float]:
-    """Return the test scores of the task by depth, on the line of the chosen site."""
-    line = {column: best[column] for column in SERIES if column != "seed"}
-    rows = scores.of_all_folds.sited
-    rows = only(rows, target="task", split="test", metric=best["metric"], **line)
-    return rows["value"].tolist()
 
 
 def compared_rows(row: pd.Series, scores: Scores) -> dict[str, pd.Series]:
@@ -240,7 +217,7 @@ def _differences(
     if "majority" in named:
         _, majority = named["majority"]
         facts: dict[str, Any] = {"is_constant": True}
-        if scores.rows["metric"].isin(P_VALUES).any():
+        if scores.rows["metric"].isin(run_tables.P_VALUES).any():
             is_below = score is not None and score.is_below_chance
             # With too few groups, p is NaN, and `is_opposite` is False.
             facts |= {"is_association": True, "is_opposite": is_below and majority.p >= LEVEL}
@@ -344,7 +321,7 @@ class _Places:
         The block alone is the residual stream if no other component is ranked. Given activations
         have the name of their site.
         """
-        depth = row_tick(row, self._blocks)
+        depth = run_tables.row_tick(row, self._blocks)
         ends = {"embed": "the embedding", "final norm": "the final norm"}
         name = ends.get(depth, f"block {depth}")
         if not pd.isna(row.get("order")):
@@ -368,7 +345,7 @@ def _differing(rows: pd.DataFrame, names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name, column in names.items() if differs(rows[column]))
 
 
-def _unselected(scores: Scores, *, has_choice: bool) -> Iterator[UnselectedScores]:
+def _unselected(scores: Scores, *, has_choice: bool) -> Iterator[verdicts.UnselectedScores]:
     """Yield the scores of each probe that is compared with random networks at every site.
 
     These are probes without validation scores, such as structural probes; for others, the selected
@@ -389,7 +366,7 @@ def _unselected(scores: Scores, *, has_choice: bool) -> Iterator[UnselectedScore
     compared = dict(list(pairs.groupby(OF_LINE, sort=False)))
     for key, rows_of_line in task.dropna(subset="value").groupby(OF_LINE, sort=False):
         if key in compared or not has_choice:
-            yield UnselectedScores(
+            yield verdicts.UnselectedScores(
                 **dict(zip(OF_LINE, key, strict=True)),
                 chance=rows_of_line["chance"].iloc[0],
                 low=rows_of_line["value"].min(),
@@ -476,7 +453,7 @@ def _ends(value: float, grid: Sequence[float]) -> list[str]:
     return [end for end, limit in ends.items() if math.isclose(value, limit)]
 
 
-def _unconverged(scores: Scores) -> UnconvergedFits | None:
+def _unconverged(scores: Scores) -> verdicts.UnconvergedFits | None:
     """Return the counts of fits that did not converge; None if all did."""
     fits = scores.rows[scores.rows["metric"].isin([*scores.main_metrics, "compression"])]
     # Scores without a site combine fits that have rows of their own.
@@ -486,7 +463,7 @@ def _unconverged(scores: Scores) -> UnconvergedFits | None:
         return None
     kinds = stopped["probe"].value_counts().items() if differs(fits["probe"]) else ()
     sites = list(stopped["site"].unique())
-    return UnconvergedFits(
+    return verdicts.UnconvergedFits(
         n=len(stopped),
         n_fits=len(fits),
         probes={str(probe): int(n) for probe, n in kinds},

@@ -15,13 +15,15 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 from safetensors import SafetensorError
 
 from probekit.activations.records import ROWS, SPEC
 from probekit.chosen.registry import TABLES
 from probekit.data.examples import Finding
 from probekit.errors import DamagedError, DataError, MissingError, ProbekitError, StoreError
-from probekit.files import inside, why_unreadable
+from probekit.files import inside, regular, why_unreadable
 from probekit.model.sites.catalogue import DIFFERS
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
@@ -228,19 +230,6 @@ class RunRecord(RecordPart):
         return [site for site, one in self.identities.items() if one.label == DIFFERS]
 
 
-def check_results_folder(folder: Path) -> None:
-    """Raise MissingError if the results folder, which contains several runs, does not exist.
-
-    Raises:
-        MissingError: There is no such folder.
-    """
-    if not folder.is_dir():
-        raise MissingError(
-            f"There is no folder {folder}. Give the `--out` folder of `probekit run` (default: "
-            "`runs`)."
-        )
-
-
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, finished or in progress."""
     return any((folder / name).exists() for name in (STARTED, "run.json"))
@@ -319,6 +308,24 @@ def reading_run_file(path: Path) -> Iterator[None]:
             f"{path} cannot be read: {why_unreadable(error)}. Run the experiment again to rewrite "
             "it."
         ) from error
+
+
+def load_config(path: Path) -> dict[str, Any]:
+    """Return the contents of a run's config.yaml.
+
+    Raises:
+        MissingError: The file does not exist.
+        DataError: The file cannot be read.
+    """
+    with reading_run_file(path):
+        text = regular(inside(path)).read_text("utf-8")
+    try:
+        config = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        raise DataError(f"{path} is not valid YAML: {error}. Run the experiment again.") from error
+    if not isinstance(config, dict):
+        raise DataError(f"{path} contains no settings. Run the experiment again to rewrite it.")
+    return config
 
 
 def pack_record(content: dict[str, Any]) -> bytes:
@@ -437,7 +444,8 @@ def load_probe(path: Path) -> SavedProbe:
         MissingError: a file does not exist, or the run is not finished.
         DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
     """
-    from probekit.probes.saved_probe import SavedProbe, probe_files  # imports SciPy
+    from probekit.probes.probe_files import probe_files
+    from probekit.probes.saved_probe import SavedProbe  # imports SciPy
 
     probe = SavedProbe.load(path)
     # Probes of a run are in its folder `probes`; other probes have no run.

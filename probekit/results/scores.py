@@ -28,21 +28,8 @@ import pandas as pd
 
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, HEADLINE, NESTED, TARGETS, WITHIN
-from probekit.results.table import (
-    CONCATENATED,
-    EMBED_DEPTH,
-    MAIN_METRICS,
-    P_VALUES,
-    RESULTS,
-    TableColumn,
-    by_depth,
-    load_table,
-    n_blocks,
-    only,
-    tick,
-    ticks,
-    with_depth,
-)
+from probekit.results import table as run_tables
+from probekit.results.table import EMBED_DEPTH, P_VALUES, TableColumn, only
 
 MOST_SIZES = 2  # maximum number of sizes of one kind in a curve
 SIZED = r"^(?P<family>.+):(?P<size>\d+)$"
@@ -70,17 +57,17 @@ class Scores:
     @classmethod
     def of(cls, table: pd.DataFrame) -> Scores:
         """Return the scores in these rows of results.csv, numbered from 0."""
-        return cls(with_depth(table.reset_index(drop=True)))
+        return cls(run_tables.with_depth(table.reset_index(drop=True)))
 
     @classmethod
-    def load(cls, path: Path, columns: Sequence[TableColumn] = RESULTS) -> Scores:
+    def load(cls, path: Path, columns: Sequence[TableColumn] = run_tables.RESULTS) -> Scores:
         """Return the scores in a results.csv, or in another file with these columns.
 
         Raises:
             MissingError: The file does not exist.
             DataError: A column is missing, a cell is invalid, or there are no rows.
         """
-        return cls.of(load_table(path, columns))
+        return cls.of(run_tables.load_table(path, columns))
 
     def where(self, keep: Any = None, **values: str | int) -> Scores:
         """Return the rows for which `keep` is true and whose columns hold the given values."""
@@ -95,7 +82,7 @@ class Scores:
     @cached_property
     def layers(self) -> dict[int, str]:
         """The labels of the layer axis, by depth; empty without single sites."""
-        return {} if self.sited.empty else ticks(self.sited)
+        return {} if self.sited.empty else run_tables.ticks(self.sited)
 
     @cached_property
     def of_all_folds(self) -> Scores:
@@ -105,17 +92,17 @@ class Scores:
     @cached_property
     def sited(self) -> pd.DataFrame:
         """The rows of single sites, by depth."""
-        return by_depth(self.rows)
+        return run_tables.by_depth(self.rows)
 
     @cached_property
     def concatenated(self) -> pd.DataFrame:
         """The rows of concatenated sites."""
-        return only(self.rows, line=CONCATENATED)
+        return only(self.rows, line=run_tables.CONCATENATED)
 
     @cached_property
     def blocks(self) -> int:
         """Number of blocks, taken from the deepest one that has a row."""
-        return n_blocks(self.sited)
+        return run_tables.n_blocks(self.sited["site"].unique())
 
     @cached_property
     def drawn(self) -> Scores:
@@ -148,7 +135,8 @@ class Scores:
 
         If none has rows, it is the first main metric. A run that records none has `MAIN_METRICS`.
         """
-        candidates, measured = self.main_metrics or MAIN_METRICS, self.rows["metric"].unique()
+        candidates = self.main_metrics or run_tables.MAIN_METRICS
+        measured = self.rows["metric"].unique()
         return next((metric for metric in candidates if metric in measured), candidates[0])
 
     @cached_property
@@ -288,16 +276,11 @@ def named_rivals(scores: Scores, chosen: pd.Series) -> dict[str, tuple[str, str]
         if row["depth"] == EMBED_DEPTH and steps:
             named[answers_name(row)] = ("embedding", "the embedding")
         elif abs(steps) == 1:
-            named[answers_name(row)] = ("", _neighbour(row, scores.blocks))
+            is_given = not pd.isna(row.get("order"))  # it has the name of its site
+            place = row["site"] if is_given else run_tables.tick(row["depth"], scores.blocks)
+            block = "block " if not is_given and place.isdigit() else ""
+            named[answers_name(row)] = ("", f"neighbour: {block}{place}")
     for _, row in at_site.iterrows():
         if row["probe"] != chosen["probe"] and row["probe"] not in scores.hidden_kinds:
             named[answers_name(row)] = ("", f"{row['probe']}, same site")
     return named
-
-
-def _neighbour(row: pd.Series, blocks: int) -> str:
-    """Return the display name of a neighbouring site: its block; of given activations, its name."""
-    if not pd.isna(row.get("order")):
-        return f"neighbour: {row['site']}"
-    label = tick(row["depth"], blocks)
-    return f"neighbour: block {label}" if label.isdigit() else f"neighbour: {label}"

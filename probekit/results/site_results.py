@@ -13,8 +13,6 @@ without refitting.
     sites/baselines.*         the same for the baselines
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -29,7 +27,7 @@ from safetensors import SafetensorError
 
 from probekit.errors import DataError, MissingError, StoreError
 from probekit.files import as_store_error, inside, write_atomic
-from probekit.probes.saved_probe import probe_files, read_probe
+from probekit.probes.probe_files import probe_files, read_probe
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.score.scored import Measurement, Predictions, Predictor, SiteResult
 from probekit.provenance import digest, digest_json, pretty_json

@@ -1,7 +1,5 @@
 """Tables of a study: a row for each cell, and one for each of its rivals; its result in Python."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
@@ -13,9 +11,9 @@ import scipy
 
 from probekit.amounts import LEVEL, counted, format_number, format_p, signed
 from probekit.errors import DataError, MissingError, path_of
-from probekit.probes.score.differences import signed_rank
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.unpaired import signed_rank
 from probekit.probes.targets import TARGETS
 from probekit.results.record import STARTED, RecordPart, changed_files, read_record
 from probekit.results.table import TableColumn, limits, only, read_columns

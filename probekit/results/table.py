@@ -312,7 +312,7 @@ def with_depth(table: pd.DataFrame) -> pd.DataFrame:
     sites, names = table["site"].fillna(""), table["component" if "component" in table else "site"]
     orders = table["order"].fillna(-1) if "order" in table else [-1] * len(table)
     cells = list(zip(sites, orders, names, table["head"].fillna(-1), strict=True))
-    blocks = _deepest(site for site in sites.unique() if JOINT not in site) + 1
+    blocks = n_blocks(site for site in sites.unique() if JOINT not in site)
     of_cell = {cell: _axis_place(*cell, blocks) for cell in dict.fromkeys(cells)}
     columns = ["part", "line", "depth"]
     added = pd.DataFrame([of_cell[cell] for cell in cells], table.index, columns, dtype=object)
@@ -387,14 +387,9 @@ def _parts(site: str) -> tuple[int | None, str, int | None]:
     return layer, found["component"].replace("hook_", ""), neuron
 
 
-def n_blocks(rows: pd.DataFrame) -> int:
-    """Return the number of blocks, taken from the deepest block that occurs in the rows, or 0."""
-    return _deepest(rows["site"].unique()) + 1
-
-
-def _deepest(sites: Iterable[str]) -> int:
-    """Return the number of the deepest block of the sites; -1 without any."""
-    return max((layer for layer, *_ in map(_parts, sites) if layer is not None), default=-1)
+def n_blocks(sites: Iterable[str]) -> int:
+    """Return the number of blocks, taken from the deepest block of the sites; 0 without any."""
+    return max((layer + 1 for layer, *_ in map(_parts, sites) if layer is not None), default=0)
 
 
 def tick(depth: int, blocks: int) -> str:
@@ -424,7 +419,7 @@ def site_names(sites: Iterable[str]) -> dict[str, str]:
     split = pd.Series(known, dtype=str).str.extract(r"^(?P<site>.*?)(?:\[head=(?P<head>\d+)\])?$")
     rows = by_depth(split.astype({"head": float}))
     for number, row in zip(rows.index, rows.to_dict("records"), strict=True):
-        layer = tick(row["depth"], n_blocks(rows))
+        layer = tick(row["depth"], n_blocks(rows["site"].unique()))
         is_stream = row["part"] == "residual stream"
         names[known[int(number)]] = layer if is_stream else f"{layer} {row['line']}"
     times = Counter(names.values())
@@ -443,7 +438,7 @@ def ticks(rows: pd.DataFrame) -> dict[int, str]:
     There must be at least one row. If all rows are of given activations, depths without a row have
     the label "".
     """
-    blocks = n_blocks(rows)
+    blocks = n_blocks(rows["site"].unique())
     depths = range(int(rows["depth"].min()), int(rows["depth"].max()) + 1)
     if "order" not in rows or rows["order"].isna().any():
         return {depth: tick(depth, blocks) for depth in depths}

@@ -4,8 +4,6 @@ Pages, terminal, notebooks, the index of runs and comparisons read the attribute
 none of them derives a fact from the tables a second time.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 The end of each text is held out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zlib
@@ -239,11 +237,6 @@ class TokenFile:
     corpus: str
     digest: str
 
-    @property
-    def tokens_per_character(self) -> float:
-        """Factor from nats per token to nats per character on the held-out text."""
-        return len(self.held_out) / self.n_characters
-
 
 def make_token_file(
     texts: Sequence[Text], tokenizer: Tokenizer, folder: Path, watcher: Watcher
@@ -262,9 +255,15 @@ def make_token_file(
     except (OSError, EOFError, ValueError, TokenError):  # the last is of numpy's reader of headers
         is_valid = False
     if not is_valid:
+        dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
         for name in PARTS:
-            content = _encode([getattr(text, name) for text in texts], tokenizer, name, watcher)
-            write_atomic(folder / f"{name}.npy", content)
+            encoded, out = [], BytesIO()
+            for number, text in enumerate(texts, start=1):
+                # Each text follows <|endoftext|>.
+                encoded.append(tokenizer.encode(getattr(text, name), bos=True).ids.astype(dtype))
+                watcher.progress(f"tokens ({name})", number, len(texts))
+            np.save(out, np.concatenate(encoded))
+            write_atomic(folder / f"{name}.npy", out.getvalue())
         arrays = _load(folder)
         write_atomic(folder / RECORD, pretty_json(origin | {"tokens": _digest(arrays)}))
     n_characters = sum(len(text.held_out) for text in texts)
@@ -279,15 +278,3 @@ def _load(folder: Path) -> list[TokenArray]:
 
 def _digest(arrays: Sequence[TokenArray]) -> str:
     return digest([array.data.cast("B") for array in arrays])
-
-
-def _encode(parts: Sequence[str], tokenizer: Tokenizer, name: str, watcher: Watcher) -> bytes:
-    """Return the tokens of texts, each after <|endoftext|>, as the bytes of a .npy file."""
-    dtype = np.uint16 if tokenizer.n_ids <= 2**16 else np.uint32
-    encoded = []
-    for number, part in enumerate(parts, start=1):
-        encoded.append(tokenizer.encode(part, bos=True).ids.astype(dtype))
-        watcher.progress(f"tokens ({name})", number, len(parts))
-    out = BytesIO()
-    np.save(out, np.concatenate(encoded))
-    return out.getvalue()

@@ -19,60 +19,70 @@ Shares = Annotated[tuple[Share, Share], Field(strict=False)]  # a YAML list
 
 
 class CorpusSection(Section):
-    """Training texts."""
+    """Training texts.
 
-    source: str = Field(
-        min_length=1,
-        examples=["books"],
-        description="folder or text file, relative to the folder of the recipe; text files may be "
-        "compressed as .gz, .bz2 or .xz",
-    )
-    files: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (),
-        description="names of the texts in the folder, read in this order; an empty list reads all "
-        "files that end in .txt, also if compressed, sorted by name",
-        examples=["book.txt"],
-    )
-    unwrap: bool = Field(False, description="replace line breaks inside paragraphs with spaces")
-    held_out: float = Field(
-        0.02, gt=0, lt=0.5, description="fraction of each text, at its end, that is held out"
-    )
-    max_megabytes: PositiveInt = Field(
-        MAX_MEGABYTES, description="maximum decompressed size of a file in MB"
-    )
+    Attributes:
+        source: folder or text file, relative to the folder of the recipe; text files may be
+            compressed as .gz, .bz2 or .xz
+        files: names of the texts in the folder, read in this order; an empty list reads all files
+            that end in .txt, also if compressed, sorted by name
+        unwrap: replace line breaks inside paragraphs with spaces
+        held_out: fraction of each text, at its end, that is held out
+        max_megabytes: maximum decompressed size of a file in MB
+    """
+
+    source: str = Field(min_length=1, examples=["books"])
+    files: Annotated[tuple[str, ...], Field(strict=False)] = Field((), examples=["book.txt"])
+    unwrap: bool = False
+    held_out: float = Field(0.02, gt=0, lt=0.5)
+    max_megabytes: PositiveInt = MAX_MEGABYTES
 
 
 class VocabularySection(Section):
-    """Byte-level BPE vocabulary, trained on the texts or taken from another model."""
+    """Byte-level BPE vocabulary, trained on the texts or taken from another model.
 
-    size: int = Field(8192, ge=258, le=1_000_000, description="vocabulary size, if it is trained")
-    source: str | None = Field(None, description="model whose vocabulary is used instead")
+    Attributes:
+        size: vocabulary size, if it is trained
+        source: model whose vocabulary is used instead
+    """
+
+    size: int = Field(8192, ge=258, le=1_000_000)
+    source: str | None = None
 
 
 class ShapeSection(Section):
-    """Network architecture, except the vocabulary size, which the section `vocabulary` sets."""
+    """Network architecture, except the vocabulary size, which the section `vocabulary` sets.
 
-    n_layer: PositiveInt = Field(description="number of blocks")
-    n_head: PositiveInt = Field(description="heads per block; divides n_embd")
-    n_embd: PositiveInt = Field(description="width of the residual stream")
-    n_positions: int = Field(ge=8, description="context length, and tokens per row of a batch")
-    n_inner: PositiveInt | None = Field(None, description="neurons per MLP; null means 4 n_embd")
-    embd_pdrop: Share = Field(0.1, description="dropout on the embeddings")
-    attn_pdrop: Share = Field(0.1, description="dropout on the attention patterns")
-    resid_pdrop: Share = Field(0.1, description="dropout on the outputs of attention and MLP")
-    bias: bool = Field(True, description="biases in linear layers and layer norms")
-    qkv_bias: bool | None = Field(None, description="biases of query, key, value; null: as `bias`")
-    tie_word_embeddings: bool = Field(True, description="use the token embedding as unembedding")
-    initializer_range: float = Field(
-        0.02, gt=0, lt=1, description="standard deviation of the initial weights"
-    )
-    position_waves: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="root mean square of sinusoidal initial position embeddings; 0 draws them like "
-        "all other weights",
-    )
+    Attributes:
+        n_layer: number of blocks
+        n_head: heads per block; divides n_embd
+        n_embd: width of the residual stream
+        n_positions: context length, and tokens per row of a batch
+        n_inner: neurons per MLP; null means 4 n_embd
+        embd_pdrop: dropout on the embeddings
+        attn_pdrop: dropout on the attention patterns
+        resid_pdrop: dropout on the outputs of attention and MLP
+        bias: biases in linear layers and layer norms
+        qkv_bias: biases of query, key, value; null: as `bias`
+        tie_word_embeddings: use the token embedding as unembedding
+        initializer_range: standard deviation of the initial weights
+        position_waves: root mean square of sinusoidal initial position embeddings; 0 draws them
+            like all other weights
+    """
+
+    n_layer: PositiveInt
+    n_head: PositiveInt
+    n_embd: PositiveInt
+    n_positions: int = Field(ge=8)
+    n_inner: PositiveInt | None = None
+    embd_pdrop: Share = 0.1
+    attn_pdrop: Share = 0.1
+    resid_pdrop: Share = 0.1
+    bias: bool = True
+    qkv_bias: bool | None = None
+    tie_word_embeddings: bool = True
+    initializer_range: float = Field(0.02, gt=0, lt=1)
+    position_waves: float = Field(0.0, ge=0, le=10)
 
     @model_validator(mode="after")
     def _heads_are_whole(self) -> ShapeSection:
@@ -94,31 +104,37 @@ class ShapeSection(Section):
 
 
 class TrainingSection(Section):
-    """Optimization settings."""
+    """Optimization settings.
 
-    steps: PositiveInt = Field(description="number of weight updates")
-    batch: PositiveInt = Field(description="rows of n_positions tokens per update")
-    accumulate: PositiveInt = Field(1, description="parts of a batch, to use less memory")
-    optimizer: Literal["adamw", "muon"] = Field(
-        "adamw", description="AdamW, or Muon for the matrices of the blocks and AdamW for the rest"
-    )
-    learning_rate: float = Field(6e-4, gt=0, le=1, description="peak, after the warm-up")
-    warm_up: int = Field(0, ge=0, description="steps of linear warm-up of the learning rate")
-    decay: Literal["cosine", "linear"] = Field("cosine", description="shape of the final decay")
-    decay_steps: int | None = Field(
-        None, ge=0, description="steps of the final decay; null: all others"
-    )
-    final_learning_rate: float = Field(
-        0.1, ge=0, le=1, description="final rate as a fraction of the peak"
-    )
-    betas: Shares = Field(
-        (0.9, 0.95), description="AdamW's decay rates of the moments of the gradient"
-    )
-    weight_decay: float = Field(0.1, ge=0, le=10, description="for matrices; vectors have none")
-    clip: float = Field(1.0, gt=0, description="maximum gradient norm")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="dtype of matrix products; auto: bfloat16 on devices that support it"
-    )
+    Attributes:
+        steps: number of weight updates
+        batch: rows of n_positions tokens per update
+        accumulate: parts of a batch, to use less memory
+        optimizer: AdamW, or Muon for the matrices of the blocks and AdamW for the rest
+        learning_rate: peak, after the warm-up
+        warm_up: steps of linear warm-up of the learning rate
+        decay: shape of the final decay
+        decay_steps: steps of the final decay; null: all others
+        final_learning_rate: final rate as a fraction of the peak
+        betas: AdamW's decay rates of the moments of the gradient
+        weight_decay: for matrices; vectors have none
+        clip: maximum gradient norm
+        dtype: dtype of matrix products; auto: bfloat16 on devices that support it
+    """
+
+    steps: PositiveInt
+    batch: PositiveInt
+    accumulate: PositiveInt = 1
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(6e-4, gt=0, le=1)
+    warm_up: int = Field(0, ge=0)
+    decay: Literal["cosine", "linear"] = "cosine"
+    decay_steps: int | None = Field(None, ge=0)
+    final_learning_rate: float = Field(0.1, ge=0, le=1)
+    betas: Shares = (0.9, 0.95)
+    weight_decay: float = Field(0.1, ge=0, le=10)
+    clip: float = Field(1.0, gt=0)
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
     @model_validator(mode="after")
     def _is_consistent(self) -> TrainingSection:
@@ -131,24 +147,20 @@ class TrainingSection(Section):
 
 
 class RepeatsSection(Section):
-    """Rows that repeat a short piece of tokens, which train induction."""
+    """Rows that repeat a short piece of tokens, which train induction.
 
-    share: Shares = Field(
-        (0.0, 0.0), description="fraction of rows, at first and after `grow_steps`"
-    )
-    period: Annotated[tuple[int, int], Field(strict=False)] = Field(
-        (4, 128), description="minimum and maximum length of a piece in tokens"
-    )
-    grow_steps: int = Field(
-        0, ge=0, description="steps until the share and the maximum length are reached"
-    )
-    uniform: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="fraction of pieces drawn uniformly from the vocabulary; of the rest, half are "
-        "taken from the text and half are shuffled pieces of it",
-    )
+    Attributes:
+        share: fraction of rows, at first and after `grow_steps`
+        period: minimum and maximum length of a piece in tokens
+        grow_steps: steps until the share and the maximum length are reached
+        uniform: fraction of pieces drawn uniformly from the vocabulary; of the rest, half are taken
+            from the text and half are shuffled pieces of it
+    """
+
+    share: Shares = (0.0, 0.0)
+    period: Annotated[tuple[int, int], Field(strict=False)] = (4, 128)
+    grow_steps: int = Field(0, ge=0)
+    uniform: float = Field(0.5, ge=0, le=1)
 
     @model_validator(mode="after")
     def _period_is_a_range(self) -> RepeatsSection:
@@ -158,36 +170,41 @@ class RepeatsSection(Section):
 
 
 class ValidationSection(Section):
-    """Measurement of the held-out loss."""
+    """Measurement of the held-out loss.
 
-    every: PositiveInt = Field(
-        250, description="steps between measurements; the last step is measured, too"
-    )
-    rows: PositiveInt | None = Field(
-        None, description="number of held-out rows, evenly spaced; null or last step: all"
-    )
+    Attributes:
+        every: steps between measurements; the last step is measured, too
+        rows: number of held-out rows, evenly spaced; null or last step: all
+    """
+
+    every: PositiveInt = 250
+    rows: PositiveInt | None = None
 
 
 class CheckpointsSection(Section):
-    """Saved checkpoints; each is a complete model."""
+    """Saved checkpoints; each is a complete model.
 
-    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = Field(
-        (), description="steps to save; 0 is the network before training"
-    )
-    every: PositiveInt | None = Field(None, description="interval of additional steps to save")
-    log_spaced: int = Field(
-        0, ge=0, le=1000, description="number of additional log-spaced steps to save"
-    )
-    dtype: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="dtype of saved checkpoints"
-    )
-    resume_every: PositiveInt = Field(
-        100, description="steps between training states for resumption"
-    )
+    Attributes:
+        at: steps to save; 0 is the network before training
+        every: interval of additional steps to save
+        log_spaced: number of additional log-spaced steps to save
+        dtype: dtype of saved checkpoints
+        resume_every: steps between training states for resumption
+    """
+
+    at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
+    every: PositiveInt | None = None
+    log_spaced: int = Field(0, ge=0, le=1000)
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    resume_every: PositiveInt = 100
 
 
 class Recipe(SettingsFile):
     """Settings of a pretraining run: corpus, vocabulary, network and training.
+
+    Attributes:
+        name: name of the run folder
+        seed: random seed of initial weights, order of text and dropout
 
     >>> Recipe.model_validate({
     ...     "name": "tiny", "corpus": {"source": "book.txt"},
@@ -197,8 +214,8 @@ class Recipe(SettingsFile):
     (0.9, 0.95)
     """
 
-    name: FolderName = Field(description="name of the run folder")
-    seed: Seed = Field(0, description="random seed of initial weights, order of text and dropout")
+    name: FolderName
+    seed: Seed = 0
     corpus: CorpusSection
     vocabulary: VocabularySection = VocabularySection()
     model: ShapeSection

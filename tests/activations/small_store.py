@@ -25,8 +25,7 @@ class Content:
     def __init__(self, n_shards=2, n_rows=3, width=2, sites=SITES):
         self.sites = sites
         n = n_shards * n_rows
-        order = np.random.default_rng(0).permutation(n)
-        self.shards = np.split(order, n_shards)
+        self.shards = np.split(np.random.default_rng(0).permutation(n), n_shards)
         self.plan = RowPlan(np.arange(n), np.zeros(n, dtype=np.int64), np.arange(n + 1))
         generator = np.random.default_rng(1)
         self.values = {site: generator.normal(size=(n, width)).astype(np.float32) for site in sites}
@@ -43,8 +42,7 @@ class Content:
             for site in self.sites:
                 for shard in store.missing(site):
                     with store.writing([site], shard) as writers:
-                        rows = self.values[site][self.shards[shard]]
-                        for part in np.array_split(rows, 2):
+                        for part in np.array_split(self.values[site][self.shards[shard]], 2):
                             writers[site].append(part)
                     done((site, shard))
             store.seal()
@@ -80,8 +78,7 @@ class Content:
             assert reported <= records.keys(), "a committed record is lost"
             if records:
                 rows = store.rows_at(site)
-                found = store.read(site, rows, partial=True)
-                assert np.array_equal(found, self.values[site][rows])
+                assert np.array_equal(store.read(site, rows, partial=True), self.values[site][rows])
         if SEALED in done:
             assert (folder / MANIFEST).exists()
             assert store.is_sealed

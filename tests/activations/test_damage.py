@@ -118,8 +118,7 @@ def reseal(path, **changes):
 
 @each_row("changes")
 def test_a_record_that_leads_astray_commits_nothing(folder, changes, refused):
-    path = FILES["record"](folder)
-    reseal(path, **changes)
+    reseal(FILES["record"](folder), **changes)
     store = ActivationStore.open(folder)
     assert store.missing(SITE) == (1,)
     assert complaints(folder)
@@ -153,8 +152,7 @@ def test_another_layout_of_the_right_size_gives_no_rows(folder, refused):
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a\\b", "a\0b"])
 def test_no_name_leads_out_of_a_cache(folder, name, refused):
     refused(checked, name)
-    with pytest.raises((DamagedError, UnknownNameError)):
-        ActivationStore.open(folder).read(name)
+    refused(ActivationStore.open(folder).read, name)
 
 
 @pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
@@ -170,14 +168,17 @@ def test_a_file_of_another_format_is_refused_and_kept(folder, which, other):
     assert path.read_bytes() == before
 
 
-def test_a_strangers_cache_is_pinned_by_its_root(folder):
-    root = ActivationStore.open(folder).manifest().root
+def test_a_strangers_cache_is_pinned_by_its_root_and_forged_records_are_detected(folder, refused):
+    store = ActivationStore.open(folder)
+    root = store.manifest().root
     assert np.array_equal(ActivationStore.open(folder, root=root).read(SITE), CONTENT.values[SITE])
-    with pytest.raises(StoreMismatchError, match=f"has the root digest {root}, expected abc"):
-        ActivationStore.open(folder, root="abc")
-    flip_last_bit(FILES["rows"](folder))
-    with pytest.raises(DamagedError, match="digest"):
-        ActivationStore.open(folder, root=root).read(SITE)
+    for shard in (0, 1):
+        record_file(folder, SITE, shard).unlink()
+        store.commit(SITE, shard, CONTENT.values[SITE][store.shards[shard]] + 1)
+    refused(ActivationStore.open(folder, root=root).read, SITE)
+    store.seal()
+    with pytest.raises(StoreMismatchError, match=rf"has the root digest \w+, expected {root}"):
+        ActivationStore.open(folder, root=root)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -214,16 +215,3 @@ def test_a_shard_is_digested_once_and_never_by_its_writer(folder, monkeypatch, m
     shutil.rmtree(folder)
     CONTENT.write(LocalFiles(folder)).read(SITE)
     assert len(digested) == n_digested + 1  # the layout of the new store
-
-
-def test_a_forged_record_is_detected(folder, refused):
-    root = ActivationStore.open(folder).manifest().root
-    values = CONTENT.values[SITE] + 1
-    store = ActivationStore.open(folder)
-    for shard in (0, 1):
-        record_file(folder, SITE, shard).unlink()
-        store.commit(SITE, shard, values[store.shards[shard]])
-    refused(ActivationStore.open(folder, root=root).read, SITE)
-    store.seal()
-    with pytest.raises(StoreMismatchError):
-        ActivationStore.open(folder, root=root)

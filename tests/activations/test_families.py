@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from probekit.model.families.table import from_transformers
+from probekit.model.families.from_transformers import from_transformers
 from tests.activations.captures import make_tokens, run
 from tests.model.families.configurations import ONE_PER_NETWORK, rows
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from probekit.activations import records
-from probekit.activations.capture import stream_rows
 from probekit.activations.forward import make_batches, make_shards, row_means, run_batches
 from probekit.data.positions import RowPlan
-from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES as STORED_SITES
 from tests.activations.captures import last_and_mean, last_token, make_tokens
 from tests.model.gpt2_sites import expand
@@ -43,10 +42,10 @@ def rows_of(model, tokens, plan, sites=SITES):
     return found
 
 
-def assert_near(found, expected):
+def assert_near(found, expected, tolerance=1e-5):
     for site, rows in expected.items():
-        scale = np.abs(rows).max()
-        np.testing.assert_allclose(found[site], rows, rtol=0, atol=1e-5 * scale, err_msg=site)
+        atol = tolerance * np.abs(rows).max()
+        np.testing.assert_allclose(found[site], rows, rtol=0, atol=atol, err_msg=site)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -81,8 +80,7 @@ def test_company_changes_no_bit(model, plan, tokens):
 def test_batches_hold_every_row_once_within_the_budget():
     tokens = [*make_tokens(), np.arange(90)]
     batches = list(make_batches(tokens, last_and_mean(tokens), 60))
-    rows = np.concatenate([batch.rows for batch in batches])
-    assert sorted(rows) == list(range(2 * len(tokens)))
+    assert sorted(np.concatenate([batch.rows for batch in batches])) == list(range(2 * len(tokens)))
     lengths = [len(ids) for batch in batches for ids in batch.sequences]
     assert lengths == sorted(lengths, reverse=True)
     assert len(lengths) == len({ids.tobytes() for ids in tokens})
@@ -108,12 +106,8 @@ def test_tokens_of_any_integers_are_the_same_tokens(model):
     tokens = make_tokens(12)
     plan = last_and_mean(tokens)
     expected = rows_of(model, tokens, plan)
-    narrow = [ids.astype(np.int32) for ids in tokens]
-    lists = [ids.tolist() for ids in tokens]
-    for given in (narrow, lists):
-        found = rows_of(model, given, plan)
-        for site, rows in expected.items():
-            np.testing.assert_array_equal(found[site], rows)
+    for given in ([ids.astype(np.int32) for ids in tokens], [ids.tolist() for ids in tokens]):
+        np.testing.assert_equal(rows_of(model, given, plan), expected)
 
 
 def test_an_example_without_tokens_is_never_run(model, monkeypatch):
@@ -146,8 +140,7 @@ def test_torch_settings_of_the_caller_change_no_bit(model, tokens):
             found = rows_of(model, tokens, plan)
     finally:
         torch.set_default_dtype(torch.float32)
-    for site, rows in expected.items():
-        np.testing.assert_array_equal(found[site], rows)
+    np.testing.assert_equal(found, expected)
 
 
 LAST = "blocks.3.hook_resid_post"
@@ -197,47 +190,31 @@ def test_nothing_runs_behind_the_deepest_site(model):
 @pytest.mark.parametrize("plan", [last_token, last_and_mean])
 def test_rows_keep_no_batch_in_memory(model, plan):
     batch, rows = first_batch(plan)
-    part = run_batch(model, batch, rows, STORED_SITES, "float32")
-    for site, (value, _) in part.values.items():
+    for site, (value, _) in run_batch(model, batch, rows, STORED_SITES, "float32").values.items():
         assert value.untyped_storage().nbytes() == value.nbytes, site
         assert len(value) == len(batch.rows)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-class TestOnAGPU:
-    @pytest.mark.parametrize("plan", [last_token, last_and_mean])
-    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-    def test_rows_are_those_of_the_cpu(self, plan, dtype):
-        model = GPT2(TINY, seed=1).requires_grad_(False)
-        batch, rows = first_batch(plan)
-        expected = run_batch(model, batch, rows, STORED_SITES, dtype).arrays()
-        found = run_batch(model.cuda(), batch, rows, STORED_SITES, dtype).arrays()
-        for site, values in expected.items():
-            assert found[site].dtype == values.dtype
-            scale = np.abs(values).max()
-            tolerance = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}[dtype]
-            np.testing.assert_allclose(found[site], values, rtol=0, atol=tolerance * scale)
-
-    def test_rows_travel_through_pinned_memory_without_waiting(self):
-        batch, rows = first_batch(last_token)
-        model = GPT2(TINY, seed=1).requires_grad_(False).cuda()
-        part = run_batch(model, batch, rows, STORED_SITES, "float32")
-        assert all(value.is_pinned() and arrival for value, arrival in part.values.values())
-
-    def test_half_precision_is_near(self):
-        batch, rows = first_batch(last_token)
-        model = GPT2(TINY, seed=1).requires_grad_(False).cuda()
-        expected = run_batch(model, batch, rows, STORED_SITES, "float32").arrays()
-        found = run_batch(model.bfloat16(), batch, rows, STORED_SITES, "float32").arrays()
-        for site, values in expected.items():
-            scale = np.abs(values).max()
-            np.testing.assert_allclose(found[site], values, rtol=0, atol=0.05 * scale)
+@pytest.mark.parametrize("plan", [last_token, last_and_mean])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-4), ("float16", 1e-3), ("bfloat16", 1e-2)]
+)
+def test_rows_of_a_gpu_are_those_of_the_cpu_by_way_of_pinned_memory(model, plan, dtype, tolerance):
+    batch, rows = first_batch(plan)
+    expected = run_batch(model, batch, rows, STORED_SITES, dtype).arrays()
+    part = run_batch(model.cuda(), batch, rows, STORED_SITES, dtype)
+    assert all(value.is_pinned() and arrival for value, arrival in part.values.values())
+    found = part.arrays()
+    assert all(found[site].dtype == values.dtype for site, values in expected.items())
+    assert_near(found, expected, tolerance)
+    half = run_batch(model.bfloat16(), batch, rows, STORED_SITES, dtype)
+    assert_near(half.arrays(), expected, 0.05)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (2, 3), (5, 1, 9)], ids=str)
 def test_a_mean_leaves_massive_tokens_out(sizes):
-    generator = torch.Generator().manual_seed(0)
-    picked = torch.randn(sum(sizes), 3, 7, generator=generator)
+    picked = torch.randn(sum(sizes), 3, 7, generator=torch.Generator().manual_seed(0))
     picked[sizes[0] - 1] *= 40  # of a row of one token it is kept
     expected = []
     for part in picked.split(sizes):

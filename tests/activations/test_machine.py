@@ -115,8 +115,7 @@ class Store(RuleBasedStateMachine):
             upkeep.repair_cache(self.content.create(LocalFiles(self.folder)))
         store = ActivationStore.open(self.folder)
         assert upkeep.find_damage(store) == []
-        records = {(site, shard) for site in SITES for shard in store.records(site)}
-        self.kept &= records
+        self.kept &= {(site, shard) for site in SITES for shard in store.records(site)}
 
     @precondition(lambda self: not self.is_damaged and self.folder.exists())
     @rule()

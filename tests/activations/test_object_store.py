@@ -12,7 +12,7 @@ from probekit.activations import upkeep
 from probekit.activations.local import LocalFiles
 from probekit.activations.object_store import ObjectFiles
 from probekit.activations.store import ActivationStore
-from probekit.errors import DamagedError, MissingError, StoreError
+from probekit.errors import DamagedError, StoreError
 from tests.activations.captures import SITES as MODEL_SITES
 from tests.activations.captures import files as bytes_of
 from tests.activations.captures import run
@@ -31,9 +31,7 @@ def root():
 
 def objects(url):
     files = ObjectFiles(url)
-    return {
-        name: files.read(name) for folder in ("", *files.folders()) for name in files.sizes(folder)
-    }
+    return {name: files.read(name) for one in ("", *files.folders()) for name in files.sizes(one)}
 
 
 def test_a_capture_is_written_to_and_read_from_an_object_store(tmp_path, root, model):
@@ -187,8 +185,7 @@ def test_a_server_that_accepts_a_second_create_is_detected(root, monkeypatch):
     assert not ObjectFiles(f"{root}/{KEY}").is_exclusive
 
 
-def test_an_unknown_scheme_says_what_to_install():
+def test_an_unknown_scheme_says_what_to_install(refused):
     with pytest.raises(StoreError, match="Cannot reach nothing://x"):
         ActivationStore.open("nothing://x/y")
-    with pytest.raises(MissingError):
-        ActivationStore.open("memory://nowhere/at-all")
+    refused(ActivationStore.open, "memory://nowhere/at-all")

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from probekit.activations.replies import NotGeneratedError, generate_replies
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
 from probekit.errors import StoreError
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import from_transformers
-from probekit.model.generation import Decoding, StopStrings, continue_texts
+from probekit.model.generation import Decoding, continue_texts
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.provenance import seal, unseal
+from tests.activations.captures import files
 from tests.model.families.configurations import ONE_PER_NETWORK
 from tests.model.families.configurations import rows as rows_named
 
@@ -60,14 +62,6 @@ def finished(replies, prompts=PROMPTS):
         for prompt in prompts
         for reply in replies.to(prompt)
     ]
-
-
-def files_in(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
-    }
 
 
 class Passes:
@@ -184,28 +178,10 @@ def test_padding_changes_rows_by_rounding_only(model, made, tmp_path):
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
-class StoppedError(Exception):
-    pass
-
-
-class StopsAt:
-    """A watcher that raises when some prompts are done."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def progress(self, _step, done, _total):
-        if done >= self.n:
-            raise StoppedError
-
-    def tell(self, message):
-        raise AssertionError(message)
-
-
 @pytest.fixture
 def of_one_prompt(monkeypatch):
     """Parts of one prompt each."""
-    monkeypatch.setattr("probekit.activations.replies.batch_tokens", lambda _: 1)
+    monkeypatch.setattr("probekit.activations.records.batch_tokens", lambda _: 1)
 
 
 @pytest.mark.usefixtures("of_one_prompt")
@@ -213,13 +189,16 @@ def test_an_interrupted_generation_resumes_with_the_same_bytes(model, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     expected = replies_in(whole, model)
     for n in (1, 3):
-        with pytest.raises(StoppedError):
-            replies_in(parts, model, watcher=StopsAt(n))
+
+        def stop(_step, done, _total, n=n):
+            assert done < n, "stopped"
+
+        with pytest.raises(AssertionError, match="stopped"):
+            replies_in(parts, model, watcher=SimpleNamespace(progress=stop, tell=print))
         with pytest.raises(NotGeneratedError):
             replies_in(parts, model, only_stored=True)
     # A kill between the replies of a part and its rows.
-    third = next(parts.glob("replies-*/00002"))
-    for path in third.iterdir():
+    for path in next(parts.glob("replies-*/00002")).iterdir():
         if path.name != REPLIES:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     with Passes(model) as passes:
@@ -228,12 +207,10 @@ def test_an_interrupted_generation_resumes_with_the_same_bytes(model, tmp_path):
         assert replies_in(parts, model).of_prompt == expected.of_prompt
         assert passes.n == n_new
     assert n_new == 2 * (1 + DECODING.max_new_tokens)
-    assert files_in(parts) == files_in(whole)
+    assert files(parts) == files(whole)
 
 
-def test_what_another_process_stored_meanwhile_is_not_generated_again(
-    model, made, tmp_path, monkeypatch
-):
+def test_what_another_process_stored_is_not_generated_again(model, made, tmp_path, monkeypatch):
     lock = LocalFiles.lock
 
     def after_another(files, tell):
@@ -248,9 +225,8 @@ def test_what_another_process_stored_meanwhile_is_not_generated_again(
 
 def test_further_sites_are_added_to_the_same_replies(model, made, tmp_path):
     replies_in(tmp_path, model, sites=SITES[:1])
-    added = replies_in(tmp_path, model)
-    assert added.of_prompt == made[1].of_prompt
-    assert files_in(tmp_path) == files_in(made[0])
+    assert replies_in(tmp_path, model).of_prompt == made[1].of_prompt
+    assert files(tmp_path) == files(made[0])
 
 
 def test_stored_replies_that_the_network_does_not_generate_are_refused(model, made, tmp_path):
@@ -282,14 +258,6 @@ def test_rows_in_half_precision_are_those_in_float32_rounded(model, made, tmp_pa
         assert torch.equal(torch.from_numpy(rounded.read(site, rows)), expected)
 
 
-def test_a_part_is_a_store_of_all_tokens(made):
-    [part] = made[0].glob("replies-*/*")
-    store = ActivationStore.open(part)
-    assert store.is_sealed
-    assert store.n_rows == sum(map(len, finished(made[1])))
-    assert store.identity.origin == f"replies {made[1].key}"
-
-
 def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
     root = tmp_path / "caches"
     shutil.copytree(made[0], root)
@@ -298,28 +266,11 @@ def test_replies_are_listed_and_removed_as_a_whole(made, tmp_path):
     assert summary.key == place.name == f"replies-{made[1].key}"
     assert summary.rows == sum(map(len, finished(made[1])))
     assert summary.sites == dict.fromkeys(SITES, summary.rows)
-    assert summary.bytes == sum(map(len, files_in(root).values()))
+    assert summary.bytes == sum(map(len, files(root).values()))
+    [part] = place.glob("*")
+    store = ActivationStore.open(part)
+    assert (store.is_sealed, store.n_rows) == (True, summary.rows)
+    assert store.identity.origin == f"replies {made[1].key}"
     assert upkeep.find_cache(place.name[:12], root) == place
     assert upkeep.remove_cache(place) == []
     assert not place.exists()
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text", "n_kept", "stop"),
-    [
-        (["The", " end", ".", " And"], "The end", 2, "."),
-        (["The", " end"], "The end", 2, None),
-        ([".", " And"], "", 0, "."),
-        (["The", " end", " an"], "The end", 2, " an"),
-    ],
-)
-def test_a_reply_ends_before_its_stop_string(tokens, text, n_kept, stop):
-    ids = [int(one) for part in tokens for one in TOKENIZER.encode(part, bos=False).ids]
-    reply = StopStrings(TOKENIZER, [".", " an"]).continuation([*ids, -1], 9)
-    assert (reply.text, reply.ids, reply.stopped_by) == (text, tuple(ids[:n_kept]), stop)
-
-
-def test_a_token_with_a_part_of_the_stop_string_is_of_the_reply():
-    ids = TOKENIZER.encode("The keys", bos=False).ids.tolist()
-    reply = StopStrings(TOKENIZER, ["eys"]).continuation(ids, 9)
-    assert (reply.text, reply.ids, reply.stopped_by) == ("The k", tuple(ids), "eys")

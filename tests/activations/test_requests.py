@@ -32,7 +32,7 @@ def states_of(ids, dtype=torch.float32):
 def request(ids, dtype=torch.float32, **more):
     """The tensors of a request as vLLM's `extract_hidden_states` names them."""
     named = {"token_ids": torch.as_tensor(np.asarray(ids)), "hidden_states": states_of(ids, dtype)}
-    return named | {name: torch.as_tensor(value) for name, value in more.items()}
+    return named | {name: torch.as_tensor(value).contiguous() for name, value in more.items()}
 
 
 def write(folder, files, metadata=None):
@@ -104,14 +104,26 @@ LAYOUTS = {
     "shards with numbers": (in_shards(""), ("0", "1")),
     "chunks with all ids": (chunks(all_ids=True), ("0", "1")),
     "chunks with their ids": (chunks(all_ids=False), ("0", "1")),
+    "states after those of the prompt": (
+        [
+            {"prompt_token_ids": torch.tensor(ids), "layers.0": states_of([*ids, 5])[:, 0].clone()}
+            for ids in TEXTS
+        ],
+        ("0", "0"),
+    ),
+    "a batch axis": (
+        [request(i, token_ids=i[None], hidden_states=states_of(i)[None, :, 0]) for i in TEXTS],
+        ("0", "0"),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_texts_and_requests_are_joined_by_token_ids(name, tmp_path):
     files, layers = LAYOUTS[name]
-    found = rows_of(write(tmp_path, files), layers=layers)
-    for site, rows in expected_rows().items():
+    found, expected = rows_of(write(tmp_path, files), layers=layers), expected_rows()
+    for site, layer in zip(SITES, layers, strict=True):
+        rows = expected[SITES[layers.index(layer)]]
         np.testing.assert_allclose(found[site], rows, rtol=1e-6, atol=1e-7)
 
 
@@ -124,39 +136,16 @@ def test_half_precision_is_read_exactly(tmp_path, dtype):
         assert np.array_equal(found[site][::2], expected[site][::2])
 
 
-def test_the_names_of_layers_may_be_stated(tmp_path):
-    write(tmp_path, [request(ids) for ids in TEXTS], {"layer_ids": "[9, 24]"})
-    assert rows_of(tmp_path, layers=("9", "24"))[SITES[0]].shape == (8, WIDTH)
-
-
-def test_the_names_of_layers_in_the_metadata_are_those_of_all_requests_of_the_file(tmp_path):
+@pytest.mark.parametrize("name", ["", "chat-"])
+def test_the_names_of_layers_in_the_metadata_are_those_of_all_requests_of_the_file(tmp_path, name):
     metadata = {"layer_ids": "[9, 24]", "start": "7"}  # a start would be that of one request
-    write(tmp_path, in_shards("chat-"), metadata)
+    write(tmp_path, in_shards(name), metadata)
     found = rows_of(tmp_path, layers=("9", "24"))
     np.testing.assert_allclose(found[SITES[1]], expected_rows()[SITES[1]], rtol=1e-6, atol=1e-7)
 
 
-def test_states_after_those_of_the_prompt_are_not_read(tmp_path):
-    files = [
-        {"prompt_token_ids": torch.as_tensor(ids), "layers.0": states_of([*ids, 5])[:, 0].clone()}
-        for ids in TEXTS
-    ]
-    write(tmp_path, files)
-    rows = rows_of(tmp_path, layers=("0", "0"))
-    np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
-
-
-def test_hidden_states_may_have_a_batch_axis(tmp_path):
-    files = [
-        request(ids, token_ids=ids[None], hidden_states=states_of(ids)[None, :, 0].contiguous())
-        for ids in TEXTS
-    ]
-    rows = rows_of(write(tmp_path, files), layers=("0", "0"))
-    np.testing.assert_allclose(rows[SITES[0]], expected_rows()[SITES[0]], rtol=1e-6, atol=1e-7)
-
-
 def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
-    one = request(TEXTS[2]) | {"hidden_states": states_of(TEXTS[2])[1:].contiguous()}
+    one = request(TEXTS[2], hidden_states=states_of(TEXTS[2])[1:])
     assert one["hidden_states"].shape == (1, len(TEXTS[2]), WIDTH)
     plan = last_and_mean(TEXTS[2:3])
     assert not read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan).chosen
@@ -171,15 +160,10 @@ def test_sampled_rows_are_read_at_their_last_position(tmp_path):
     np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
 
 
-def described(folder, tokens=TEXTS):
-    requests = read_requests(folder, WIDTH).choose(tokens, last_and_mean(tokens))
-    return requests.described
-
-
 def test_later_tokens_and_other_requests_are_counted(tmp_path, snapshot):
     # The first text begins the second one, whose request serves both.
     write(tmp_path, [request([*TEXTS[1], *GENERATED]), request(TEXTS[2]), request([50, 51])])
-    assert described(tmp_path) == snapshot
+    assert read_requests(tmp_path, WIDTH).choose(TEXTS, last_and_mean(TEXTS)).described == snapshot
 
 
 def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
@@ -196,14 +180,8 @@ def test_the_digest_is_that_of_the_contents_of_used_files(tmp_path):
 
 
 def test_a_row_of_a_token_without_states_is_not_served(tmp_path):
-    write(
-        tmp_path,
-        [
-            request(TEXTS[1])
-            | {"hidden_states": states_of(TEXTS[1])[2:].contiguous(), "start": torch.tensor(2)}
-        ],
-    )
-    requests = read_requests(tmp_path, WIDTH)
+    states = {"hidden_states": states_of(TEXTS[1])[2:].contiguous()}
+    requests = read_requests(write(tmp_path, [request(TEXTS[1], start=2) | states]), WIDTH)
     for position, is_served in ((1, False), (2, True), (4, True)):
         plan = RowPlan(np.array([0]), np.array([position]), np.array([0, 1]))
         assert bool(requests.choose([TEXTS[1]], plan).chosen) == is_served
@@ -218,34 +196,29 @@ def why(folder, ids=TEXTS[1]):
 
 LONG = TEXTS[1]
 UNSERVED = {
-    "prefix cache": request(LONG) | {"hidden_states": states_of(LONG)[2:].contiguous()},
-    "prefix cache of BOS": [
-        request(LONG) | {"hidden_states": states_of(LONG)[1:].contiguous()},
-        request(TEXTS[2]),
-    ],
+    "prefix cache": request(LONG, hidden_states=states_of(LONG)[2:]),
+    "prefix cache of BOS": [request(LONG, hidden_states=states_of(LONG)[1:]), request(TEXTS[2])],
     "no state of the last token of each request": [
-        request([*ids, 5]) | {"hidden_states": states_of(ids)} for ids in TEXTS[1:3]
+        request([*ids, 5], hidden_states=states_of(ids)) for ids in TEXTS[1:3]
     ],
-    "start, and no state of the last token": request(LONG, start=0)
-    | {"hidden_states": states_of(LONG)[:4].contiguous()},
+    "start, and no state of the last token": request(
+        LONG, start=0, hidden_states=states_of(LONG)[:4]
+    ),
     "axes of layers and tokens swapped": [
-        request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
-        for ids in (LONG, [4, 5, 6])
+        request(ids, hidden_states=states_of(ids).swapaxes(0, 1)) for ids in (LONG, [4, 5, 6])
     ],
     "axes swapped, no state of the last token": [
-        request([*ids, 5]) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
-        for ids in (LONG, [4, 5, 6])
+        request([*ids, 5], hidden_states=states_of(ids).swapaxes(0, 1)) for ids in (LONG, [4, 5, 6])
     ],
     "axes swapped, one with as many ids as layers": [
-        request(ids) | {"hidden_states": states_of(ids).swapaxes(0, 1).contiguous()}
-        for ids in (LONG, [4, 5])
+        request(ids, hidden_states=states_of(ids).swapaxes(0, 1)) for ids in (LONG, [4, 5])
     ],
     "prefix cache of requests of one length": [
-        request([*ids, 5]) | {"hidden_states": states_of(ids)[1:].contiguous()}
-        for ids in (LONG, LONG[::-1])
+        request([*ids, 5], hidden_states=states_of(ids)[1:]) for ids in (LONG, LONG[::-1])
     ],
-    "prefix cache and later tokens": request([*LONG, *GENERATED])
-    | {"hidden_states": states_of([*LONG, *GENERATED])[3:].contiguous()},
+    "prefix cache and later tokens": request(
+        [*LONG, *GENERATED], hidden_states=states_of([*LONG, *GENERATED])[3:]
+    ),
     "no BOS": request(LONG[1:]),
     "a BOS": request([50, *LONG]),
     "the last chunk": request(LONG[3:]),
@@ -260,29 +233,15 @@ def test_the_reason_why_a_text_is_not_served_is_named(name, tmp_path, refused):
     refused(why, write(tmp_path, files if isinstance(files, list) else [files]))
 
 
-def unnamed_chunk():
-    return [
-        {
-            "token_ids": torch.tensor([9, 4]),
-            "hidden_states": states_of([9, 4]),
-            "start": torch.tensor(2),
-        }
-    ]
-
-
-def gap():
-    return [one for one in chunks(all_ids=False) if "r1/start" not in one or one["r1/start"] != 2]
-
-
 FAULTS = {
     "no ids": [{"hidden_states": states_of([1, 2])}],
-    "more states than ids": [request([1]) | {"hidden_states": states_of([1, 2, 3])}],
-    "more layers than ids": [request([1]) | {"hidden_states": torch.zeros(2, 1, WIDTH)}],
-    "another width": [request(LONG), request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 16)}],
-    "another shape": [request([1, 2]) | {"hidden_states": torch.zeros(2, 1, 1, 1)}],
-    "integers": [request([1, 2]) | {"hidden_states": torch.zeros(2, 2, 5).long()}],
-    "a chunk without a name": unnamed_chunk(),
-    "a gap between chunks": gap(),
+    "more states than ids": [request([1], hidden_states=states_of([1, 2, 3]))],
+    "more layers than ids": [request([1], hidden_states=torch.zeros(2, 1, WIDTH))],
+    "another width": [request(LONG), request([1, 2], hidden_states=torch.zeros(2, 2, 16))],
+    "another shape": [request([1, 2], hidden_states=torch.zeros(2, 1, 1, 1))],
+    "integers": [request([1, 2], hidden_states=torch.zeros(2, 2, 5).long())],
+    "a chunk without a name": [request([9, 4], start=2)],
+    "a gap between chunks": [one for one in chunks(all_ids=False) if one.get("r1/start", 0) != 2],
     "ids under two names": [request(LONG, prompt_token_ids=LONG[:3])],
     "hidden states under two names": [request(LONG) | {"layers.0": states_of(LONG)[:, 0].clone()}],
     "fractions as ids": [request(LONG, token_ids=LONG + 0.7)],
@@ -297,12 +256,12 @@ FAULTS = {
     "a negative start": [request(LONG, start=-1)],
     "a start for each token": [request(LONG, start=[0, 1])],
     "states after the last id": [
-        request(LONG, start=3) | {"hidden_states": states_of(LONG)[:3].contiguous()}
+        request(LONG, start=3, hidden_states=states_of(LONG)[:3])
     ],
     "states after the last id, which is not of the prompt": [
-        request(LONG, prompt_len=2) | {"hidden_states": states_of([*LONG, 5])}
+        request(LONG, prompt_len=2, hidden_states=states_of([*LONG, 5]))
     ],
-    "NaN": [request(ids) | {"hidden_states": states_of(ids) / (ids[:, None, None] != 9)}
+    "NaN": [request(ids, hidden_states=states_of(ids) / (ids[:, None, None] != 9))
             for ids in map(torch.as_tensor, TEXTS)],
 }  # fmt: skip
 
@@ -329,15 +288,8 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
     refused(read_requests, tmp_path, WIDTH)
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, refused):
-    write(tmp_path, [request(TEXTS[2])])
-    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
-    (found,) = requests.chosen.values()
-    write(tmp_path, [request([*TEXTS[2], 5])])
-    refused(found.states, ["0"], np.array([0]))
-
-
-def test_a_file_that_changes_while_its_header_is_read_is_refused(tmp_path, refused, monkeypatch):
+@pytest.mark.parametrize("when", ["header", "between", "states"])
+def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch, when):
     write(tmp_path, [request(TEXTS[2])])
 
     def opened(path, framework):
@@ -345,24 +297,15 @@ def test_a_file_that_changes_while_its_header_is_read_is_refused(tmp_path, refus
         write(tmp_path, [request([*TEXTS[2], 5])])
         return file
 
-    with monkeypatch.context() as patch:
-        patch.setattr("probekit.activations.requests.safe_open", opened)
-        (found,) = read_requests(tmp_path, WIDTH).all
-    refused(found.states, ["0"], np.array([0]))
-
-
-def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch):
-    write(tmp_path, [request(TEXTS[2])])
-    requests = read_requests(tmp_path, WIDTH).choose([TEXTS[2]], last_and_mean([TEXTS[2]]))
-    (found,) = requests.chosen.values()
-
-    def opened(path, framework):
-        file = safe_open(path, framework)
+    found = read_requests(tmp_path, WIDTH).all
+    if when == "between":
         write(tmp_path, [request([*TEXTS[2], 5])])
-        return file
-
-    monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
-    refused(found.states, ["0"], np.array([0]))
+    else:
+        monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
+    if when == "header":
+        found = read_requests(tmp_path, WIDTH).all
+        monkeypatch.setattr("probekit.activations.requests.safe_open", safe_open)
+    refused(found[0].states, ["0"], np.array([0]))
 
 
 @each_line("entry")

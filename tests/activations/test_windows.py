@@ -38,12 +38,12 @@ class WindowsDisk(WatchedDisk):
             self.locked.discard(arguments[0])
         return result
 
-    def before_rename(self, old, new):
-        self.refuse_open(old)
-        self.refuse_open(new)
+    def before_rename(self, *paths):
+        for path in paths:
+            if path.exists() and identity(path.stat()) in self.files.values():
+                self.refuse(f"{path} is open")
 
-    def before_remove(self, path):
-        self.refuse_open(path)
+    before_remove = before_rename
 
     def before_read(self, descriptor, size):
         holders = {self.files[each] for each in self.locked - {descriptor}}
@@ -54,10 +54,6 @@ class WindowsDisk(WatchedDisk):
         holders = {self.files[each] for each in self.locked}
         if identity(old.stat()) in holders and old.stat().st_size:
             self.refuse("others could not read it")
-
-    def refuse_open(self, path):
-        if path.exists() and identity(path.stat()) in self.files.values():
-            self.refuse(f"{path} is open")
 
     def refuse(self, why):
         self.refused.append(why)

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 from probekit import files as disk
-from probekit.activations import capture as locks
-from probekit.activations.capture import Work, compute_shards, in_background, stream_rows
+from probekit.activations.capture import MAX_WAITING, Work, in_background
 from probekit.activations.upkeep import collect_garbage, remove_cache, shard_locks
 from probekit.files import Disk
 from probekit.model.families.gpt2 import GPT2
+from probekit.pipeline.capture import jobs
+from probekit.pipeline.capture.jobs import compute_shards
+from probekit.pipeline.look.apply import stream_rows
 from tests.activations.captures import SITES, files, last_and_mean, make_tokens, run, shard_file
 from tests.model.reference import TINY
 
@@ -79,8 +81,7 @@ def answers():
 def test_three_workers_compute_each_shard_once_and_produce_the_same_bytes(tmp_path, model, answers):
     expected = run(tmp_path / "alone", model).store
     all_have_one = meet(3)
-    workers = [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]
-    for worker in workers:
+    for worker in [start(tmp_path / "many", seed, all_have_one, answers) for seed in range(3)]:
         worker.join(100)
         assert worker.exitcode == 0
     events = drain(answers)
@@ -98,8 +99,7 @@ def test_the_shard_of_a_killed_worker_is_computed_by_another(tmp_path, model, an
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert shard_locks(store.files) == [f"{shard:05d}.claim"]
-    other = start(tmp_path / "many", 1, partial(time.sleep, 0), answers)
-    other.join(100)
+    start(tmp_path / "many", 1, partial(time.sleep, 0), answers).join(100)
     assert ("done", 1, shard) in drain(answers)
     store.files.sweep()
     assert files(store.folder) == files(expected.folder)
@@ -121,7 +121,7 @@ def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monk
     work = begin(tmp_path, model)
     (work.store.folder / "00001.claim").touch()
     monkeypatch.setattr(Disk, "lock", lambda *_: None)
-    monkeypatch.setattr(locks, "PATIENCE", 0.3)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.3)
     start = time.monotonic()
     *_, last = compute_shards(work, 0)
     assert last.shard == 1
@@ -132,7 +132,7 @@ def test_without_file_locks_a_timeout_detects_dead_workers(tmp_path, model, monk
 def test_object_stores_are_shared_too(model, monkeypatch):
     work = begin("memory://locks", model)
     assert work.store.files.create("00000.claim", b"")
-    monkeypatch.setattr(locks, "PATIENCE", 0.1)
+    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
     shards = [done.shard for done in compute_shards(work, 0)]
     assert sorted(shards) == list(range(len(work.shards)))
     assert shards[-1] == 0
@@ -205,7 +205,7 @@ def test_no_more_than_a_few_pieces_wait():
     waiting = len(given)
     gate.set()
     giver.join(30)
-    assert waiting == locks.MAX_WAITING
+    assert waiting == MAX_WAITING
     assert len(given) == 10
 
 

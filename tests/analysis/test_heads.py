@@ -33,11 +33,9 @@ HEADS = torch.stack([PREVIOUS, DUPLICATE, INDUCTION, FIRST, EVEN])
 def test_each_score_is_one_only_for_the_matching_head():
     scores = head_scores(HEADS, IDS)
     assert list(scores) == list(heads.HEAD_SCORES)
-    names = ("previous_token", "duplicate_token", "induction", "first_token")
-    for head, name in enumerate(names):
+    for head, name in enumerate(("previous_token", "duplicate_token", "induction", "first_token")):
         assert scores[name][head] == pytest.approx(1)
-        others = [i for i in range(len(HEADS)) if i != head]
-        assert max(scores[name][others]) <= 0.5
+        assert max(scores[name][[i for i in range(len(HEADS)) if i != head]]) <= 0.5
 
 
 def test_scores_of_a_uniform_head():
@@ -65,11 +63,9 @@ def test_weights_on_all_earlier_occurrences_are_summed():
 
 
 def test_leading_axes_and_any_precision_are_supported():
-    layers = torch.stack([HEADS, HEADS.flip(0), HEADS])
-    scores = head_scores(layers.bfloat16(), IDS)
+    scores = head_scores(torch.stack([HEADS, HEADS.flip(0), HEADS]).bfloat16(), IDS)
     for name, score in head_scores(HEADS, IDS).items():
-        assert scores[name].shape == (3, 5)
-        assert scores[name].dtype == torch.float32
+        assert (scores[name].shape, scores[name].dtype) == ((3, 5), torch.float32)
         assert scores[name].is_contiguous()  # safetensors writes others wrongly
         assert torch.allclose(scores[name][1], score.flip(0), atol=0.02)
     assert head_scores(HEADS.double(), IDS)["entropy"].dtype == torch.float64
@@ -173,13 +169,8 @@ def test_an_induction_head_is_detected():
     assert cell(rows, "previous_token", 0, 0)[0] < 0.2
 
 
-@pytest.fixture(scope="module")
-def real(shared):
-    """Tensors of GPT-2 small."""
-    return load_file(shared / "weights/gpt2_small_part/part.safetensors")
-
-
-def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(real):
+def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(shared):
+    real = load_file(shared / "weights/gpt2_small_part/part.safetensors")
     small = GPT2(GPT2Config(n_layer=1, vocab_size=5), seed=None)
     small.wpe.weight = torch.nn.Parameter(real["wpe.weight"])
     assert heads.known_heads(small) == heads.KNOWN_HEADS
@@ -190,22 +181,14 @@ def test_gpt2_small_is_known_by_its_weights_and_no_other_model_is(real):
 
 
 D, N_HEADS = 21, 3
-
-
-@pytest.fixture
-def attention():
-    generator = np.random.default_rng(0)
-    return (
-        generator.normal(size=(D, 3 * D)).astype(np.float32),
-        generator.normal(size=(D, D)).astype(np.float32),
-    )
+DRAWN = np.random.default_rng(0).normal(size=(D, 4 * D)).astype(np.float32)
+C_ATTN, C_PROJ = np.split(DRAWN, [3 * D], axis=1)
 
 
 def test_rows_equal_the_statistics_of_torch():
     tensor = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) + 3
     row = heads.summarise([("a", tensor), ("b", tensor.half())]).iloc[0]
-    assert row["shape"] == (5, 7)
-    assert row["dtype"] == "float32"
+    assert (row["shape"], row["dtype"]) == ((5, 7), "float32")
     wide = tensor.double()
     expected = [wide.mean(), wide.std(correction=0), wide.norm(), wide.min(), wide.max()]
     found = row[["mean", "std", "norm", "least", "most"]].tolist()
@@ -218,8 +201,7 @@ def test_parts_are_those_the_model_computes_with():
     _, cache = model.run_with_cache(torch.tensor([[5, 6, 7]]))
     parts = query_key_value(block.c_attn.weight.T.numpy(), 4)
     x = cache["blocks.2.ln1.hook_normalized"] * model.h[2].ln_1.weight + model.h[2].ln_1.bias
-    bias = block.c_attn.bias.view(3, 4, -1)
-    for part, site, b in zip(parts.values(), "qkv", bias, strict=True):
+    for part, site, b in zip(parts.values(), "qkv", block.c_attn.bias.view(3, 4, -1), strict=True):
         got = torch.einsum("bpd,hde->bphe", x, torch.tensor(part)) + b
         torch.testing.assert_close(got, cache[f"blocks.2.attn.hook_{site}"], rtol=1e-4, atol=1e-4)
     w_o = torch.tensor(heads.output(block.c_proj.weight.T.numpy(), 4))
@@ -227,38 +209,19 @@ def test_parts_are_those_the_model_computes_with():
     torch.testing.assert_close(moved, cache["blocks.2.hook_attn_out"], rtol=1e-4, atol=1e-4)
 
 
-def test_spectra_are_those_of_the_whole_products(attention):
-    c_attn, c_proj = attention
-    parts, w_o = query_key_value(c_attn, N_HEADS), heads.output(c_proj, N_HEADS)
-    found = heads.circuits(parts, w_o)
+def test_spectra_are_those_of_the_whole_products():
+    found = heads.circuits(query_key_value(C_ATTN, N_HEADS), heads.output(C_PROJ, N_HEADS))
     d = D // N_HEADS
     for head in range(N_HEADS):
         columns = slice(head * d, head * d + d)
-        q, k, v = (c_attn.astype(float)[:, part * D :][:, columns] for part in range(3))
-        products = {"QK": q @ k.T, "OV": v @ c_proj.astype(float)[columns]}
-        for name, product in products.items():
+        q, k, v = (C_ATTN.astype(float)[:, part * D :][:, columns] for part in range(3))
+        for name, product in {"QK": q @ k.T, "OV": v @ C_PROJ.astype(float)[columns]}.items():
             expected = np.linalg.svd(product, compute_uv=False)
             assert np.allclose(found[name][head], expected[:d], rtol=1e-10)
             assert np.allclose(expected[d:], 0, atol=1e-10)
 
 
-def test_squares_of_norms_add_up(attention):
-    c_attn, _ = attention
-    norms = heads.head_norms(query_key_value(c_attn, N_HEADS))
+def test_squares_of_norms_add_up():
+    norms = heads.head_norms(query_key_value(C_ATTN, N_HEADS))
     assert norms.shape == (3, N_HEADS)
-    assert np.sum(norms**2) == pytest.approx(np.sum(c_attn.astype(float) ** 2))
-
-
-def test_a_known_spectrum():
-    a = np.diag([3.0, 1.0, 0.0])[None, :, :2].astype(np.float32)
-    assert heads.product_spectra(a, a).tolist() == pytest.approx(np.array([[9.0, 1.0]]))
-
-
-def test_real_heads_have_full_rank_but_no_more(real):
-    parts = query_key_value(real["h.4.attn.c_attn.weight"].numpy(), 12)
-    found = heads.circuits(parts, heads.output(real["h.4.attn.c_proj.weight"].numpy(), 12))
-    assert list(found) == ["QK", "OV"]
-    for values in found.values():
-        assert values.shape == (12, 64)
-        assert (values[:, 0] > 1).all()
-        assert (np.diff(values) <= 0).all()
+    assert np.sum(norms**2) == pytest.approx(np.sum(C_ATTN.astype(float) ** 2))

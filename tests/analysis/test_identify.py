@@ -29,10 +29,7 @@ TEXTS = ["The keys to the cabinet", "A letter from the editors", "Two dogs", "It
 def test_right_tensors_are_verified_and_planted_errors_are_named(name, dtype):
     network, reference = FAMILIES[name]
     found = outcome(network, DTYPES[dtype], reference.to(torch.float32))
-    refused = [
-        (kind, site, one.sentence) for kind, site, one, is_right in found.right if not is_right
-    ]
-    assert refused == []
+    assert [(kind, site, one.sentence) for kind, site, one, ok in found.right if not ok] == []
     for error, one in found.wrong:
         assert one.label == DIFFERS, (error.error, one.sentence)
         # In half precision a token may have another expert than in the pass that is compared.
@@ -70,8 +67,7 @@ def test_a_name_of_no_site_is_verified_as_what_it_is(network, texts, rows):
         "head": heads[:, 2].half(),
         "normed": network.final_norm(rows["blocks.5.hook_resid_post"]),
     }
-    labels = {name: one.label for name, one in found(arrays, texts, network).items()}
-    assert labels == {
+    assert {name: one.label for name, one in found(arrays, texts, network).items()} == {
         "mine": f"{VERIFIED} {SITE}",
         "v": f"{VERIFIED} blocks.3.attn.hook_v",
         "head": f"{VERIFIED} blocks.3.attn.hook_v[head=2]",
@@ -113,11 +109,6 @@ def test_a_name_that_claims_another_tensor_differs(network, texts, rows, name):
     ((_, one),) = found({name: rows["blocks.0.hook_resid_post"]}, texts, network).items()
     assert one.label == DIFFERS
     assert "blocks.0.hook_resid_post" in one.names
-
-
-def test_arrays_without_names_are_refused(network, texts, rows):
-    with pytest.raises(ConfigError, match="arrays is of type list"):
-        found([rows["blocks.0.hook_resid_post"]], texts, network)
 
 
 def test_the_sentence_has_error_precision_and_runner_up(network, texts, rows):
@@ -192,16 +183,14 @@ def test_named_heads_of_sites_on_request_are_compared_and_neurons_are_unverified
 
 
 def test_rows_of_another_model_are_no_tensor(network, texts, rows):
-    other = GPT2(network.config, seed=1)
-    (one,) = found({SITE: texts.rows(other)[SITE]}, texts, network).values()
+    (one,) = found({SITE: texts.rows(GPT2(network.config, seed=1))[SITE]}, texts, network).values()
     assert (one.label, one.site) == (DIFFERS, "")
     assert one.sentence.startswith("matches no tensor; nearest: ")
     assert one.error > 0.5
 
 
 def test_few_texts_and_equal_rows_are_unverified(network, texts, rows):
-    first = Texts(texts.ids[:3], texts.at[:3])
-    few = found({SITE: rows[SITE][:3]}, first, network)[SITE]
+    few = found({SITE: rows[SITE][:3]}, Texts(texts.ids[:3], texts.at[:3]), network)[SITE]
     equal = found({SITE: rows[SITE][:1].expand(32, -1)}, texts, network)[SITE]
     start = Texts(texts.ids, torch.zeros_like(texts.at))  # at BOS all texts are the same
     same = found({SITE: start.rows(network)[SITE] + 1e-6 * rows[SITE]}, start, network)[SITE]
@@ -266,11 +255,8 @@ def test_small_edits_of_half_precision_are_told_from_rounding(network, texts, dt
 def test_the_rows_are_drawn_by_the_seed(network, texts, rows):
     changed = rows[SITE].clone()
     changed[7] += 1
-    drawn = [
-        found({SITE: changed}, texts, network, n_rows=16, seed=seed)[SITE].label
-        for seed in range(4)
-    ]
-    assert set(drawn) == {DIFFERS, f"{VERIFIED} {SITE}"}
+    one_half = partial(found, {SITE: changed}, texts, network, n_rows=16)
+    assert {one_half(seed=seed)[SITE].label for seed in range(4)} == {DIFFERS, f"{VERIFIED} {SITE}"}
 
 
 def test_texts_are_read_with_and_without_bos(network):
@@ -288,23 +274,21 @@ def test_texts_are_read_with_and_without_bos(network):
 
 
 def test_faults_are_explained(network, texts, rows):
+    with pytest.raises(ConfigError, match="arrays is of type list"):
+        found([rows[SITE]], texts, network)
     with pytest.raises(ConfigError, match="Texts need the tokenizer of a model"):
         identify({SITE: rows[SITE][:4]}, TEXTS, network)
-    with pytest.raises(DataError, match="has 5 rows, but there are tokens of 32"):
-        found({SITE: rows[SITE][:5]}, texts, network)
-    with pytest.raises(
-        DataError, match="255 features, but no tensor of this GPT-2 has: d_model is"
-    ):
-        found({SITE: rows[SITE][:, 1:]}, texts, network)
-    with pytest.raises(DataError, match="NaN or infinite"):
-        found({SITE: rows[SITE] / 0}, texts, network)
-    with pytest.raises(DataError, match=r"infinite, first in row 0 \(32 such rows\)"):
-        found({SITE: rows[SITE].double() * 1e60}, texts, network)
-    with pytest.raises(DataError, match="has no token at position 8: it has 8 tokens"):
-        found({SITE: rows[SITE]}, texts, network, positions=8)
     at = [*texts.at.tolist()[:-1], 8]
-    with pytest.raises(DataError, match="Row 31 has no token"):
-        found({SITE: rows[SITE]}, texts, network, positions=at, n_rows=31, seed=2)
+    for values, options, message in (
+        (rows[SITE][:5], {}, "has 5 rows, but there are tokens of 32"),
+        (rows[SITE][:, 1:], {}, "255 features, but no tensor of this GPT-2 has: d_model is"),
+        (rows[SITE] / 0, {}, "NaN or infinite"),
+        (rows[SITE].double() * 1e60, {}, r"infinite, first in row 0 \(32 such rows\)"),
+        (rows[SITE], {"positions": 8}, "has no token at position 8: it has 8 tokens"),
+        (rows[SITE], {"positions": at, "n_rows": 31, "seed": 2}, "Row 31 has no token"),
+    ):
+        with pytest.raises(DataError, match=message):
+            found({SITE: values}, texts, network, **options)
     with pytest.raises(DataError, match="no rows to compare"):
         identify({SITE: rows[SITE][:0]}, [], network)
     for options in ({"n_rows": -1}, {"positions": [1, 2]}, {"positions": 0.5}):
@@ -318,12 +302,9 @@ def test_faults_are_explained(network, texts, rows):
             identify({SITE: rows[SITE]}, wrong, "mini")
     for ids in ([1.5, 2], [None], [[1], [2, 3]], torch.ones(1, 3).long(), "1 2", [True]):
         message = r"row 31: .* are not integers|token ids of each row"
+        tokens = [*texts.ids.tolist()[:-1], ids]
         with pytest.raises(ProbekitError, match=message):
-            identify(
-                {SITE: rows[SITE]},
-                [*texts.ids.tolist()[:-1], ids],
-                network if ids != "1 2" else "mini",
-            )
+            identify({SITE: rows[SITE]}, tokens, network if ids != "1 2" else "mini")
     with pytest.raises(DataError, match=r"row 0: .* are not integers"):
         identify({SITE: rows[SITE]}, [[]] * 32, network)
 
@@ -351,10 +332,8 @@ def test_a_name_that_begins_like_the_final_norm_is_none_of_its_sites(network, te
 def test_another_tensor_than_a_site_of_the_final_norm_is_named(network, texts, rows, name):
     normed = network.final_norm(rows["blocks.5.hook_resid_post"])
     (one,) = found({name: normed}, texts, network).values()
-    assert (one.label, one.sentence.partition(";")[0]) == (
-        DIFFERS,
-        f"after the final norm, not {name}",
-    )
+    assert one.label == DIFFERS
+    assert one.sentence.partition(";")[0] == f"after the final norm, not {name}"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -391,10 +370,8 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
         block.attn.c_proj.weight *= 0.01
     texts, name = Texts.drawn(network), "blocks.1.hook_resid_pre"
     mid = texts.rows(network)["blocks.1.hook_resid_mid"]
-    exact, half = (
-        found({name: mid.to(dtype)}, texts, network)[name]
-        for dtype in (torch.float32, torch.bfloat16)
-    )
+    dtypes = (torch.float32, torch.bfloat16)
+    exact, half = (found({name: mid.to(one)}, texts, network)[name] for one in dtypes)
     assert "the output of attention is added already" in exact.sentence
     assert half.label == UNVERIFIED
     assert "blocks.1.hook_resid_mid or" in half.sentence
@@ -403,10 +380,8 @@ def test_tensors_that_the_precision_does_not_distinguish_are_unverified():
 
 def test_massive_features_do_not_hide_the_layer():
     """Two features are much larger than the others, as in deep networks."""
-    config = GPT2Config(
-        n_layer=4, n_head=3, n_embd=48, vocab_size=97, n_positions=16, bos_token_id=1
-    )
-    network = GPT2(config, seed=0).requires_grad_(False)
+    sizes = {"n_layer": 4, "n_head": 3, "n_embd": 48, "vocab_size": 97, "n_positions": 16}
+    network = GPT2(GPT2Config(**sizes, bos_token_id=1), seed=0).requires_grad_(False)
     network.wte.weight[:, :2] += 100
     for block in network.blocks:
         block.ln_1.weight[2:] *= 20
@@ -424,8 +399,7 @@ def sparse():
     network = OPT(OPTConfig("opt", 97, 48, 112, 3, 3, 16), seed=0).requires_grad_(False)
     texts = Texts.drawn(network)
     highest = texts.rows(network)["blocks.1.mlp.hook_pre"].amax(0)
-    bias = dict(network.named_parameters())["decoder.layers.1.fc1.bias"]
-    bias[:80] -= highest[:80] + 1e-5
+    dict(network.named_parameters())["decoder.layers.1.fc1.bias"][:80] -= highest[:80] + 1e-5
     return network, texts, texts.rows(network)
 
 

@@ -7,10 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 
-from probekit.model.weights.sources import MINI
 from probekit.provenance import PACKAGE
 from tests.cli.conftest import without_digits
 from tests.interrupting import interrupt
@@ -71,12 +68,9 @@ def test_interrupt_keeps_completed_work_and_prints_the_command_to_resume(folder,
 
 @pytest.mark.parametrize(("by", "workers"), [(signal.SIGINT, "1"), (signal.SIGTERM, "2")])
 def test_interrupt_saves_no_partially_trained_mlp(folder, by, workers):
-    changes = (
-        "probe.kinds=[{kind: mlp}]",
-        'capture.sites=["blocks.[03].hook_resid_post"]',
-        "model.random_weights=false",
-    )
-    options = ["--workers", workers, *(part for change in changes for part in ("--set", change))]
+    sites = 'capture.sites=["blocks.[03].hook_resid_post"]'
+    options = ["--workers", workers, "--set", sites, "--set", "model.random_weights=false"]
+    options += ["--set", "probe.kinds=[{kind: mlp}]"]
     # The next step fits a site.
     errors = interrupted(folder, options, "cache/*/manifest.json", by)
     assert f"probekit run planted.yaml --workers {workers}" in errors
@@ -112,20 +106,3 @@ def test_closed_stream_is_ignored(folder, closed):
     assert done.returncode == 0
     assert not done.stderr
     assert ("0 caches" in done.stdout) == (closed == "2>&-")
-
-
-def test_local_model_folder_is_used(call, folder):
-    model = folder / "model"
-    model.mkdir()
-    for name in ("config.json", "vocab.json", "merges.txt"):
-        (model / name).write_bytes((MINI / name).read_bytes())
-    tensors = safetensors.torch.load_file(MINI / "model.safetensors")
-    safetensors.torch.save_file(tensors, model / "model.safetensors")
-    few = ("--set", 'capture.sites=["blocks.0.hook_resid_post"]', "--no-page")
-    few += ("--set", "model.random_weights=false", "--set", "probe.control_draws=0")
-    assert call("run", "planted.yaml", "--set", "model.source=./model", *few).code == 0
-    tensors["transformer.wpe.weight"] = torch.zeros(3, 3)
-    safetensors.torch.save_file(tensors, model / "model.safetensors")
-    done = call("run", "planted.yaml", "--set", "model.source=./model")
-    assert done.code == 3
-    assert "wrong shape: wpe.weight is (3, 3), must be (256, 256)" in done.stderr

@@ -54,13 +54,3 @@ def test_no_color_removes_all_colours(tmp_path, name):
 
 def test_empty_no_color_has_no_effect(tmp_path):
     assert COLOUR.search(on_terminal(COMMANDS["tokens"], tmp_path, NO_COLOR=""))
-
-
-def test_pipe_to_another_process_gets_plain_text(tmp_path):
-    environment = {k: v for k, v in os.environ.items() if k not in COLOUR_VARIABLES}
-    command = [sys.executable, "-m", "probekit", *COMMANDS["tokens"]]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout
-    assert "\x1b" not in done.stdout + done.stderr

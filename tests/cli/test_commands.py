@@ -1,6 +1,5 @@
 """Commands: exit code, streams and new files are those that are stored; mistakes add no file."""
 
-import json
 import re
 import shlex
 import shutil
@@ -23,6 +22,7 @@ PAIR = f"{PATCH} 'The keys to the old door' --wrong ' are'"
 GENERATE = "generate --model mini --prompt 'The old man' --max-new-tokens 12"
 LENS = "lens --model mini --text 'The keys to the old cabinet'"
 ATTRIBUTION = "attribution --model mini --text 'The keys to the old cabinet' --token ' the'"
+LATE, ALIKE = (f" planted.yaml --set data.file={name}.csv" for name in ("late", "alike"))
 ATTENTION = f"attention --model mini {KEYS}"
 SCORES = "attention --model mini --scores"
 COMMANDS = [
@@ -60,91 +60,60 @@ COMMANDS = [
 # Here all numbers are compared, too.
 EXACT = [
     "params gpt2",
-    "params gpt2-xl --untied --no-qkv-bias",
-    "params gpt2-medium --n-positions 160 --vocab-size 100",
+    "params gpt2 --untied --json",
     "params model",
     "weights --model mini --tensor wpe.weight --column 7 --column 9 --out page.html",
-    "weights --help",
     "cache --help",
     "experiments",
-    "sites gpt2",
     "sites mini",
     # Mistakes.
     "run none.yaml",
     "run planted.yaml --set probe.fold=3",
-    "run planted.yaml --set model.source=gpt-2",
-    "run planted.yaml --set model.source=gpt2",
-    "run planted.yaml --set data.file=none.csv",
-    "run planted.yaml --set capture.sites=[x]",
     "run planted.yaml --device warp",
     "cache planted.yaml --device warp --workers 2",
+    "plan planted.yaml --device warp",
+    "apply probe --text a --device warp",
+    f"{GENERATE} --device warp",
+    f"{LENS} --device warp",
+    "repair",
+    f"{ATTENTION} --out page.pdf",
     "runn planted.yaml",
-    "run planted.yaml --workers x",
     "run planted.yaml --engine ray --workers 0",
-    "cache planted.yaml --engine ray --workers 0",
     "cache planted.yaml --address auto",
     "cache planted.yaml --threads 2",
     "cache planted.yaml --workers -1",
     "plan planted.yaml --tokens 5",
-    "plan planted.yaml --device warp",
     "plan gpt2",
     "plan gpt2 --tokens 5",
     "plan gpt2 --tokens 5 --set a=1",
     "plan gpt2 --tokens 5 --devices 2",
     "worker nowhere",
-    "worker nowhere --device nonsense",
     "cache gc --older-than -1",
     "cache vrify",
     "cache nothing.yaml",
-    "cache --nonsense",
-    "repair",
-    "run",
     f"run planted.yaml --out {'x' * 300}",
     "PROBEKIT_CACHE=more.txt cache ls",
-    "PROBEKIT_CACHE=more.txt run planted.yaml",
     "run empty.yaml --out a/b --cache c/d",
-    "validate planted.yaml --set data.file=late.csv --set data.columns.split=side",
+    *(f"{line} --set data.columns.split=side" for line in ("validate" + LATE, "run" + ALIKE)),
     "report nowhere",
-    "apply nothing --text a",
     "apply probe",
     "apply probe --text a --column b",
-    "apply probe --text a --out a.pdf",
-    "apply probe --text a --device warp",
     "apply probe --text a --threshold 0.01",
     "apply probe --text a --threshold 0.01 --threshold 0.1",
-    "apply damaged --text a",
     "apply words --text a --per text",
-    "params gpt-2",
-    "params gpt2 --vocab-size 0",
     "weights --model mini",
-    "weights --model mini --out x.html --column -1",
     "weights --model mini --out x.html --corner 9999",
-    f"{GENERATE} --top-k 0",
-    f"{GENERATE} --max-new-tokens 300",
     f"{GENERATE} --stream --num-samples 2",
-    f"{GENERATE} --device warp",
     f"{GENERATE} --by 4",
     f"{GENERATE} --steer probe",
     f"{GENERATE} --steer probe --by 4 --stream",
-    "lens --model mini",
-    f"{LENS} --out page.pdf",
-    f"{LENS} --site blocks.0.attn.hook_z",
-    f"{LENS} --top-k 0",
     f"{LENS} --position 9",
-    f"{ATTRIBUTION} --minus-mean --minus b",
     f"{SCORES} --text a --random-repeats 3",
     f"{SCORES} --layer 3",
-    f"{SCORES} --out scores.pdf",
     f"{ATTENTION} --random-repeats 3",
     f"{ATTENTION} --out page.csv",
-    f"{ATTENTION} --out page.pdf",
-    f"{ATTENTION} --out page.html --head 3",
     ATTENTION,
-    "attention --help",
-    f"{PATCH} 'The key to the old door' --answer ' is' --wrong ' are'",
     "pretrain tiny.yaml --set corpus.files=[c.txt]",
-    "pretrain tiny.yaml --set vocabulary.source=./nowhere",
-    "pretrain tiny.yaml --set model.n_positions=4096",
 ]
 
 
@@ -156,6 +125,8 @@ def made(tmp_path_factory, mini_digests):
     header, *rows = (folder / "rows.csv").read_text().splitlines()
     late = [*(f"{row},train" for row in rows), "Late rows,green,y,test", "Later rows,red,z,test"]
     (folder / "late.csv").write_text("\n".join([f"{header},side", *late]) + "\n")
+    alike = [f"{row.rpartition(',')[0]},a,train" for row in rows]
+    (folder / "alike.csv").write_text("\n".join([f"{header},side", *alike, *late[-2:]]) + "\n")
     labels = ("po\x1b[31ms", "ne\x1bg")
     hostile = [f"text {n},{labels[n % 2]},{n // 2}" for n in range(16)]
     (folder / "hostile.csv").write_text("\n".join(["text,label,group", *hostile]))
@@ -174,11 +145,8 @@ def made(tmp_path_factory, mini_digests):
         "number": {"classes": ()},
         "other": {"weights": "other"},
         "untested": {"is_tested": False},
-        "damaged": {},
     }.items():
         save_probe(folder, mini_digests, name, **facts)
-    tensors = folder / "damaged.safetensors"
-    tensors.write_bytes(tensors.read_bytes()[:-9])
     return folder
 
 
@@ -251,15 +219,6 @@ def test_printed_numbers_are_those_that_are_written(call):
     lines = call(*shlex.split(LENS), "--position", "1", "--top-k", "2", "--out", "l.csv").stdout
     rows = pd.read_csv("l.csv").query("position == 1").iloc[-1]
     assert f"{rows['probability_2']:.3f}" in lines.splitlines()[8]
-
-
-def test_json_equals_the_table_and_its_shares_sum_to_one(call):
-    found = json.loads(call("params", "gpt2", "--untied", "--json").stdout)
-    assert sum(part["share"] for part in found["components"]) == pytest.approx(1)
-    total = found["sums"][-1]
-    assert total["in_all"] == sum(part["in_all"] for part in found["components"])
-    assert total["megabytes"]["float32"] == total["in_all"] * 4 / 2**20
-    assert found["config"]["tie_word_embeddings"] is False
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", "5e-05"), ("float64", "1e-10")])

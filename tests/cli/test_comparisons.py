@@ -24,13 +24,12 @@ TRANSFER = "transfer one.yaml two.yaml --out out"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two runs, a damaged one, two whose names have control characters, and two experiments."""
+    """Two runs, two whose names have control characters, and two experiments."""
     folder = tmp_path_factory.mktemp("comparisons")
     rows = made_rows()
     same = guesses(rows, 0.6, 1)
-    for name, share in {"a": 0.95, "b": 0.6, "damaged": 0.6}.items():
+    for name, share in {"a": 0.95, "b": 0.6}.items():
         write_run(folder / name, rows, {SITES[0]: same, SITES[1]: guesses(rows, share, 2)})
-    (folder / "damaged" / "results.csv").write_text("changed")
     few = made_rows(n_groups=4)
     guess = {SITES[0]: np.zeros(len(few), dtype=np.int64)}
     for run, name in {"c": HOSTILE, "d": "b"}.items():
@@ -51,10 +50,8 @@ def made(tmp_path_factory):
     [
         "compare a b --out found.csv",
         "compare a a",
-        "compare a none",
         "compare a b --metric f1",
         "compare a b --out found.pdf",
-        "compare a damaged",
         "compare c d",
         "report c d --out runs.html",
         "report a b --out runs.html",

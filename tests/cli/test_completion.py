@@ -67,8 +67,7 @@ def test_the_script_of_a_shell_ends_with_where_to_save_it(call, monkeypatch, she
 def test_every_command_has_one_line_in_the_help(call, monkeypatch, group):
     monkeypatch.setenv("COLUMNS", "80")
     lines = call(*group, "--help").stdout.splitlines()
-    commands = cli.commands["cache"].commands if group else cli.commands
-    for name, command in commands.items():
+    for name, command in (cli.commands["cache"] if group else cli).commands.items():
         sentence = command.help.partition("\n")[0].removesuffix(".")
         (line,) = (line for line in lines if line.startswith(f"  {name} "))
         assert line.removeprefix(f"  {name}").strip().removesuffix(".") == sentence

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from probekit.cli.models import params
-from probekit.cli.show.looks import show_sites
-from probekit.cli.show.results import show_results, show_warnings
+from probekit.cli.models import params, sites
+from probekit.cli.runs import show_results, show_warnings
 from tests.cli.conftest import readable
 from tests.report.conftest import make_record, make_table, row, write_shown
 from tests.report.sentences.cases import with_values
@@ -18,13 +17,9 @@ SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 
 def rows_of(probe):
     rows = []
-    for number, site in enumerate(SITES):
-        value = 0.6 + 0.1 * number
-        rows += [
-            row(site, "task", value, probe=probe),
-            row(site, "task", value, probe=probe, split="validation"),
-            row(site, "control", 0.5, probe=probe),
-        ]
+    for site, value in zip(SITES, (0.6, 0.7), strict=True):
+        rows += [row(site, "task", value, probe=probe, split=s) for s in ("test", "validation")]
+        rows.append(row(site, "control", 0.5, probe=probe))
     return rows
 
 
@@ -32,7 +27,10 @@ MORE = [
     *(row(site, "task", 0.02, metric="p_best") for site in SITES),
     *(row(site, "task", 1.5, metric="compression", split="online") for site in SITES),
 ]
+LOGISTIC = rows_of("logistic")
+MAJORITY = row("", "majority", 0.5, probe="none")
 TABLE = make_table()
+SAME_AS_WORDS = with_values(TABLE, 0.95, target="word_identity")
 UNCONTROLLED = TABLE[~TABLE["target"].eq("control") & ~TABLE["metric"].eq("selectivity")]
 FINDINGS = [
     {"level": "warning", "code": "few-groups", "message": "Few groups."},
@@ -42,20 +40,11 @@ FINDINGS = [
 REASON = "No control task: only 7 different probed words. Few words."
 NO_CONTROL = [{"level": "info", "code": "no-control", "message": REASON}]
 CASES = {
-    "sites, legend, answer and comparisons, in this order": (
-        pd.DataFrame([*rows_of("logistic"), row("", "majority", 0.5, probe="none")]),
-        [],
-    ),
-    "each kind has a block and one site is marked": (
-        pd.DataFrame([*rows_of("logistic"), *rows_of("mass_mean")]),
-        [],
-    ),
-    "p and compression have columns": (pd.DataFrame([*rows_of("logistic"), *MORE]), []),
+    "sites, legend, answer and comparisons, in this order": ([*LOGISTIC, MAJORITY], []),
+    "each kind has a block and one site is marked": ([*LOGISTIC, *rows_of("mass_mean")], []),
+    "p and compression have columns": ([*LOGISTIC, *MORE], []),
     "comparisons are whole in 80 columns": (UNCONTROLLED, NO_CONTROL),
-    "warnings, the most serious first": (
-        with_values(TABLE, 0.95, target="word_identity"),
-        FINDINGS,
-    ),
+    "warnings, the most serious first": (SAME_AS_WORDS, FINDINGS),
 }
 
 
@@ -64,7 +53,7 @@ def test_printed_results_are_those_that_are_stored(tmp_path, capsys, monkeypatch
     table, findings = CASES[name]
     record = make_record()
     record["data"]["findings"] = findings
-    folder = write_shown(tmp_path / "run", table, record)
+    folder = write_shown(tmp_path / "run", pd.DataFrame(table), record)
     if "80 columns" in name:
         monkeypatch.setattr("sys.stdout.isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", "80")
@@ -81,7 +70,7 @@ def test_no_name_number_or_word_is_cut(width, capsys, monkeypatch):
     for is_terminal in (False, True):
         monkeypatch.setattr("sys.stdout.isatty", lambda shown=is_terminal: shown)
         monkeypatch.setenv("COLUMNS", str(width))
-        show_sites("mini")
+        sites.callback("mini")
         params.callback("mini", untied=False, no_qkv_bias=False, as_json=False)
         out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
         words.append(set(out.replace(";", "").split()))

@@ -58,10 +58,7 @@ def test_errors_are_found_before_heavy_imports(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([HEAVY, COMMANDS])],
         cwd=tmp_path,
-        env={
-            "PROBEKIT_CACHE": str(tmp_path / "caches"),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
-        },
+        env=os.environ | {"PROBEKIT_CACHE": str(tmp_path / "caches")},
         capture_output=True,
         text=True,
         check=False,

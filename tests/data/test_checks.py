@@ -17,10 +17,8 @@ N_TRAIN = 40
 
 def changed_rows(n, changes):
     """Rows that are balanced, distinct, of equal length, and in groups of two; then changed."""
-    rows = [
-        Example(f"text {i:03}", "xy"[i % 2], group=f"group {i // 2}", id=f"row {i}")
-        for i in range(n)
-    ]
+    named = ((i, f"text {i:03}", f"group {i // 2}", f"row {i}") for i in range(n))
+    rows = [Example(text, "xy"[i % 2], group, id) for i, text, group, id in named]
     for row, change in (changes or {}).items():
         rows[row] = replace(rows[row], **change)
     return tuple(rows)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from probekit.data.words import cue_pattern, dropped_ranges, without
+from probekit.chosen.leakage.measure import cue_pattern, dropped_ranges, without
 from tests.stored import each_row
 
 TEXT = "Did he not, ever since, DID NOT she write: notes?"
@@ -12,8 +12,7 @@ def test_phrases_of_a_file_match_whole_words_in_any_case(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("# negations\n\nnot\n did  not \nc++\n")
     pattern = cue_pattern(path)
-    found = [TEXT[slice(*match.span())] for match in pattern.finditer(TEXT)]
-    assert found == ["not", "DID NOT"]
+    assert [TEXT[slice(*match.span())] for match in pattern.finditer(TEXT)] == ["not", "DID NOT"]
     assert [match.group() for match in pattern.finditer("a c++ cc++ notes")] == ["c++"]
 
 

@@ -100,8 +100,7 @@ def test_invalid_tables_are_refused_with_their_row_and_column(call, refused):
 
 
 def test_columns_may_have_numbers_as_names():
-    frame = pd.DataFrame([["a", "x"], ["b", "y"]])
-    examples = read(frame, Columns(text="0", label="1")).examples
+    examples = read(pd.DataFrame([["a", "x"], ["b", "y"]]), Columns(text="0", label="1")).examples
     assert [(e.text, e.label) for e in examples] == [("a", "x"), ("b", "y")]
 
 
@@ -151,8 +150,7 @@ def test_other_files_are_refused(path, damage):
         read_dataset(path, format="parquet")
 
 
-def test_a_missing_library_is_named_with_its_extra(path, monkeypatch):
+def test_a_missing_library_is_named_with_its_extra(path, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setattr("probekit.data.frames.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"need pyarrow\. Install it with: pip install .*parquet"):
-        read_dataset(path, format="parquet")
+    refused(read_dataset, path, format="parquet")

@@ -4,9 +4,9 @@ import datasets
 import pandas as pd
 import pytest
 
-from probekit.data.hub import HubSection
+from probekit.data.frames import HubSection
 from probekit.data.readers import read_dataset
-from probekit.errors import ConfigError, DataError, MissingError
+from probekit.errors import DataError, MissingError
 from tests.model.hub import GATED, connect, serving
 from tests.stored import each_line
 
@@ -90,7 +90,6 @@ def test_a_gated_data_set_names_its_page(tmp_path, monkeypatch):
             read("org/name", "train", COMMIT)
 
 
-def test_a_missing_library_is_named_with_its_extra(saved, monkeypatch):
-    monkeypatch.setattr("probekit.data.hub.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"need the library datasets\. Install it with: pip inst"):
-        read(saved, "train")
+def test_a_missing_library_is_named_with_its_extra(saved, monkeypatch, refused):
+    monkeypatch.setattr("probekit.data.frames.find_spec", lambda name: None)
+    refused(read, saved, "train")

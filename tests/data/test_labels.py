@@ -68,9 +68,6 @@ def test_what_is_different_and_exact_is_not_reported(call):
     assert not list(eval(call))
 
 
-FAMILY = "\U0001f468\u200d\U0001f469"  # two people by a joiner
-
-
 @each_row("text, inside")
 def test_boundaries_inside_a_symbol_are_inside_a_word(text, inside):
     assert [at for at in range(len(text) + 1) if labels.is_inside_word(text, at)] == inside

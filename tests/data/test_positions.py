@@ -24,8 +24,7 @@ def positions(rule, *, offsets=OFFSETS, span=(4, 8), text=TEXT, bos=False):
     assert unaligned == ()
     assert plan.example.tolist() == [0] * (len(plan.offsets) - 1)
     assert plan.offsets[-1] == len(plan.positions)
-    rows = np.split(plan.positions, plan.offsets[1:-1])
-    return [row.tolist() for row in rows]
+    return [row.tolist() for row in np.split(plan.positions, plan.offsets[1:-1])]
 
 
 @each_row("rule, expected")
@@ -43,8 +42,7 @@ def test_each_rule_reads_its_tokens(rule, expected):
 @pytest.mark.parametrize("bos", [False, True])
 def test_an_offset_is_counted_from_the_ends_of_the_span(rule, offset, expected, bos):
     # The| key|s| fell|\n: the word has two tokens, and the line end is a token like others.
-    found = positions(of(rule, offset=offset), bos=bos)
-    assert found == [[expected + bos]]
+    assert positions(of(rule, offset=offset), bos=bos) == [[expected + bos]]
 
 
 def test_share_0_is_before_spaces_at_the_start_of_a_reply():
@@ -78,8 +76,7 @@ def test_an_offset_never_leaves_the_text_nor_reads_bos(bos):
     offsets = [np.concatenate([BOS, OFFSETS])] * 3 if bos else [OFFSETS] * 3
     spans = [(0, 3), (9, 13), None]
     for offset, kept, said in ((-1, 1, "no token 1 before the span"), (2, 0, "2 after the span")):
-        rule = of("word", offset=offset)
-        plan, unaligned = plan_rows(offsets, spans, [TEXT] * 3, rule, bos=bos)
+        plan, unaligned = plan_rows(offsets, spans, [TEXT] * 3, of("word", offset=offset), bos=bos)
         assert plan.example.tolist() == [kept]
         reasons = {fault.example: fault.reason for fault in unaligned}
         assert said in reasons.pop(1 - kept)
@@ -99,8 +96,7 @@ SPANS = {(4, 8): [1, 2], (3, 8): [1, 2], (0, 4): [0], (7, 9): [2], (5, 6): [1], 
 
 @pytest.mark.parametrize(("span", "expected"), SPANS.items())
 def test_spaces_do_not_tie_a_token_to_a_span(span, expected):
-    rule = of("word", pieces="all")
-    assert positions(rule, span=span) == [[position] for position in expected]
+    assert positions(of("word", pieces="all"), span=span) == [[position] for position in expected]
 
 
 def test_tokens_of_half_a_character_belong_to_the_whole_one():
@@ -138,8 +134,7 @@ def test_an_empty_plan_is_an_error_that_names_the_first_example(call, refused):
 def marked_texts(draw):
     """A text that is cut into tokens anywhere, with a span anywhere."""
     text = draw(st.text("ab \n\u00a0", min_size=1, max_size=12))
-    inner = draw(st.sets(st.integers(0, len(text))))
-    bounds = np.array(sorted({0, len(text)} | inner))
+    bounds = np.array(sorted({0, len(text)} | draw(st.sets(st.integers(0, len(text))))))
     start = draw(st.integers(0, len(text) - 1))
     span = (start, draw(st.integers(start + 1, len(text))))
     return np.column_stack([bounds[:-1], bounds[1:]]), span, text

@@ -42,8 +42,7 @@ def test_groups_stay_whole_and_every_label_has_its_share(seed, test, n_labels):
 
 def test_rows_that_are_their_own_groups_are_split_by_label_exactly():
     labels = ["rare"] * 10 + ["common"] * 190
-    groups = [str(row) for row in range(200)]
-    split = grouped_split(labels, groups, test=0.2, seed=0)
+    split = grouped_split(labels, [str(row) for row in range(200)], test=0.2, seed=0)
     assert Counter(labels[index] for index in split.test) == {"rare": 2, "common": 38}
 
 
@@ -55,10 +54,8 @@ def test_the_seed_alone_decides():
 
 
 def test_large_groups_are_not_preferred():
-    sizes = np.tile([1, 9], 200)
-    groups = np.repeat(np.arange(400), sizes).astype(str)
-    labels = np.resize(["a", "b"], len(groups))
-    split = grouped_split(list(labels), list(groups), test=0.25, seed=0)
+    groups = np.repeat(np.arange(400), np.tile([1, 9], 200)).astype(str)
+    split = grouped_split(list(np.resize(["a", "b"], len(groups))), list(groups), test=0.25, seed=0)
     n_rows = Counter(Counter(groups[split.test]).values())
     assert n_rows[1] == pytest.approx(50, abs=15)
     assert n_rows[9] == pytest.approx(50, abs=15)
@@ -68,8 +65,7 @@ def test_a_label_of_two_groups_has_one_on_each_side():
     labels = ["rare", "rare", *["common"] * 98]
     groups = [str(row) for row in range(100)]
     for test in (0.05, 0.9):
-        split = grouped_split(labels, groups, test=test, seed=0)
-        assert shares(labels, split)["rare"] == 0.5
+        assert shares(labels, grouped_split(labels, groups, test=test, seed=0))["rare"] == 0.5
 
 
 ROWS = [("x", "a", "train"), ("y", "a", "train"), ("y", "b", "test"), ("x", "c", "test")]
@@ -175,14 +171,6 @@ FOUR, SIX = (Split(np.arange(n), np.arange(n, 2 * n)) for n in (2, 3))
 @each_line("call")
 def test_impossible_splits_are_refused_by_label_and_group(call, refused):
     refused(eval, call, globals())
-
-
-def test_sentences_of_a_treebank_are_split_near_the_share(ewt):
-    labels, groups = ewt["test"].labels, ewt["test"].groups
-    split = grouped_split(labels, groups, test=0.2, seed=0)
-    assert len(split.test) / len(labels) == pytest.approx(0.2, abs=0.001)
-    for share in shares(labels, split).values():
-        assert share == pytest.approx(0.2, abs=0.02)
 
 
 def test_words_of_the_english_treebank_are_held_out_with_every_tag(ewt):

@@ -61,8 +61,7 @@ def test_words_have_their_span_and_label_or_are_skipped_and_counted(read, snapsh
 
 def headed(head):
     """The tree twice, the second time with another head of its last word."""
-    last = TREE[7].replace("\t3\t", f"\t{head}\t")
-    return [*TREE, *TREE[1:7], last]
+    return [*TREE, *TREE[1:7], TREE[7].replace("\t3\t", f"\t{head}\t")]
 
 
 @each_line("call")

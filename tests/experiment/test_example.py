@@ -3,9 +3,9 @@
 import pytest
 
 from probekit.data.table import Columns
-from probekit.errors import StoreError
 from probekit.experiment.data import read_examples
-from probekit.experiment.loader import SCHEMA, load_experiment, write_example
+from probekit.experiment.example import write_example
+from probekit.experiment.loader import SCHEMA, load_experiment
 from probekit.pipeline.experiment.validate import validate
 
 
@@ -41,8 +41,7 @@ def test_a_name_that_is_no_folder_is_refused(tmp_path, refused):
     refused(write_example, tmp_path / "my question")
     refused(write_example, tmp_path / ".hidden")
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError):
-        write_example(tmp_path / "file" / "mine")
+    refused(write_example, tmp_path / "file" / "mine")
 
 
 @pytest.mark.parametrize("name", ["yes", "1e3", "null", "2024", "my_question_2"])

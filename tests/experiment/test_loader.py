@@ -3,9 +3,9 @@
 import pytest
 
 from probekit.errors import ConfigError
-from probekit.experiment.bundled import bundled_files
 from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import load_any, load_experiment, load_recipe
+from probekit.experiment.locations import bundled_files
 from probekit.experiment.schema import Experiment
 from tests.experiment.files import GOOD, RECIPE
 from tests.pipeline.intervene.cause_experiment import write_experiment

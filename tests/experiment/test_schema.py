@@ -7,7 +7,7 @@ import pytest
 
 from probekit.experiment.loader import schemas
 from probekit.experiment.model import ModelSection
-from probekit.experiment.schema import GenerateSection
+from probekit.experiment.replies import GenerateSection
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.training.recipe import ShapeSection
 

@@ -1,7 +1,5 @@
 """The section `over`: cells are the product of its values, and errors name line and cell."""
 
-import json
-
 import pytest
 
 from probekit.errors import ConfigError
@@ -58,9 +56,8 @@ def test_a_cell_is_the_experiment_that_a_file_of_its_own_describes(study, write)
 
 def test_nested_sections_overrides_and_values_in_python_vary_keys_too(study, tmp_path, monkeypatch):
     names = [f"rows-C-{value}" for value in ("1", "10")]
-    nested = study(
-        STUDY[STUDY.index("  data:\n") : STUDY.index("published")], "  probe:\n    C: []\n"
-    )
+    varied = STUDY[STUDY.index("  data:\n") : STUDY.index("published")]
+    nested = study(varied, "  probe:\n    C: []\n")
     overrides = ["over.data=[rows.csv]", "over.probe.C=[[1], [10]]"]
     monkeypatch.chdir(tmp_path)  # paths in overrides start there
     assert sorted(one.name for one in load_any(nested, overrides).cells) == sorted(
@@ -70,15 +67,12 @@ def test_nested_sections_overrides_and_values_in_python_vary_keys_too(study, tmp
     assert isinstance(given, Study)
     assert [one.name for one in given.cells] == names
     one = load_any(study()).cells[0].experiment
-    assert [cell.name for cell in make_any(one, {"probe.folds": [3, 4]}).cells] == [
-        "folds-3",
-        "folds-4",
-    ]
+    cells = make_any(one, {"probe.folds": [3, 4]}).cells
+    assert [cell.name for cell in cells] == ["folds-3", "folds-4"]
 
 
 def test_a_data_set_may_have_two_files(study, tmp_path):
-    entry = "- {train: rows.csv, test: mixed.csv}"
-    loaded = load_any(study('- "[rm]*.csv"', entry))
+    loaded = load_any(study('- "[rm]*.csv"', "- {train: rows.csv, test: mixed.csv}"))
     data = loaded.cells[0].experiment.data
     assert (data.name, data.train, data.test, data.file) == ("rows", "rows.csv", "mixed.csv", None)
 
@@ -153,18 +147,8 @@ def test_a_file_and_a_link_to_it_are_one_data_set(study, tmp_path):
 
 def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, tmp_path):
     path = study()
-    for row in (
-        "rows,93.5",
-        "rows,-0.01",
-        "rows,1.001",
-        "rows,inf",
-        "rows,good",
-        "rows,nan",
-        "rows,0_1",
-        "rows,\u0660.\u0665",
-        "rows,0.9\nrows,0.8",
-        "raws,0.9",
-    ):
+    scores = ("93.5", "-0.01", "1.001", "inf", "good", "nan", "0_1", "\u0660.\u0665")
+    for row in (*(f"rows,{score}" for score in scores), "rows,0.9\nrows,0.8", "raws,0.9"):
         (tmp_path / "published.csv").write_text(f"task,score\n{row}\n")
         refused(load_any, path)
 
@@ -172,11 +156,4 @@ def test_published_scores_must_be_numbers_of_tasks_of_the_study(study, refused, 
 def test_what_requires_a_single_experiment_refuses_a_study(study, refused):
     refused(load_experiment, study())
     refused(make_experiment, study())
-    with pytest.raises(ConfigError, match="of type int"):
-        make_any(3, {"probe.folds": [3, 4]})
-
-
-def test_the_schema_of_a_study_allows_every_key_to_vary(repository):
-    schema = json.loads((repository / "experiments" / "study.schema.json").read_text())
-    assert schema["required"] == ["name", "over"]
-    assert not any("required" in section for section in schema["$defs"].values())
+    refused(make_any, 3, {"probe.folds": [3, 4]})

@@ -80,5 +80,4 @@ def texts(n=120, seed=0, at=(1, 2)):
         ids[:, position] += N_NOISE * (1 + codes)
     batch = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(n, N_POS, 2))
     # Consecutive rows alternate in their label: four of a group share it.
-    groups = torch.arange(n) // 8 * 2 + codes
-    return batch, codes.numpy(), groups.numpy()
+    return batch, codes.numpy(), (torch.arange(n) // 8 * 2 + codes).numpy()

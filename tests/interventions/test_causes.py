@@ -32,7 +32,7 @@ def network():
     return hand_set()
 
 
-def data_of(position, at=(1, 2), n=160, flipped=False, folds=1):
+def data_of(position, at=(1, 2), n=160, folds=1):
     batch, codes, groups = texts(n, at=at)
     answer, wrong = (torch.from_numpy(np.where(codes == code, YES, NO)) for code in (1, 0))
     half = np.unique(groups)[len(np.unique(groups)) // 2]
@@ -41,10 +41,9 @@ def data_of(position, at=(1, 2), n=160, flipped=False, folds=1):
     ids = batch.ids.clone()
     for where in at:
         ids[:, where] += N_NOISE * (1 - 2 * torch.from_numpy(codes))
-    sources = TokenBatch(ids, batch.mask, batch.offsets)
     return CauseData(
         batch, codes, groups, splits, AnswerMeasure(answer, wrong),
-        at=torch.full((n,), position), sources=sources,
+        at=torch.full((n,), position), sources=TokenBatch(ids, batch.mask, batch.offsets),
     )  # fmt: skip
 
 
@@ -66,8 +65,7 @@ def given(network, data, vector):
     found = []
     labels = label_sets(data.codes, data.groups, 99, 0, data.splits[0].train)
     for split in data.splits:
-        own = directions_of("mean_difference", X[split.train], labels[:, split.train])
-        unit = own.unit.copy()
+        unit = directions_of("mean_difference", X[split.train], labels[:, split.train]).unit.copy()
         unit[0] = vector.numpy()
         found.append(DirectionSet.of_weights(unit, X[split.train]))
     return found
@@ -83,13 +81,11 @@ def test_a_direction_that_is_read_and_used(network, folds):
     spread = given(network, data, READ)[0].spread[0]
     assert steers.effect == pytest.approx(2 * spread / SIZE, rel=0.05 if folds == 2 else 1e-3)
     assert result.verdict("silences").effect == pytest.approx(1, abs=1e-3)
-    assert result.swap.effect == pytest.approx(1, abs=1e-3)
-    assert result.swap.p == 0.01
+    assert (result.swap.effect, result.swap.p) == (pytest.approx(1, abs=1e-3), 0.01)
     assert result.wrong_way == 0
     assert not any(one.exceeds_whole for one in result.verdicts)
     assert summary(result).startswith("The label can be decoded here, and the direction")
-    assert result.folds == folds
-    assert result.n == 80 * folds
+    assert (result.folds, result.n) == (folds, 80 * folds)
 
 
 def test_pitfall_29_a_direction_that_is_decodable_and_unused(network):
@@ -112,8 +108,7 @@ def test_fitted_directions_are_used_where_the_label_is_read(network, method):
     result = causal_test(network, DATA, PRE, settings)
     assert answers(result) == USED
     assert len(result.verdict("steers").null) == 99
-    elsewhere = causal_test(network, data_of(2), PRE, settings)
-    assert answers(elsewhere) == UNUSED
+    assert answers(causal_test(network, data_of(2), PRE, settings)) == UNUSED
     detects, *others = answers(causal_test(network, data_of(3), PRE, settings))  # no label there
     assert detects != "yes"
     assert others == ["no", "no"]
@@ -134,8 +129,7 @@ def test_over_folds_intervals_are_wider_by_the_factor(network, monkeypatch):
 
 def test_edits_of_all_positions_reach_the_one_that_is_used(network):
     data = replace(DATA, at=None, measured=torch.full((160,), LAST))
-    directions = given(network, DATA, READ)
-    result = causal_test(network, data, PRE, SETTINGS, directions=directions)
+    result = causal_test(network, data, PRE, SETTINGS, directions=given(network, DATA, READ))
     assert answers(result)[1:] == ["yes", "yes"]
 
 
@@ -186,8 +180,7 @@ def test_a_direction_of_a_head_in_the_kernel_of_the_output_matrix_is_flagged(net
 
 
 def test_the_dose_response_has_its_controls_and_the_loss_on_other_texts(network):
-    data = replace(DATA, other=DATA.batch[torch.arange(10)])
-    result = causal_test(network, data, PRE, SETTINGS)
+    result = causal_test(network, replace(DATA, other=DATA.batch[torch.arange(10)]), PRE, SETTINGS)
     effects = [dose["effect"] for dose in result.doses]
     assert effects == sorted(effects)
     for dose in result.doses:
@@ -254,8 +247,7 @@ def test_matched_directions_have_the_covariance_of_the_features():
     X = np.random.default_rng(0).normal(size=(2000, 3)) * [10, 3, 0.1]
     found = module.matched_directions(X, draws=4000, seed=1)
     np.testing.assert_allclose(np.linalg.norm(found.unit, axis=1), 1)
-    ratio = np.abs(found.unit[:, 1] / found.unit[:, 0])
-    assert np.median(ratio) == pytest.approx(0.3, rel=0.1)
+    assert np.median(np.abs(found.unit[:, 1] / found.unit[:, 0])) == pytest.approx(0.3, rel=0.1)
 
 
 def test_doses_depend_on_all_directions_alike():
@@ -296,8 +288,7 @@ def responder_of(model, site, at):
 
 
 def directions_at(width, n=3):
-    generator = np.random.default_rng(0)
-    X = generator.normal(size=(50, width)) + 1
+    X = np.random.default_rng(0).normal(size=(50, width)) + 1
     found = directions_of("leace", X, label_sets(np.arange(50) % 2, np.arange(50), n - 1, 0))
     assert not np.allclose(found.unit, found.reading)
     return found

@@ -54,8 +54,7 @@ def gap_of_means(X, codes):
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.3, 0.2)])
 def test_leace_equals_the_reference(reference, shares):
     X, codes = sample(shares=shares)
-    labels = np.eye(len(shares))[codes]
-    expected = reference(X, labels, constrain_cov_trace=False, svd_tol=1e-9)
+    expected = reference(X, np.eye(len(shares))[codes], constrain_cov_trace=False, svd_tol=1e-9)
     np.testing.assert_allclose(leace(X, codes)(X), expected, rtol=1e-8, atol=1e-9)
 
 
@@ -79,14 +78,6 @@ def test_pitfall_52_a_rare_class_is_erased(reference):
     assert gap_of_means(kept, codes) == pytest.approx(gap_of_means(X, codes))
 
 
-def test_leace_changes_less_than_the_mean_projection_in_whitened_space():
-    X, codes = sample()
-    inverse = np.linalg.inv(np.cov(X.T))
-    changes = [X - eraser(X) for eraser in (leace(X, codes), mean_projection(X, codes))]
-    least, other = (np.einsum("ij,jk,ik->", c, inverse, c) for c in changes)
-    assert least < 0.9 * other
-
-
 @pytest.mark.parametrize("make", [leace, mean_projection])
 @pytest.mark.parametrize(
     ("n", "shares"),
@@ -99,17 +90,7 @@ def test_differences_of_means_are_erased_and_erasing_twice_equals_erasing_once(m
     np.testing.assert_allclose(eraser(eraser(X)), eraser(X), atol=1e-8)
     assert eraser.rank == len(shares) - 1
     assert gap_of_means(eraser(X), codes) < 1e-8
-    is_orthogonal = np.allclose(eraser.left, eraser.right.T)
-    assert is_orthogonal == (make is mean_projection)
-
-
-def test_the_removed_part_becomes_the_mean_not_zero():
-    X, codes = sample()
-    for eraser in (leace(X + 7, codes), mean_projection(X + 7, codes)):
-        erased = eraser(X + 7)
-        np.testing.assert_allclose(erased.mean(0), (X + 7).mean(0))
-        along = eraser.right @ erased.T
-        np.testing.assert_allclose(along, np.tile((eraser.right @ eraser.mean)[:, None], len(X)))
+    assert np.allclose(eraser.left, eraser.right.T) == (make is mean_projection)
 
 
 def test_the_tap_erases_like_the_array():
@@ -121,9 +102,8 @@ def test_the_tap_erases_like_the_array():
     for row, column in ((0, 4), (1, 0)):
         expected[row, column] = torch.from_numpy(eraser(X[5 * row + column][None])[0])
     torch.testing.assert_close(found, expected)
-    one = erasure.probe_projection(eraser.left.T, eraser.mean)
     torch.testing.assert_close(
-        one.tap()("hook_embed", value),
+        erasure.probe_projection(eraser.left.T, eraser.mean).tap()("hook_embed", value),
         project_out(eraser.left.T, mean=torch.from_numpy(eraser.mean))("hook_embed", value),
     )
 
@@ -147,8 +127,7 @@ def scores(position, labelled, site=PRE):
     batch, codes, groups = texts(200, at=labelled)
     at = torch.full((200,), position)
     zeros = torch.zeros_like(at)
-    answers = AnswerMeasure(zeros, zeros + 1)
-    X = Responder(model, batch, site, at, answers).features()
+    X = Responder(model, batch, site, at, AnswerMeasure(zeros, zeros + 1)).features()
     train = np.flatnonzero(groups < np.median(groups))
     eraser = leace(X[train], codes[train])
     return erasure.downstream_scores(model, batch, codes, groups, train, (site, eraser), SITES, at)
@@ -163,8 +142,7 @@ def test_information_comes_back_where_attention_brings_it():
         assert one["before"] > 0.95
         assert one["after"] < 0.65
         assert one["after_low"] <= 0.5 <= one["after_high"]
-    assert first["chance"] == 0.5
-    assert (first["n"], first["site"]) == (100, PRE.text)
+    assert (first["chance"], first["n"], first["site"]) == (0.5, 100, PRE.text)
 
 
 @pytest.mark.parametrize(

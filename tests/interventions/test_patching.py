@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from probekit.errors import ConfigError
-from probekit.interventions.attribution_patching import estimated_effects, patch_top
-from probekit.interventions.base_pass import BasePass, linear_entry, stream_entry
-from probekit.interventions.edits import add, replace, run_edited, zero
+from probekit.interventions import edits, patching
+from probekit.interventions.edits import replace, run_edited
 from probekit.interventions.measures import AnswerMeasure, single_tokens
 from probekit.interventions.names import MEASURES
-from probekit.interventions.patching import PAIRS_AT_ONCE, ablated_values, patch
+from probekit.interventions.patching import ablated_values, estimated_effects, patch
+from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.families.table import from_transformers
 from probekit.model.passes.taps import head_or_neuron
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
@@ -23,41 +22,21 @@ from tests.model.families.configurations import TYPICAL, rows
 from tests.model.reference import TINY
 
 LENGTHS = torch.tensor([5, 3, 8])
-GPT2_SITES = [
-    "hook_embed",
-    "hook_pos_embed",
-    "blocks.*.hook_resid_*",
-    "blocks.*.hook_*_out",
-    "blocks.1.attn.hook_z",
-    "blocks.*.attn.hook_z[head=*]",
-    "blocks.2.attn.hook_result[head=1]",
-    "blocks.0.mlp.hook_post[neuron=4]",
-    "blocks.3.mlp.hook_post",
-    "blocks.*.mlp.hook_pre",
-    "blocks.3.attn.hook_q",
-    "blocks.1.attn.hook_q[head=2]",
-    "blocks.2.attn.hook_v",
-    "blocks.2.attn.hook_pattern",
-    "blocks.2.attn.hook_pattern[head=0]",
-    "blocks.1.ln2.hook_normalized",
-]
-FAMILY_SITES = [
-    "hook_embed",
-    "blocks.*.hook_resid_*",
-    "blocks.*.hook_attn_out",
-    "blocks.2.hook_mlp_out",
-    "blocks.*.attn.hook_z[head=1]",
-    "blocks.1.attn.hook_result[head=0]",
-    "blocks.0.mlp.hook_post",
-    "blocks.1.mlp.hook_post[neuron=4]",
-    "blocks.1.attn.hook_v",
-    "blocks.1.attn.hook_rot_q",
-    "blocks.2.mlp.hook_pre",
-]
-LACKING = {
-    "opt": ("hook_rot_q",),
-    "olmoe": ("hook_pre", "hook_post", "[neuron=4]"),
-}  # sites that a family does not have
+_OF_GPT2 = """
+hook_embed hook_pos_embed blocks.*.hook_resid_* blocks.*.hook_*_out blocks.1.attn.hook_z
+blocks.*.attn.hook_z[head=*] blocks.2.attn.hook_result[head=1] blocks.0.mlp.hook_post[neuron=4]
+blocks.3.mlp.hook_post blocks.*.mlp.hook_pre blocks.3.attn.hook_q blocks.1.attn.hook_q[head=2]
+blocks.2.attn.hook_v blocks.2.attn.hook_pattern blocks.2.attn.hook_pattern[head=0]
+blocks.1.ln2.hook_normalized
+"""
+_OF_FAMILIES = """
+hook_embed blocks.*.hook_resid_* blocks.*.hook_attn_out blocks.2.hook_mlp_out
+blocks.*.attn.hook_z[head=1] blocks.1.attn.hook_result[head=0] blocks.0.mlp.hook_post
+blocks.1.mlp.hook_post[neuron=4] blocks.1.attn.hook_v blocks.1.attn.hook_rot_q blocks.2.mlp.hook_pre
+"""
+GPT2_SITES, FAMILY_SITES = _OF_GPT2.split(), _OF_FAMILIES.split()
+# Sites that a family does not have.
+LACKING = {"opt": ("hook_rot_q",), "olmoe": ("hook_pre", "hook_post", "[neuron=4]")}
 
 
 @cache
@@ -115,8 +94,7 @@ def test_a_position_of_each_text(model):
     measure, site = measure_of(), "blocks.1.hook_resid_post"
     (row,) = patch(model, clean, corrupt, measure, site, at=at)
     own = expected(model, clean, corrupt, site, at, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert row.position == "chosen"
+    assert (row.patched, row.position) == (pytest.approx(own.mean(), rel=1e-5), "chosen")
     ((key, values),) = estimated_effects(model, clean, corrupt, measure, site, at=at).items()
     each = estimated_effects(model, clean, corrupt, measure, site, at="each")
     by_position = {one.position: own for one, own in each.items()}
@@ -133,22 +111,13 @@ def test_positions_after_the_measured_one_have_no_effect(model):
     np.testing.assert_allclose(effects[5:], 0, atol=1e-6)
 
 
-def test_the_whole_stream_recovers_everything(model):
-    clean, corrupt = pairs()
-    change = (model(corrupt) - model(clean))[:, -1]
-    measure = AnswerMeasure(change.argmin(-1), change.argmax(-1))
-    rows = patch(model, clean, corrupt, measure, "blocks.*.hook_resid_pre")
-    assert [row.recovery for row in rows] == pytest.approx([1, 1, 1, 1], abs=1e-4)
-
-
 def test_more_pairs_than_a_batch(model):
-    n = PAIRS_AT_ONCE + 5
+    n = patching.PAIRS_AT_ONCE + 5
     clean, corrupt = pairs("left", [4 + i % 3 for i in range(n)])
     measure, site = measure_of(n=n), "blocks.2.hook_resid_mid"
     (row,) = patch(model, clean, corrupt, measure, site, groups=np.arange(n) // 3)
     own = expected(model, clean, corrupt, site, None, measure)
-    assert row.patched == pytest.approx(own.mean(), rel=1e-5)
-    assert (row.n, row.groups) == (n, n // 3 + 1)
+    assert (row.patched, row.n, row.groups) == (pytest.approx(own.mean(), rel=1e-5), n, n // 3 + 1)
     assert row.effect_low < row.effect < row.effect_high
     assert 0 < row.p <= row.p_best <= 1
 
@@ -157,7 +126,7 @@ def test_more_pairs_than_a_batch(model):
 @pytest.mark.parametrize("measured", MEASURES)
 def test_measures_are_those_of_the_logits(name, measured):
     model, (clean, _), measure = network(name), pairs(), measure_of(measured)
-    logits, final = model(clean)[:, -1], BasePass.keep(model, clean).final
+    logits, final = model(clean)[:, -1], edits.BasePass.keep(model, clean).final
     assert name != "gemma2" or logits.abs().max() < 3
     base, at = torch.tensor([2, 0, 1, 1]), torch.arange(4)
     other = torch.tensor([0, 2, 1, 0])  # rows whose logits are those of an edited pass
@@ -175,8 +144,7 @@ def test_measures_are_those_of_the_logits(name, measured):
     torch.testing.assert_close(found, wanted[measured].double(), atol=1e-5, rtol=1e-4)
     if measured == "accuracy":  # without a wrong answer it is that of the largest logit
         measure = AnswerMeasure(logits.argmax(-1) - torch.tensor([0, 1, 0]), name="accuracy")
-        own = torch.arange(3)
-        assert measure.score(model, final, own, final).tolist() == [1, 0, 1]
+        assert measure.score(model, final, torch.arange(3), final).tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +242,7 @@ def test_the_activations_of_another_text(model, at):
 
 def test_where_sites_of_families_enter_the_stream_and_heads_of_keys_and_values_are_edited():
     def place(name, site, head=None):
-        entry = stream_entry(network(name), SiteSelection(site, head=head))
+        entry = edits.stream_entry(network(name), SiteSelection(site, head=head))
         return entry and (entry.layer, entry.after_attention)
 
     site, heads = "blocks.1.hook_attn_out", "blocks.1.attn.hook_z"
@@ -282,10 +250,10 @@ def test_where_sites_of_families_enter_the_stream_and_heads_of_keys_and_values_a
     assert place("neox in sequence", site) == place("gemma2", site) == (1, True)
     assert place("gemma2", heads, head=1) is None  # a norm follows
     with pytest.raises(ConfigError, match="is not a part of the residual stream") as caught:
-        linear_entry(network("gemma2"), SiteSelection("blocks.1.mlp.hook_post"))
+        edits.linear_entry(network("gemma2"), SiteSelection("blocks.1.mlp.hook_post"))
     assert "mlp.hook_post" not in str(caught.value).partition("Allowed")[2]
     llama, tokens = network("llama3"), torch.tensor([[3, 14, 15, 92]])
-    one_head = run_edited(llama, tokens, [("blocks.1.attn.hook_v[kv_head=1]", zero())])
+    one_head = run_edited(llama, tokens, [("blocks.1.attn.hook_v[kv_head=1]", edits.zero())])
     assert not torch.allclose(one_head, llama(tokens))
 
 
@@ -305,7 +273,7 @@ def test_an_estimate_is_the_derivative_of_the_patch(model):
         change = (source - base)[rows, at] * have[:, None]
         scores = []
         for sign in (-1, 1):
-            logits = run_edited(model, clean, [(site, add(sign * step * change, at))])[:, -1]
+            logits = run_edited(model, clean, [(site, edits.add(sign * step * change, at))])[:, -1]
             scores.append(logits[rows, measure.answer] - logits[rows, measure.wrong])
         slope = ((scores[1] - scores[0]) / (2 * step)).numpy()
         np.testing.assert_allclose(values[have], slope[have], rtol=1e-4, atol=1e-8)
@@ -343,7 +311,7 @@ def test_the_largest_estimates_are_verified(model):
     (clean, corrupt), measure = pairs(lengths=[6] * 8), measure_of(n=8)
     sites = "blocks.*.attn.hook_z[head=*]"
     estimates = estimated_effects(model, clean, corrupt, measure, sites, at="each")
-    found = patch_top(model, clean, corrupt, measure, estimates, top=5, at="each")
+    found = patching.patch_top(model, clean, corrupt, measure, estimates, top=5, at="each")
     rows = patch(model, clean, corrupt, measure, sites, at="each")
     exact = {(row.site, row.position): row for row in rows}
     assert len(found) == len(exact) == 4 * 3 * 6

@@ -3,17 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.interventions.effects import holds_zero, ratio_of_sums, resamples_of, skewed_interval
-from probekit.interventions.verdicts import (
-    CausalVerdict,
-    detection,
-    direction_effect,
-    silence,
-    slopes,
-    two_sided_p,
-    verdicts,
-    why_undecided,
-)
+from probekit.interventions import verdicts
+from probekit.interventions.verdicts import ratio_of_sums, resamples_of, skewed_interval
 from probekit.probes.score.differences import bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import PValues
 from probekit.probes.score.intervals import jackknife_interval
@@ -21,7 +12,7 @@ from probekit.probes.score.metrics import mean_of_rows
 
 
 def evidence(effect=1.0, low=0.5, high=1.5, p=0.01, whole=2.0, reason=""):
-    return CausalVerdict(effect, low, high, p, whole, False, "logits", 1e-6, reason)
+    return verdicts.CausalVerdict(effect, low, high, p, whole, False, "logits", 1e-6, reason)
 
 
 NAN = float("nan")
@@ -46,8 +37,8 @@ NAN = float("nan")
     ids=str,
 )
 def test_the_rule_and_the_reason_of_undecided_verdicts(given, snapshot):
-    (found,) = verdicts({"steers": evidence(**given)})
-    assert f"{found.answer}: {why_undecided(found)}" == snapshot
+    (found,) = verdicts.verdicts({"steers": evidence(**given)})
+    assert f"{found.answer}: {verdicts.why_undecided(found)}" == snapshot
 
 
 @pytest.mark.parametrize(
@@ -61,42 +52,43 @@ def test_the_rule_and_the_reason_of_undecided_verdicts(given, snapshot):
 )
 def test_p_values_are_adjusted_for_the_questions_that_have_a_test(p, adjusted):
     questions = ("detects", "steers", "silences")
-    found = verdicts(dict(zip(questions, [evidence(p=one) for one in p], strict=False)))
+    found = verdicts.verdicts(dict(zip(questions, [evidence(p=one) for one in p], strict=False)))
     assert [one.p_holm for one in found] == pytest.approx(adjusted, nan_ok=True)
-    expected = ["undecided" if np.isnan(one) else "yes" for one in p]
-    assert [one.answer for one in found] == expected
+    assert [one.answer for one in found] == ["undecided" if np.isnan(one) else "yes" for one in p]
 
 
 def test_the_observed_direction_counts_as_a_draw_and_undefined_effects_as_large():
-    assert two_sided_p(3.0, np.array([1.0, -2.0, 2.9])) == 0.25
-    assert two_sided_p(1.0, np.full(99, -1.0)) == 1.0
-    assert np.isnan(two_sided_p(NAN, np.zeros(999)))
-    assert two_sided_p(1.0, np.full(999, NAN)) == 1.0
+    assert verdicts.two_sided_p(3.0, np.array([1.0, -2.0, 2.9])) == 0.25
+    assert verdicts.two_sided_p(1.0, np.full(99, -1.0)) == 1.0
+    assert np.isnan(verdicts.two_sided_p(NAN, np.zeros(999)))
+    assert verdicts.two_sided_p(1.0, np.full(999, NAN)) == 1.0
 
 
 def test_slopes_are_least_squares_and_more_than_the_whole_vector_is_flagged():
     changes, by = np.random.default_rng(0).normal(size=(5, 3)), (-2, 1, 4)
     points = np.column_stack([np.zeros(5), changes])  # dose 0 changes nothing
-    np.testing.assert_allclose(slopes(changes, by), np.polyfit((0, *by), points.T, 1)[0])
+    np.testing.assert_allclose(verdicts.slopes(changes, by), np.polyfit((0, *by), points.T, 1)[0])
     resamples = resamples_of(np.arange(30))
     whole = mean_of_rows(np.random.default_rng(0).normal(2, 0.1, 30), resamples)
     for share in (0.5, 1):
-        found = direction_effect(whole, np.zeros(9), share * whole, resamples, "logits", 1.0)
+        found = verdicts.direction_effect(
+            whole, np.zeros(9), share * whole, resamples, "logits", 1.0
+        )
         assert found.exceeds_whole == (share < 1)
 
 
 def test_detection_is_the_auroc_of_the_projection_in_each_fold():
     codes, rows = np.arange(60) % 2, np.arange(60)
     projections = codes + np.random.default_rng(0).normal(size=60)
-    found = detection(projections, codes, rows, 0 * rows, draws=999, seed=0)
+    found = verdicts.detection(projections, codes, rows, 0 * rows, draws=999, seed=0)
     pairs = projections[codes == 1][:, None] > projections[codes == 0]
     assert found.effect == pytest.approx(pairs.mean() - 0.5)
     assert found.p < 0.01
-    none = detection(projections, codes, codes, 0 * rows, draws=99, seed=0)
+    none = verdicts.detection(projections, codes, codes, 0 * rows, draws=99, seed=0)
     assert np.isnan(none.p)
     assert "too few groups" in none.reason
     folds = rows // 30  # projections of different folds have different scales
-    perfect = detection(codes + 100.0 * folds, codes, rows, folds, draws=99, seed=0)
+    perfect = verdicts.detection(codes + 100.0 * folds, codes, rows, folds, draws=99, seed=0)
     assert perfect.effect == perfect.high == 0.5
     assert 0 < perfect.low < 0.5
 
@@ -105,11 +97,10 @@ def test_silence_is_the_share_of_the_gap_that_erasure_removes_and_needs_a_gap():
     codes, noise = np.tile([0, 1], 20), np.random.default_rng(0).normal(size=40)
     resamples = resamples_of(np.repeat(np.arange(20), 2))
     base = np.where(codes == 1, 3.0, -1.0) + noise * 0.1
-    found = silence(base, 0.25 * base, np.array([0.1]), 0 * base, codes, resamples)
-    assert (found.effect, found.whole) == (pytest.approx(0.75), pytest.approx(1.0))
-    assert found.p == 0.5
+    found = verdicts.silence(base, 0.25 * base, np.array([0.1]), 0 * base, codes, resamples)
+    assert (found.effect, found.whole, found.p) == (pytest.approx(0.75), pytest.approx(1.0), 0.5)
     assert not found.exceeds_whole
-    found = silence(noise, noise, np.zeros(1), noise, codes, resamples_of(np.arange(40)))
+    found = verdicts.silence(noise, noise, np.zeros(1), noise, codes, resamples_of(np.arange(40)))
     assert np.isnan(found.effect)
     assert "does not differ" in found.reason
 
@@ -131,7 +122,7 @@ def test_recovery_is_the_ratio_of_sums_unless_0_is_in_the_interval_of_the_denomi
     found = ratio_of_sums(np.array(numerators), np.array(denominators), resamples)
     assert found.value == pytest.approx(value, nan_ok=True)
     of_denominator = jackknife_interval(mean_of_rows(np.array(denominators), resamples), resamples)
-    assert holds_zero(of_denominator) == np.isnan(value)
+    assert verdicts.holds_zero(of_denominator) == np.isnan(value)
     assert np.isnan(found.low) == (np.isnan(value) or len(set(groups)) == 1)
 
 
@@ -143,8 +134,7 @@ def test_the_interval_covers_the_ratio():
     for _ in range(draws):
         shared, noise = generator.normal(size=(2, 20))[:, groups] + generator.normal(size=(2, 80))
         denominators = 4 + shared
-        numerators = 0.3 * denominators + 0.5 * noise
-        found = ratio_of_sums(numerators, denominators, resamples)
+        found = ratio_of_sums(0.3 * denominators + 0.5 * noise, denominators, resamples)
         covered += found.low <= 0.3 <= found.high
     assert 0.925 <= covered / draws <= 0.98
 
@@ -207,8 +197,7 @@ def test_equal_effects_of_all_groups_keep_the_p_value_of_random_signs():
     for samples in (np.full((1, 12), -1.0), np.full((1, 12), 0.1) + 2e-17 * np.arange(12)):
         signs, both = both_tests(samples)
         expected = pytest.approx(np.maximum(signs.single, 1e-4))
-        assert both.single == expected
-        assert both.maximum == expected
+        assert (both.single, both.maximum) == (expected, expected)
     _, nothing = both_tests(np.zeros((1, 12)))
     assert nothing.single == nothing.maximum == 1
 
@@ -225,8 +214,7 @@ def test_draws_without_spread_give_no_nan():
 
 
 def test_a_site_of_few_large_groups_does_not_govern_the_others():
-    generator = np.random.default_rng(0)
-    samples = np.concatenate([1 + generator.normal(size=(8, 30)), np.zeros((2, 30))])
+    samples = np.concatenate([1 + np.random.default_rng(0).normal(size=(8, 30)), np.zeros((2, 30))])
     samples[8, :3], samples[9, :7] = 10.0, [50, -30, 1, 1, 1, 1, 1]
     _, both = both_tests(samples)
     assert (both.maximum[:8] < 0.025).all()

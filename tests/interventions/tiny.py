@@ -24,9 +24,6 @@ def measure_of(name="logit_difference", n=3):
 
 def differences(logits, batch, measure):
     """The logit difference after the last token of each text."""
-    rows, last = (
-        torch.arange(len(batch)),
-        (batch.mask * torch.arange(batch.mask.shape[1])).argmax(1),
-    )
-    logits = logits[rows, last]
+    rows, positions = (torch.arange(n) for n in batch.mask.shape)
+    logits = logits[rows, (batch.mask * positions).argmax(1)]
     return (logits[rows, measure.answer] - logits[rows, measure.wrong]).double().detach().numpy()

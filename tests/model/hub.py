@@ -31,10 +31,9 @@ class _Handler(BaseHTTPRequestHandler):
         _, org, name, _, revision, file = self.path.split("/", 5)
         if with_content:
             self.asked.append(file)
-        commits = {"main": COMMIT} | {
-            path.name.partition("@")[2]: hashlib.sha1(path.name.encode()).hexdigest()
-            for path in (self.folder / org).glob(f"{name}@*")
-        }
+        commits = {"main": COMMIT}
+        for path in (self.folder / org).glob(f"{name}@*"):
+            commits[path.name.partition("@")[2]] = hashlib.sha1(path.name.encode()).hexdigest()
         if len(commits) == 1 and not (self.folder / org / name).is_dir():
             return self._refuse("RepoNotFound")
         names = {commit: branch for branch, commit in commits.items()}
@@ -49,11 +48,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             return self._refuse("EntryNotFound")
         content = path.read_bytes()
-        self._begin(
-            200,
-            commits[branch],
-            {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "Content-Length": len(content)},
-        )
+        tag = f'"{hashlib.sha256(content).hexdigest()}"'
+        self._begin(200, commits[branch], {"ETag": tag, "Content-Length": len(content)})
         if with_content:
             self.wfile.write(content)
         return None
@@ -92,9 +88,7 @@ def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 def connect(monkeypatch, address: str, cache: Path) -> None:
     """Make huggingface_hub fetch from a served address."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-        address + "/{repo_id}/resolve/{revision}/{filename}",
-    )
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    settings = {"ENDPOINT": address, "HUGGINGFACE_CO_URL_TEMPLATE": template}
+    for name, value in {**settings, "HF_HUB_CACHE": str(cache)}.items():
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)

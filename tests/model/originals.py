@@ -17,9 +17,8 @@ from probekit.model.families.gpt2 import GPT2Config
 def tensorflow():
     """TensorFlow; a test that needs it skips, loudly, without."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    return pytest.importorskip(
-        "tensorflow", reason="TensorFlow (the extra `openai`) is not installed"
-    )
+    reason = "TensorFlow (the extra `openai`) is not installed"
+    return pytest.importorskip("tensorflow", reason=reason)
 
 
 def variable_name(name: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-from einops import einsum, rearrange
 from torch import Tensor
 from transformers import GPT2Config as ReferenceConfig
 from transformers import GPT2LMHeadModel
 
 from probekit.model.families.gpt2 import GPT2, GPT2Config
+from tests.model.families.recorded import recorded
 from tests.model.gpt2_sites import site_names
 
 # All axis sizes distinct, so that swapped axes fail.
@@ -36,83 +34,14 @@ def reference_model(config: GPT2Config, dtype: torch.dtype, seed: int = 0) -> GP
 def our_model(reference: GPT2LMHeadModel, config: GPT2Config) -> GPT2:
     """Our GPT-2 with the reference's weights."""
     ours = GPT2(config, seed=None)
+    maps = "c_attn.weight", "c_proj.weight", "c_fc.weight"
     state = {
-        name.removeprefix("transformer."): (
-            tensor.T.contiguous()
-            if name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
-            else tensor
-        )
+        name.removeprefix("transformer."): tensor.T.contiguous() if name.endswith(maps) else tensor
         for name, tensor in reference.state_dict().items()
         if name != "lm_head.weight"
     }
     ours.load_state_dict(state, assign=True)
     return ours.requires_grad_(False)
-
-
-def reference_values(reference: GPT2LMHeadModel, tokens: Tensor) -> dict[str, Tensor]:
-    """Logits and every site of one unpadded sequence, shape [pos], by forward hooks."""
-    seen: dict[str, tuple] = {}  # input and output of each module
-
-    def keep(name: str):
-        return lambda module, inputs, output: seen.__setitem__(name, (*inputs[:1], output))
-
-    body = reference.transformer
-    handles = [module.register_forward_hook(keep(name)) for name, module in body.named_modules()]
-    logits = reference(tokens[None], output_attentions=True).logits
-    for handle in handles:
-        handle.remove()
-    values = {
-        "logits": logits,
-        "hook_embed": seen["wte"][1],
-        "hook_pos_embed": seen["wpe"][1].expand(1, len(tokens), -1),
-        **_norm_sites("ln_final", *seen["ln_f"], body.ln_f),
-    }
-    for layer, block in enumerate(body.h):
-        parts = {name: seen[f"h.{layer}{name}"] for name in _PARTS}
-        values |= {f"blocks.{layer}.{name}": x for name, x in _block_values(block, parts).items()}
-    return {name: value[0] for name, value in values.items()}
-
-
-_PARTS = ("", ".ln_1", ".ln_2", ".attn", ".attn.c_attn", ".attn.c_proj")
-_PARTS += (".mlp", ".mlp.c_fc", ".mlp.c_proj")
-
-
-def _block_values(block: torch.nn.Module, parts: dict[str, tuple]) -> dict[str, Tensor]:
-    q, k, v, z = (
-        rearrange(part, "b pos (head d) -> b pos head d", head=block.attn.num_heads)
-        for part in (*parts[".attn.c_attn"][1].chunk(3, -1), parts[".attn.c_proj"][0])
-    )
-    scores = einsum(q, k, "b query h d, b key h d -> b h query key") / math.sqrt(q.shape[-1])
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-    w_o = rearrange(block.attn.c_proj.weight, "(head d) model -> head d model", head=q.shape[2])
-    attn_out, pattern = parts[".attn"][1]
-    after = parts[""][1]
-    return {
-        "hook_resid_pre": parts[""][0],
-        "hook_resid_mid": parts[".ln_2"][0],
-        "hook_resid_post": after[0] if isinstance(after, tuple) else after,
-        "hook_attn_out": attn_out,
-        "hook_mlp_out": parts[".mlp"][1],
-        "attn.hook_q": q,
-        "attn.hook_k": k,
-        "attn.hook_v": v,
-        "attn.hook_attn_scores": scores.masked_fill(hidden, -math.inf),
-        "attn.hook_pattern": pattern,
-        "attn.hook_z": z,
-        "attn.hook_result": einsum(z, w_o, "b p head d, head d model -> b p head model"),
-        "mlp.hook_pre": parts[".mlp.c_fc"][1],
-        "mlp.hook_post": parts[".mlp.c_proj"][0],
-        **_norm_sites("ln1", *parts[".ln_1"], block.ln_1),
-        **_norm_sites("ln2", *parts[".ln_2"], block.ln_2),
-    }
-
-
-def _norm_sites(
-    name: str, before: Tensor, after: Tensor, norm: torch.nn.LayerNorm
-) -> dict[str, Tensor]:
-    scale = (before.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
-    normalized = (after - norm.bias) / norm.weight
-    return {f"{name}.hook_scale": scale, f"{name}.hook_normalized": normalized}
 
 
 def ragged(config: GPT2Config, lengths: list[int], seed: int = 1) -> list[Tensor]:
@@ -143,7 +72,7 @@ def differences(config: GPT2Config, dtype: torch.dtype, lengths: list[int]) -> d
     reference = reference_model(config, dtype)
     model = our_model(reference, config)
     sequences = ragged(config, lengths)
-    truths = [reference_values(reference, sequence) for sequence in sequences]
+    truths = [recorded(reference, sequence[None]) for sequence in sequences]
     names = site_names(config.n_layer, on_request=True)
     found: dict[str, Worst] = {"left": {}, "right": {}}
     for side, worst in found.items():
@@ -154,7 +83,7 @@ def differences(config: GPT2Config, dtype: torch.dtype, lengths: list[int]) -> d
         for row, truth in enumerate(truths):
             assert set(truth) | {"logits, fused attention"} == set(ours)
             for site, values in ours.items():
-                expected = truth[site.partition(",")[0]]
+                expected = truth[site.partition(",")[0]][0]
                 got, keep = values[row], mask[row]  # the part of the real tokens
                 over_keys = site.endswith(("attn_scores", "pattern"))
                 got = got[:, keep][:, :, keep] if over_keys else got[keep]

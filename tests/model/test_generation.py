@@ -10,19 +10,9 @@ from scipy import stats
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 
 from probekit.errors import DataError
+from probekit.model import generation
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.generation import (
-    ENDED,
-    Decoding,
-    StopStrings,
-    continue_texts,
-    generate,
-    keep_top_k,
-    keep_top_p,
-    new_tokens,
-    stream_text,
-)
-from probekit.model.passes.cache import Recording
+from probekit.model.generation import Decoding, Recording, continue_texts, generate
 from probekit.model.text.tokenizer import END_OF_TEXT, Tokenizer
 from tests.model.reference import TINY, our_model, pad, ragged, reference_model
 from tests.stored import each_line, each_row
@@ -35,8 +25,8 @@ def logits(rows=5, size=97, seed=0):
 @pytest.mark.parametrize(
     ("ours", "reference", "limits"),
     [
-        (keep_top_k, TopKLogitsWarper, [1, 3, 97, 500]),
-        (keep_top_p, TopPLogitsWarper, [0.01, 0.3, 0.9, 0.999, 1.0]),
+        (generation.keep_top_k, TopKLogitsWarper, [1, 3, 97, 500]),
+        (generation.keep_top_p, TopPLogitsWarper, [0.01, 0.3, 0.9, 0.999, 1.0]),
     ],
 )
 def test_top_k_and_top_p_equal_the_reference(ours, reference, limits):
@@ -158,7 +148,7 @@ def test_a_row_that_has_ended_has_no_more_tokens_and_the_others_go_on(model):
     assert stopped.shape == (3, 10)
     for row, end in enumerate(ends):
         assert torch.equal(stopped[row, : end + 1], whole[row, : end + 1])
-        assert (stopped[row, end + 1 :] == ENDED).all()
+        assert (stopped[row, end + 1 :] == generation.ENDED).all()
 
 
 @pytest.mark.parametrize("site", ["blocks.1.hook_resid_post", "blocks.2.attn.hook_pattern"])
@@ -178,12 +168,12 @@ def test_a_steering_vector_is_added_at_every_step(model, site):
 def test_a_recording_equals_the_activations_of_one_pass(model):
     prompts = ragged(TINY, [5, 2])
     tokens, mask = pad(prompts, "left", filler=1)
-    record = Recording()
-    new = generate(model, tokens, 9, mask=mask, tap=record, sites=["*", "blocks.*.hook_result"])
+    record, sites = Recording(), ["*", "blocks.*.hook_result", "blocks.1.attn.hook_z[head=2]"]
+    new = generate(model, tokens, 9, mask=mask, tap=record, sites=sites)
     cache = record.cache(TINY.sites)
     whole = torch.cat([tokens, new], dim=1)[:, :-1]
     whole_mask = torch.cat([mask, torch.ones(2, 8, dtype=torch.bool)], dim=1)
-    _, expected = model.run_with_cache(whole, ["*", "blocks.*.hook_result"], whole_mask)
+    _, expected = model.run_with_cache(whole, sites, whole_mask)
     assert list(cache) == list(expected)
     for site, value in expected.items():
         torch.testing.assert_close(cache[site], value, rtol=1e-9, atol=1e-12, msg=site)
@@ -194,7 +184,7 @@ def test_memory_does_not_grow_with_max_new_tokens(model, temperature):
     prompt = torch.stack(ragged(TINY, [5]))
     short = generate(model, prompt, 3, temperature=temperature, slide=True)
     how = Decoding(10**12, temperature=temperature, slide=True)
-    for expected, step in zip(short.T, new_tokens(model, prompt, how), strict=False):
+    for expected, step in zip(short.T, generation.new_tokens(model, prompt, how), strict=False):
         assert torch.equal(step, expected)
 
 
@@ -240,14 +230,6 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
-def test_prompts_in_a_batch_get_the_continuations_of_single_prompts(mini, tokenizer, options):
-    how = Decoding(12, **options)
-    together = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
-    alone = [continue_texts(mini, tokenizer, [prompt], how, bos=False) for prompt in PROMPTS]
-    assert together == [samples for [samples] in alone]
-
-
-@pytest.mark.parametrize("options", [{}, DRAWN], ids=["greedy", "drawn"])
 def test_a_text_ends_before_its_stop_string(mini, tokenizer, options):
     how = Decoding(40, **options)
     whole = continue_texts(mini, tokenizer, PROMPTS, how, bos=False)
@@ -267,7 +249,7 @@ def test_a_text_ends_before_its_stop_string(mini, tokenizer, options):
 def test_a_stream_is_the_text_in_pieces(mini, tokenizer, stop, options):
     how = Decoding(60, **options)
     [[whole]] = continue_texts(mini, tokenizer, PROMPTS[1:2], how, bos=False, stop=stop)
-    pieces = list(stream_text(mini, tokenizer, PROMPTS[1], how, bos=False, stop=stop))
+    pieces = list(generation.stream_text(mini, tokenizer, PROMPTS[1], how, bos=False, stop=stop))
     assert "".join(pieces) == whole.text
     assert all(pieces)
     assert len(pieces) > 1
@@ -294,21 +276,19 @@ def test_the_end_of_a_text_in_the_model_s_own_word_ends_it(tokenizer, monkeypatc
 def _stream_of(tokenizer, ids, monkeypatch, stop):
     """Stream of a model whose chosen tokens are replaced by these."""
     says = iter(ids)
-    monkeypatch.setattr(
-        Decoding, "choose", lambda self, logits, draws: logits[:, 0].long() * 0 + next(says)
-    )
+    monkeypatch.setattr(Decoding, "choose", lambda *_: torch.tensor([next(says)]))
     mini = GPT2.from_pretrained("mini")
-    return stream_text(mini, tokenizer, "x", Decoding(len(ids)), bos=False, stop=stop)
+    return generation.stream_text(mini, tokenizer, "x", Decoding(len(ids)), bos=False, stop=stop)
 
 
 def test_a_stop_string_is_found_across_tokens_and_bytes(tokenizer):
-    stop = StopStrings(tokenizer, ["öß", "end"])
+    stop = generation.StopStrings(tokenizer, ["öß", "end"])
     ids = tokenizer.encode("Größe", bos=False).ids.tolist()
     assert [stop(ids[: n + 1]) for n in range(len(ids))].count(True) >= 1
     assert stop.cut("the bend, Größe") == "the b"
     assert stop.n_final("a be") == 3
     assert stop.n_final("a bend") == 3
-    assert not StopStrings(tokenizer, [])(ids)
+    assert not generation.StopStrings(tokenizer, [])(ids)
 
 
 def test_beginning_of_text_lets_a_prompt_be_empty(mini, tokenizer):

@@ -25,9 +25,7 @@ PRIVATE = PARTS | {"get_parameter", "get_submodule"}
 def parts_reached(source):
     """Lines of a module's source that access a part of a network."""
     nodes = ast.walk(ast.parse(source))
-    return [
-        node.lineno for node in nodes if isinstance(node, ast.Attribute) and node.attr in PRIVATE
-    ]
+    return [node.lineno for node in nodes if getattr(node, "attr", None) in PRIVATE]
 
 
 def test_no_module_outside_model_reaches_into_a_network():
@@ -183,13 +181,6 @@ def test_cached_values_stay_on_the_graph(model, clean, sites):
             torch.testing.assert_close(value, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_later_values_depend_on_earlier_ones(model):
-    sites = ["blocks.0.attn.hook_q", "blocks.1.attn.hook_q"]
-    _, cache = model.run_with_cache(TOKENS, sites, logits=False, grad=True)
-    (found,) = torch.autograd.grad(cache[sites[1]].square().sum(), cache[sites[0]])
-    assert found.abs().max() > 0
-
-
 def test_grad_changes_no_value(model):
     with torch.no_grad():
         logits, plain = model.run_with_cache(TOKENS, SITES, MASK)
@@ -214,8 +205,3 @@ def test_cached_values_change_no_gradient_of_a_parameter():
     seen, _ = model.run_with_cache(TOKENS, SITES, MASK)
     for one, other in zip(plain, torch.autograd.grad(measure(seen).sum(), parameters), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
-
-
-def test_the_folder_of_another_family_is_refused_with_load_model(tmp_path, refused):
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    refused(GPT2.from_pretrained, tmp_path)

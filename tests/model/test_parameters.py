@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from probekit.model.config import count_components, count_parameters, count_sums
-from probekit.model.families.gpt2 import COMPONENTS, GPT2, PUBLISHED, GPT2Config
+from probekit.model.families.gpt2 import COMPONENTS, GPT2, PUBLISHED
 from tests.model.reference import TINY
 
 PUBLISHED_COUNTS = {  # with all biases, tied; without qkv bias: untied, tied, MB of the untied
@@ -21,10 +21,6 @@ SWITCHES = [
 ]
 
 
-def by_name(counts):
-    return {count.name: count for count in counts}
-
-
 @pytest.mark.parametrize(("name", "known"), PUBLISHED_COUNTS.items())
 def test_counts_equal_the_published_ones(name, known):
     tied, untied_without, tied_without, megabytes = known
@@ -34,20 +30,8 @@ def test_counts_equal_the_published_ones(name, known):
     assert count_parameters(config) == tied
     assert count_parameters(untied) == untied_without
     assert count_parameters(without) == tied_without
-    assert round(by_name(count_sums(untied))["total"].megabytes(4), 2) == megabytes
-
-
-def test_counts_of_components_equal_the_published_ones():
-    parts = by_name(count_sums(GPT2Config()) + count_components(GPT2Config()))
-    numbers = {name: part.number for name, part in parts.items()}
-    assert numbers["block"] == 7_087_872
-    assert numbers["attention"] == 2_362_368
-    assert numbers["MLP"] == 4_722_432
-    assert numbers["ln_1"] == numbers["ln_2"] == numbers["final norm"] == 1_536
-    without = by_name(count_sums(GPT2Config(qkv_bias=False)))
-    assert without["attention"].number == 2_360_064
-    assert without["MLP"].number == 4_722_432
-    assert round(without["total"].megabytes(4), 2) == 474.59
+    *_, total = count_sums(untied)
+    assert round(total.megabytes(4), 2) == megabytes
 
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError, ConfigError
-from probekit.model.families.table import load_model, random_network, zero_network
+from probekit.model.families.table import load_model, random_network
 from probekit.model.generation import generate
 from probekit.model.network import Network
 from probekit.model.weights.state_dict import digest_weights
+from probekit.pipeline.experiment.plan import zero_network
 from tests.test_golden import NETWORKS, TOKENS, network
 
 TOKENS = torch.from_numpy(TOKENS)
@@ -110,9 +111,7 @@ def test_passes_together_read_each_weight_once(folder):
 
     read._readers = {name: counted(name, reader) for name, reader in read._readers.items()}
     found, mask = [], torch.ones(1, 11, dtype=torch.bool)
-    passes = [
-        (row[None], mask, lambda _, value: found.append(value) or value, None) for row in TOKENS
-    ]
+    passes = [(row[None], mask, lambda _, x: found.append(x) or x, None) for row in TOKENS]
     assert list(read.run_together(passes, [site])) == [range(len(passes))] * 3
     for row, value in zip(TOKENS, found, strict=True):
         assert torch.equal(value, whole.run_with_cache(row[None], [site], mask)[1][site])

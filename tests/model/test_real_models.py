@@ -1,7 +1,7 @@
 """Published models, as transformers 5 saves them, equal transformers at every site.
 
 PROBEKIT_REAL_MODELS is the folder around their folders, such as those of SmolLM2-135M-Instruct
-and Gemma 3 270M. Each must be of a family in `recorded.NORMS`.
+and Gemma 3 270M.
 """
 
 import os

@@ -1,5 +1,7 @@
 """Networks spread over several devices: the bits of the same network on one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from probekit import AnswerMeasure, TokenBatch, patch
 from probekit.analysis.heads import score_heads
 from probekit.analysis.logits import logit_attribution, logit_lens
 from probekit.errors import ConfigError
-from probekit.interventions.attribution_patching import estimated_effects
+from probekit.interventions.patching import estimated_effects
 from probekit.model.families.table import load_model, random_network
 from probekit.model.generation import generate
 from tests.fake_gpus import fake_gpus
@@ -60,9 +62,8 @@ def test_gradients_and_later_blocks_are_those_of_the_network_on_one_device(tmp_p
         stream = cache["resid_post", 0]
         (gradient,) = torch.autograd.grad(logits[0, -1, 5], [stream])
         resumed = model.resume(stream, last, after_attention=True)
-        found.append(
-            [one.detach().to("cpu") for one in (gradient, resumed, model.resume(stream, 1))]
-        )
+        after = gradient, resumed, model.resume(stream, 1)
+        found.append([one.detach().to("cpu") for one in after])
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
     assert found[0][0].any()
 
@@ -94,10 +95,7 @@ def test_it_generates_the_same_tokens(tmp_path, name):
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3, 7])
 def test_blocks_are_consecutive_and_in_equal_shares(n_devices):
-    config = type(network("llama").config)(
-        vocab_size=97, hidden_size=24, intermediate_size=11, num_hidden_layers=12,
-        num_attention_heads=6, num_key_value_heads=2,
-    )  # fmt: skip
+    config = replace(network("llama").config, num_hidden_layers=12)
     model = random_network(config, 3, torch.bfloat16)
     places = model.places([f"cuda:{index}" for index in range(n_devices)])
     names = config.WEIGHTS

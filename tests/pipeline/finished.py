@@ -19,7 +19,6 @@ from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 from tests.pipeline.texts import text_of
 
-YAML = text_of("made.yaml")
 FILES = ("config.yaml", "results.csv", "differences.csv", "test_rows.csv")
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")
@@ -48,7 +47,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     """Write a run with the guesses (n_test,) at each site, and return its folder."""
     folder = Path(folder)
     folder.mkdir(parents=True)
-    (folder / "experiment.yaml").write_text(YAML)
+    (folder / "experiment.yaml").write_text(text_of("made.yaml"))
     experiment = load_experiment(folder / "experiment.yaml", overrides)
     position = experiment.tokens.position.text
     truth = np.searchsorted(np.array(labels), rows["label"].to_numpy(dtype=str))
@@ -89,16 +88,9 @@ def write_record(folder, labels=LABELS, dataset="same"):
     data = {"name": "made", "n_examples": 9, "n_rows": 9, "labels": counts}
     data["groups"] = {"train": 3, "test": 3}
     table = load_table(folder / "results.csv")
-    record = {
-        "verdict": judge(Scores.of(table), make_table([], DIFFERENCES)).model_dump(),
-        "run": "made",
-        "key": folder.name,
-        "question": None,
-        "created": "now",
-        "model": {"source": "mini"} | sizes,
-        "data": data,
-        "digests": {"dataset": dataset},
-        "versions": {"numpy": "2"},
-        "files": {name: digest([(folder / name).read_bytes()]) for name in names},
-    }
+    record = {"run": "made", "key": folder.name, "question": None, "created": "now", "data": data}
+    record |= {"verdict": judge(Scores.of(table), make_table([], DIFFERENCES)).model_dump()}
+    record |= {"model": {"source": "mini"} | sizes, "digests": {"dataset": dataset}}
+    record |= {"files": {name: digest([(folder / name).read_bytes()]) for name in names}}
+    record |= {"versions": {"numpy": "2"}}
     (folder / "run.json").write_bytes(pack_record(record))

@@ -21,14 +21,8 @@ MIXED = "data.file=mixed.csv"  # labels that follow no rule, so that every probe
 FAST = ("model.random_weights=false", "probe.control_draws=0", "probe.description=false")
 # A site without and one with the signal, and what a run needs.
 QUICK_SITES = ("blocks.0.hook_resid_pre", "blocks.3.hook_resid_post")
-QUICK = (
-    f"capture.sites={list(QUICK_SITES)}",
-    "model.random_weights=false",
-    "probe.control_draws=0",
-    "probe.baselines=[majority]",
-    "probe.C=[0.01]",
-    "attention.texts=[Hi]",
-)
+_FEW = ("probe.baselines=[majority]", "probe.C=[0.01]", "attention.texts=[Hi]")
+QUICK = (f"capture.sites={list(QUICK_SITES)}", *FAST[:2], *_FEW)
 
 
 class Planted:
@@ -80,14 +74,3 @@ def write_rows(path):
     table = pd.DataFrame(rows)
     table.to_csv(path, index=False)
     return table
-
-
-def rows_of_sites(values):
-    """Rows of results.csv for sites with these (validation, test) accuracies of the task."""
-    common = dict.fromkeys(("metric", "main_metric"), "accuracy") | dict.fromkeys(("head", "fold"))
-    common |= {"probe": "logistic", "target": "task", "position": "last"}
-    return pd.DataFrame(
-        common | {"split": split, "site": site, "value": value}
-        for site, pair in values.items()
-        for split, value in zip(("validation", "test"), pair, strict=True)
-    )

@@ -31,9 +31,8 @@ def hidden_states(experiment, cache, sites=LAYERS):
     for column, site in enumerate(sites):
         for row in np.flatnonzero(is_single):
             ids = texts.ids[texts.plan.example[row]]
-            of_text[ids.tobytes()][1][at[row], column] = torch.from_numpy(store.read(site, [row]))[
-                0
-            ]
+            (values,) = torch.from_numpy(store.read(site, [row]))
+            of_text[ids.tobytes()][1][at[row], column] = values
     return list(of_text.values())
 
 

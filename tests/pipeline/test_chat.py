@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,8 +54,7 @@ def write_experiment(folder, source, at, yaml=YAML):
 def expected_position(reference, at, n):
     """Index of the last token of a turn, by the length of the conversation up to its end."""
     turns = [QUESTIONS[n], ANSWERS[n]][: 1 if at == "user_last" else 2]
-    marked = messages(turns)
-    text = reference.apply_chat_template(marked, tokenize=False)
+    text = reference.apply_chat_template(messages(turns), tokenize=False)
     until = text[: text.rindex(turns[-1]) + len(turns[-1])]
     return len(reference(until, add_special_tokens=False)["input_ids"]) - 1
 
@@ -70,8 +70,7 @@ def test_the_last_token_of_a_turn_is_read(model, tmp_path, at):
         whole = reference.apply_chat_template(messages(turns), add_generation_prompt=not has_reply)
         assert prepared.texts.ids[n].tolist() == whole["input_ids"]
         assert prepared.texts.plan.positions[n] == expected_position(reference, at, n)
-    last = {"user_last": "here", "assistant_last": None}[at]
-    assert last is None or set(prepared.design.positions[0].types) == {last}
+    assert has_reply or set(prepared.design.positions[0].types) == {"here"}
 
 
 def test_a_run_has_the_activations_of_transformers_and_its_interventions(model, tmp_path):
@@ -121,7 +120,7 @@ def test_a_model_without_a_template_and_the_row_of_a_special_token_are_named(
     refused(lambda: prepare(load_experiment(path)))
 
 
-def conversation(n, *, has_system, ends_with_user):
+def conversation(n, *, has_system=True, ends_with_user=True):
     said = [("user", QUESTIONS[n]), ("assistant", ANSWERS[n]), ("user", question(n, 3))]
     said = said[: 3 if ends_with_user else 2]
     return [
@@ -130,32 +129,23 @@ def conversation(n, *, has_system, ends_with_user):
     ]
 
 
-def write_conversations(folder, source, at, *, has_system=True, ends_with_user=True):
-    rows = [
-        {
-            "chat": conversation(n, has_system=has_system, ends_with_user=ends_with_user),
-            "label": "yes" if n % 2 else "no",
-        }
-        for n in range(N_ROWS)
-    ]
+def write_conversations(folder, source, at, **turns):
+    chats = [conversation(n, **turns) for n in range(N_ROWS)]
+    rows = [{"chat": chat, "label": "yes" if n % 2 else "no"} for n, chat in enumerate(chats)]
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     columns = "{text: question, reply: answer, label: label}"
     path = folder / "chat.yaml"
-    yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at)
-    yaml = yaml.replace(
-        "format: csv\n  file: questions.csv", "format: jsonl\n  file: questions.jsonl"
-    )
+    yaml = YAML.replace("SOURCE", str(source)).replace("POSITION", at).replace("csv", "jsonl")
     path.write_text(yaml.replace(columns, "{messages: chat, label: label}"))
-    return path, [row["chat"] for row in rows]
+    return path, chats
 
 
 @pytest.mark.parametrize("has_system", [False, True])
 @pytest.mark.parametrize("at", ["user_last", "assistant_last"])
 def test_conversations_are_written_as_by_transformers(model, tmp_path, at, has_system):
     is_user = at == "user_last"
-    path, chats = write_conversations(
-        tmp_path, model, at, has_system=has_system, ends_with_user=is_user
-    )
+    turns = {"has_system": has_system, "ends_with_user": is_user}
+    path, chats = write_conversations(tmp_path, model, at, **turns)
     prepared = prepare(load_experiment(path))
     reference = PreTrainedTokenizerFast.from_pretrained(model)
     for n in range(N_ROWS):
@@ -179,13 +169,10 @@ def test_conversations_that_cannot_be_read_are_refused(model, tmp_path, refused)
     ):
         table.write_text(text.replace(old, new, 1))
         refused(lambda: prepare(load_experiment(path)))
-
-
-def test_the_row_of_a_key_that_the_template_does_not_read_is_named(model, tmp_path):
+    # Keys that the template does not read.
     path, _ = write_conversations(tmp_path, model, "user_last")
-    table = tmp_path / "questions.jsonl"
     keys = ', "reasoning_content": "so", "weight": 1, "tool_calls": [{"id": 1}]'
-    table.write_text(table.read_text().replace('"Be brief 3."', '"Be brief 3."' + keys))
+    table.write_text(text.replace('"Be brief 3."', '"Be brief 3."' + keys))
     with pytest.raises(DataError, match=r"jsonl:4: .* reasoning_content, tool_calls, weight of me"):
         prepare(load_experiment(path))
 
@@ -202,35 +189,6 @@ def test_a_template_that_takes_no_message_of_the_system_is_named(tmp_path, refus
     refused(lambda: prepare(load_experiment(path)))
 
 
-def test_replies_to_conversations_are_generated_after_the_template(model, tmp_path):
-    """A reply follows the beginning of the assistant's turn, and its tokens are kept."""
-    generate = (
-        "\ncapture: {sites: [blocks.0.hook_resid_post], generate: {max_new_tokens: 6, seed: 3}}"
-    )
-    path, chats = write_conversations(tmp_path, model, "reply_last")
-    path.write_text(re.sub("\ncapture: .*", generate, path.read_text()))
-    how = How(replies="generated", cache_root=tmp_path / "cache")
-    source = prepare(load_experiment(path), how)
-    reference = PreTrainedTokenizerFast.from_pretrained(model)
-    prompts = {
-        chat[0]["content"]: reference.apply_chat_template(chat, add_generation_prompt=True)[
-            "input_ids"
-        ]
-        for chat in chats
-    }
-    assert len(source.design.dataset) >= N_ROWS - 2
-    for example, ids in zip(source.design.dataset.examples, source.texts.ids, strict=True):
-        prompt = prompts[example.text[slice(*example.turns[0][:2])]]
-        assert ids.tolist() == [*prompt, *example.reply_ids]
-        assert [turn.role for turn in example.turns] == [
-            "system",
-            "user",
-            "assistant",
-            "user",
-            "assistant",
-        ]
-
-
 def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):
     chat = ["--model", str(model), "--chat"]
     prompt = ["generate", *chat, "--prompt", QUESTIONS[0], "--max-new-tokens", "5"]
@@ -245,15 +203,27 @@ def test_a_prompt_is_the_users_turn_on_the_command_line(model, call):
 
 def test_a_run_on_replies_of_a_chat_model_is_complete(model, tmp_path):
     """Replies have tokens that a user's turn may not have, such as marks of the template."""
-    path, _ = write_conversations(tmp_path, model, "reply")
+    path, chats = write_conversations(tmp_path, model, "reply")
     generate = "generate: {max_new_tokens: 8, seed: 3}"
     capture = f"\ncapture: {{sites: [blocks.0.hook_resid_post], {generate}}}"
     text = re.sub("\ncapture: .*", capture, path.read_text())
     path.write_text(text.replace("tokens: {", "tokens: {too_long: skip, "))
-    result = run(path, out=tmp_path / "runs", cache_root=tmp_path / "cache", progress=False)
+    cache = tmp_path / "cache"
+    result = run(path, out=tmp_path / "runs", cache_root=cache, progress=False)
     assert (result.folder / "report.html").is_file()
     lines = (result.folder / "replies.jsonl").read_text().splitlines()
     replies = [json.loads(line) for line in lines]
     assert len(replies) == N_ROWS
     assert any("<|" in one["reply"] for one in replies)
     assert set(result.table["position"]) >= {"reply"}
+    # A reply follows the beginning of the assistant's turn, and its tokens are kept.
+    source = prepare(load_experiment(path), How(replies="generated", cache_root=cache))
+    reference = PreTrainedTokenizerFast.from_pretrained(model)
+    templated = partial(reference.apply_chat_template, add_generation_prompt=True)
+    prompts = {chat[0]["content"]: templated(chat)["input_ids"] for chat in chats}
+    assert len(source.design.dataset) >= N_ROWS - 2
+    for example, ids in zip(source.design.dataset.examples, source.texts.ids, strict=True):
+        prompt = prompts[example.text[slice(*example.turns[0][:2])]]
+        assert ids.tolist() == [*prompt, *example.reply_ids]
+        roles = " ".join(turn.role for turn in example.turns)
+        assert roles == "system user assistant user assistant"

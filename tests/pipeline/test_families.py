@@ -8,9 +8,6 @@ from tests.pipeline.intervene.cause_experiment import write_experiment
 from tests.pipeline.texts import text_of
 from tests.pipeline.tiny_models import write_model
 
-YAML = text_of("family.yaml")
-
-
 FIRST, *OTHERS = rows(ONE_PER_NETWORK)
 AT_NIGHT = [pytest.param(row, marks=pytest.mark.nightly) for row in OTHERS]
 
@@ -21,13 +18,12 @@ def model(request, tmp_path_factory):
 
 
 def test_an_experiment_on_heads_has_its_page(model, tmp_path):
-    path = write_experiment(tmp_path, YAML.replace("SOURCE", str(model)))
+    path = write_experiment(tmp_path, text_of("family.yaml").replace("SOURCE", str(model)))
     result = run(path, out=tmp_path / "runs", progress=False)
     assert {"task", "random weights"} <= {*result.table["target"].str.replace("_", " ")}
     heads = result.table[result.table["head"].notna()]
     assert set(heads["head"]) == set(range(int(heads["head"].max()) + 1))
-    page = (result.folder / "report.html").read_text(encoding="utf-8")
-    assert "blocks.1.attn.hook_z" in page
+    assert "blocks.1.attn.hook_z" in (result.folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_commands_on_a_model(model, call, tmp_path):

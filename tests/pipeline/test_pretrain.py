@@ -37,10 +37,7 @@ def whole(recipe, tmp_path_factory):
 
 @pytest.fixture
 def go(tmp_path):
-    def go(recipe, name="runs", **options):
-        return pretrain(recipe, out=tmp_path / name, **options)
-
-    return go
+    return lambda recipe, name="runs", **options: pretrain(recipe, out=tmp_path / name, **options)
 
 
 @pytest.fixture
@@ -80,8 +77,7 @@ def test_killed_run_resumes_to_identical_losses_and_files(go, recipe, whole):
 
 def test_more_steps_continue_a_finished_run(go, recipe):
     def with_steps(steps):
-        training = recipe().training.model_dump() | {"steps": steps, "decay_steps": 0}
-        return recipe(training=training)
+        return recipe(training=recipe().training.model_dump() | {"steps": steps, "decay_steps": 0})
 
     first, more = (go(with_steps(steps)) for steps in (12, 16))
     assert (first.last.step, more.last.step) == (12, 16)
@@ -132,8 +128,7 @@ def test_vocabulary_of_another_model_in_any_layout_is_copied_to_checkpoints_in_f
 def test_vocabulary_of_a_run_without_steps_is_not_reused(go, recipe):
     with pytest.raises(KeyboardInterrupt):
         go(recipe(), watcher=Killer(1))
-    result = go(recipe(vocabulary__size=280))
-    assert GPT2.from_pretrained(result.model).config.vocab_size == 280
+    assert GPT2.from_pretrained(go(recipe(vocabulary__size=280)).model).config.vocab_size == 280
 
 
 def test_record_lists_the_inputs_of_the_run(whole):
@@ -165,11 +160,6 @@ def test_too_little_text_and_an_unknown_device_are_reported(go, recipe, refused)
         go(recipe(), device="abacus")
 
 
-def test_path_is_loaded_as_a_recipe(recipe, tmp_path):
-    (tmp_path / "tiny.yaml").write_text(dump_settings(recipe()))
-    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12
-
-
 def test_second_process_or_a_run_without_its_log_is_refused(go, recipe, finished, refused):
     busy = "Another process is running this training in .* another --out.*kill -CONT"
     with FileLock(finished / ".lock"), pytest.raises(ConfigError, match=busy):
@@ -191,7 +181,8 @@ def test_checkpoint_files_have_digests(finished):
     folder = finished / "checkpoints" / "step-0000012"
     files = ("config.json", "merges.txt", "model.safetensors", "vocab.json")
     assert file_checks(folder) == dict.fromkeys(files, "digests.json")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"n_head": 4}))
-    with pytest.raises(CheckpointError, match=r"config\.json is damaged or from another model"):
-        GPT2.from_pretrained(folder)
+
+
+def test_path_is_loaded_as_a_recipe(recipe, tmp_path):
+    (tmp_path / "tiny.yaml").write_text(dump_settings(recipe()))
+    assert probekit.pretrain(tmp_path / "tiny.yaml", out=tmp_path / "runs").last.step == 12

@@ -11,7 +11,6 @@ from probekit.analysis import verification
 from probekit.model.families.gpt2 import GPT2
 from probekit.model.passes.inputs import TokenBatch
 from probekit.pipeline import selftest
-from probekit.pipeline.experiment.run import run
 from probekit.pipeline.selftest import padding, parity, planted_signal, pure_noise
 from probekit.probes.prober import Prober
 from tests.pipeline.scale import Heard
@@ -37,111 +36,82 @@ def test_the_engine_passes(sound):
         assert [verdict for verdict in verdicts if not verdict.ok] == []
 
 
-def other_weights(monkeypatch):
-    load = verification.load_model
-
-    def broken(source, dtype):
-        model = load(source, dtype)
-        for parameter in model.parameters():
-            parameter.data *= 1.001
-        return model
-
-    monkeypatch.setattr(verification, "load_model", broken)
+def replaced(monkeypatch, owner, name, change):
+    """Replace a function of the engine by another one, which is given the original first."""
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **named: change(original, *args, **named))
 
 
-def other_tokens(monkeypatch):
-    encode = verification.Tokenizer.encode
-
-    def broken(self, text, bos):
-        return encode(self, text + ".", bos=bos)
-
-    monkeypatch.setattr(verification.Tokenizer, "encode", broken)
+def other_weights(load, source, dtype):
+    model = load(source, dtype)
+    for parameter in model.parameters():
+        parameter.data *= 1.001
+    return model
 
 
-def without_mask(monkeypatch):
+def without_mask(forward, model, batch, sites):
     """Padding counts as tokens."""
-    forward = GPT2.run_with_cache
-
-    def broken(self, batch, sites):
-        ids = batch.ids.clamp(min=0)
-        every = TokenBatch(ids, torch.ones_like(batch.mask), batch.offsets)
-        return forward(self, every, sites)
-
-    monkeypatch.setattr(GPT2, "run_with_cache", broken)
+    every = TokenBatch(batch.ids.clamp(min=0), torch.ones_like(batch.mask), batch.offsets)
+    return forward(model, every, sites)
 
 
-def turned(monkeypatch):
+def turned(forward, model, batch, sites):
     """Texts of a batch are in the reverse order."""
-    forward = GPT2.run_with_cache
-
-    def broken(self, batch, sites):
-        logits, cache = forward(self, batch, sites)
-        return logits, {site: cache[site].flip(0) for site in sites}
-
-    monkeypatch.setattr(GPT2, "run_with_cache", broken)
+    logits, cache = forward(model, batch, sites)
+    return logits, {site: cache[site].flip(0) for site in sites}
 
 
-def with_table(change):
-    """Results of a run are changed."""
-
-    def changed(*args, **named):
-        return SimpleNamespace(table=change(run(*args, **named)))
-
-    return lambda monkeypatch: monkeypatch.setattr(selftest, "run", changed)
-
-
-def equally_good(result):
-    return result.table.assign(value=0.7)
-
-
-def mixed_up(monkeypatch):
+def mixed_up(site, prober, X, **named):
     """Probes read rows in a different order from their labels."""
-    site = Prober.site
-
-    def broken(self, X, **named):
-        return site(self, X[np.random.default_rng(0).permutation(len(X))], **named)
-
-    monkeypatch.setattr(Prober, "site", broken)
+    return site(prober, X[np.random.default_rng(0).permutation(len(X))], **named)
 
 
-def leaked(monkeypatch):
+def leaked(make, n_rows, seed):
     """Rows contain their label."""
-    make = selftest.noise_rows
-
-    def broken(n_rows, seed):
-        X, data = make(n_rows, seed)
-        return X + 50 * (data.y == "yes")[:, None], data
-
-    monkeypatch.setattr(selftest, "noise_rows", broken)
+    X, data = make(n_rows, seed)
+    return X + 50 * (data.y == "yes")[:, None], data
 
 
-BROKEN = {
-    parity: (other_weights, other_tokens),
-    padding: (without_mask, turned),
-    planted_signal: (with_table(equally_good), mixed_up),
-    few: (leaked,),
-}
+def other_tokens(encode, tokenizer, text, bos):
+    return encode(tokenizer, text + ".", bos=bos)
 
 
-@pytest.mark.parametrize("check", BROKEN)
+def equally_good(run, *args, **named):
+    """All sites of a run have one score."""
+    return SimpleNamespace(table=run(*args, **named).table.assign(value=0.7))
+
+
+BROKEN = [
+    (parity, verification, "load_model", other_weights),
+    (parity, verification.Tokenizer, "encode", other_tokens),
+    (padding, GPT2, "run_with_cache", without_mask),
+    (padding, GPT2, "run_with_cache", turned),
+    (planted_signal, selftest, "run", equally_good),
+    (planted_signal, Prober, "site", mixed_up),
+    (few, selftest, "noise_rows", leaked),
+]
+
+
+@pytest.mark.parametrize("check", [parity, padding, planted_signal, few])
 def test_every_line_of_a_check_fails_on_an_engine_that_is_broken_there(sound, check):
     failed = set()
-    for break_engine in BROKEN[check]:
+    for _, *broken in (row for row in BROKEN if row[0] is check):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            break_engine(monkeypatch)
+            replaced(monkeypatch, *broken)
             failed.update(keys(v for v in check() if not v.ok))
     assert failed == set(keys(sound[check]))
 
 
 @pytest.mark.parametrize("by", [-1, 1])
 def test_scores_of_an_adjacent_layer_fail(monkeypatch, by):
-    def shifted(result):
-        parts = result.table["site"].str.extract(r"blocks\.(\d)(.*)")
+    def shifted(run, *args, **named):
+        table = run(*args, **named).table
+        parts = table["site"].str.extract(r"blocks\.(\d)(.*)")
         layers = parts[0].astype(int) + by
         sites = "blocks." + layers.astype(str) + parts[1]
-        return result.table.assign(site=sites)[layers.between(0, 3)]
+        return SimpleNamespace(table=table.assign(site=sites)[layers.between(0, 3)])
 
-    with_table(shifted)(monkeypatch)
+    replaced(monkeypatch, selftest, "run", shifted)
     of_run = takewhile(lambda one: one.check == "planted layer", planted_signal())
     bad = {v.kind for v in of_run if not v.ok}
     assert {"blocks.2.hook_attn_out", f"blocks.{2 + by}.hook_attn_out"} < bad

@@ -10,7 +10,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.prober import Prober
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results.scores import Scores, site_with_head
@@ -58,10 +58,8 @@ def load(own):
 
 @pytest.fixture
 def go(tmp_path):
-    def go(experiment, page=False):
-        return run(experiment, out=tmp_path / "runs", cache_root=tmp_path / "cache", page=page)
-
-    return go
+    where = {"out": tmp_path / "runs", "cache_root": tmp_path / "cache"}
+    return lambda experiment, page=False: run(experiment, page=page, **where)
 
 
 def numbers(table, **where):
@@ -157,7 +155,7 @@ def test_invalid_offset_is_named(experiment, tmp_path, monkeypatch, refused):
             raise ConfigError("one word")
         return Prober(data, settings, within)
 
-    monkeypatch.setattr("probekit.pipeline.measure.probers.Prober", refuse)
+    monkeypatch.setattr("probekit.pipeline.measure.probing.Prober", refuse)
     refused(lambda: make_probers(swept, prepare(swept).design))
 
 
@@ -184,23 +182,17 @@ def test_concatenated_sites_are_never_selected(experiment, go):
     assert max(len(path.name) for path in (result.folder / "sites").rglob("*")) < 120
 
 
-@pytest.fixture
-def pair(experiment, go):
-    """Two runs over heads and positions, of other seeds."""
+def test_scores_of_saved_predictions_are_those_of_the_tables(experiment, go):
+    """Those of two runs over heads and positions, of other seeds."""
     sites = "capture.sites=['blocks.0.hook_resid_post', 'blocks.0.attn.hook_z[head=1,2]']"
     places = ("tokens.position={at: span}", "tokens.sweep=[0, 1]", "probe.permutations=0")
-    return [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
-
-
-def test_scores_of_saved_predictions_are_those_of_the_tables(pair):
-    found = compare(*(result.folder for result in pair))
-    rows = only(found.rows, target="task")
+    pair = [go(experiment(sites, *places, f"probe.seed={seed}")) for seed in (0, 1)]
+    rows = only(compare(*(result.folder for result in pair)).rows, target="task")
     assert len(only(rows, what="site")) + len(only(rows, what="chosen")) >= 6
     for side, result in zip("ab", pair, strict=True):
         table = only(result.table, target="task", split="test", metric="accuracy")
         sites = map(site_with_head, table["site"], table["head"])
-        keys = zip(sites, table["position"], strict=True)
-        values = dict(zip(keys, table["value"], strict=True))
+        values = dict(zip(zip(sites, table["position"], strict=True), table["value"], strict=True))
         for _, row in rows.iterrows():
             assert row[f"value_{side}"] == values[row[f"site_{side}"], row[f"position_{side}"]]
     assert {"span", "span+1"} == set(rows["position_a"])
@@ -248,12 +240,9 @@ def alarming_texts():
     rows = []
     for row in range(80):
         words = generator.choice(NOUNS[:8], generator.integers(6, 14)).tolist()
-        words[generator.integers(len(words))] = [("garden", "music"), ("bomb", "poison")][row % 2][
-            generator.integers(2)
-        ]
-        rows.append(
-            {"text": " ".join(words), "label": ("safe", "harm")[row % 2], "group": f"g{row}"}
-        )
+        label, pair = (("safe", ("garden", "music")), ("harm", ("bomb", "poison")))[row % 2]
+        words[generator.integers(len(words))] = pair[generator.integers(2)]
+        rows.append({"text": " ".join(words), "label": label, "group": f"g{row}"})
     return rows
 
 
@@ -275,13 +264,11 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     assert "Rules that score a text" in page
     assert "Score by token, and texts flagged" in page
     row = Scores.of(result.table).chosen
-    files = list(result.folder.glob(f"probes/**/{row['site']}/aggregated.json"))
-    probe = SavedProbe.load(files[0])
+    probe = SavedProbe.load(next(result.folder.glob(f"probes/**/{row['site']}/aggregated.json")))
     assert probe.facts.aggregation.rule == chosen
     assert probe.facts.aggregation.weight < [[0.0]]  # of harm and safe, harm is the positive label
     assert np.array_equal(probe.directions, -probe.layers[0].weight)  # towards safe, the second
-    texts = [one["text"] for one in alarming_texts()]
-    readings = apply_probe(probe, texts)
+    readings = apply_probe(probe, [one["text"] for one in alarming_texts()])
     assert all(one.answer == one.answers[-1] for one in readings)
     assert choose_per(probe, None) == "text"
     assert "up to it" in caution(probe, "token")[-1]
@@ -298,9 +285,8 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
         for label, side in (("harm", is_harm), ("safe", ~is_harm)):
             one = only(curve, label=label, tokens=5)
             so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
-            assert one["score"].item() == pytest.approx(
-                np.median([row[-1] for row in so_far]), abs=1e-3
-            )
+            median = np.median([row[-1] for row in so_far])
+            assert one["score"].item() == pytest.approx(median, abs=1e-3)
             assert one["share"].item() == pytest.approx(np.mean([max(row) > 0 for row in so_far]))
 
 
@@ -348,8 +334,7 @@ def test_mistakes_are_refused_before_the_capture(load, own, refused, overrides):
 
 def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     sparse = 'probe.kinds=[{"kind": "logistic"}, {"kind": "k_sparse", "k": [2, 8]}]'
-    sites = 'capture.sites=["blocks.[03].mlp.hook_post"]'
-    found = go(load(texts(), sparse, sites), page=True)
+    found = go(load(texts(), sparse, 'capture.sites=["blocks.[03].mlp.hook_post"]'), page=True)
     features = pd.read_csv(found.folder / "features.csv")
     assert features["k"].tolist() == [2] * 2 + [8] * 6
     assert features["share"].is_monotonic_decreasing
@@ -357,6 +342,5 @@ def test_ranked_features_are_those_of_the_k_sparse_probes(load, go):
     for k in (2, 8):
         kept = SavedProbe.load(found.folder / "probes" / features["site"].iloc[0] / f"k_sparse-{k}")
         assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(numbers[:k])
-    page = found.report.read_text()
-    assert f"[neuron={numbers[0]}]" in page.replace("<wbr>", "")
+    assert f"[neuron={numbers[0]}]" in found.report.read_text().replace("<wbr>", "")
     assert "features.csv" in found.record["files"]

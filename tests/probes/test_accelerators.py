@@ -5,7 +5,6 @@ one is tested with the environment variable ACCELERATOR=cuda.
 """
 
 import os
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from probekit.accelerators import stream
 from probekit.lazy_rows import LazyRows, Sum
 from probekit.probes.data import ProbeData
 from probekit.probes.kinds import attention_pooled, structural, svm
@@ -28,21 +28,12 @@ from probekit.probes.solve.design import moments
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.solve.solver import Problem, Solver
 from probekit.probes.training_rows import TrainingRows
-from probekit.products import stream
 from tests.probes.kinds.planted import marked_texts, trees
 
 FAKE = os.environ.get("ACCELERATOR", "cpu:1")
 WAITS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
-KINDS = {
-    "logistic": {},
-    "ridge": {},
-    "lda": {},
-    "mass_mean": {},
-    "mass_mean:covariance": {"covariance": True},
-    "nearest_mean": {},
-    "k_sparse": {"k": (3,)},
-    "svm": {},
-}
+KINDS = {name: {} for name in ("logistic", "ridge", "lda", "mass_mean", "nearest_mean", "svm")}
+KINDS |= {"mass_mean:covariance": {"covariance": True}, "k_sparse": {"k": (3,)}}
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -74,31 +65,32 @@ def results(X, labels, spec, device):
     row = np.arange(len(X)).astype(str)
     train, test = np.arange(200), np.arange(200, len(X))
     data = ProbeData(labels.astype(str), row, row, train=train, test=test)
-    settings = ProbeSettings(
-        kinds=(spec,), C=(0.01, 0.1), folds=2, control_draws=0, description=False
-    )
+    how = {"C": (0.01, 0.1), "folds": 2, "control_draws": 0, "description": False}
+    settings = ProbeSettings(kinds=(spec,), **how)
     return Prober(data, settings.on(device)).site(X)
 
 
-@contextmanager
+def on_both(fit):
+    """What a function returns for the accelerator and for the CPU."""
+    expected = fit("cpu")
+    with WithoutFloat64():
+        return fit(FAKE), expected
+
+
+@pytest.fixture
 def tight(monkeypatch):
     """Let L-BFGS-B stop so late that two runs agree to 1e-5."""
-    with monkeypatch.context() as patch:
-        patch.setattr(svm, "TOLERANCE", 1e-6)
-        patch.setattr(attention_pooled, "TOLERANCE", 1e-7)
-        patch.setattr(attention_pooled, "LEAST_PROGRESS", 0.0)
-        yield
+    monkeypatch.setattr(svm, "TOLERANCE", 1e-6)
+    monkeypatch.setattr(attention_pooled, "TOLERANCE", 1e-7)
+    monkeypatch.setattr(attention_pooled, "LEAST_PROGRESS", 0.0)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("name", KINDS)
-def test_scores_of_held_out_rows_are_those_of_the_cpu(name, n_classes, monkeypatch):
+def test_scores_of_held_out_rows_are_those_of_the_cpu(name, n_classes, tight):
     X, codes = rows_and_codes(n_classes=n_classes)
     spec = ProbeSpec(kind=name.partition(":")[0], **KINDS[name])
-    with tight(monkeypatch):
-        cpu = results(X, codes, spec, "cpu")
-        with WithoutFloat64():
-            there = results(X, codes, spec, FAKE)
+    there, cpu = on_both(lambda device: results(X, codes, spec, device))
     (fit,), (expected,) = there.fits.values(), cpu.fits.values()
     assert fit.converged
     assert expected.converged
@@ -115,9 +107,7 @@ def test_scores_of_held_out_rows_are_those_of_the_cpu(name, n_classes, monkeypat
 def test_the_mlp_is_trained_as_by_scikit_learn(n_classes):
     X, codes = rows_and_codes(210, n_classes=n_classes)  # a batch of 200 rows and one of 10
     how = {"hidden": 4, "alpha": 10.0, "max_iter": 100}
-    expected = MlpProbe(**how).fit(X, codes)
-    with WithoutFloat64():
-        found = MlpProbe(**how, device=FAKE).fit(X, codes)
+    found, expected = on_both(lambda device: MlpProbe(**how, device=device).fit(X, codes))
     assert found.converged_
     assert found.n_iter_ == expected.n_iter_
     wanted = expected.decision_function(X)
@@ -126,28 +116,21 @@ def test_the_mlp_is_trained_as_by_scikit_learn(n_classes):
         assert not MlpProbe(**how | {"max_iter": 5}, device=FAKE).fit(X, codes).converged_
 
 
-def test_the_attention_pooled_probe_reads_the_same_tokens(monkeypatch):
+def test_the_attention_pooled_probe_reads_the_same_tokens(tight):
     X, y, texts, _ = marked_texts(60, seed=1)
     X, texts = X[5:].astype(np.float32), texts[5:]  # the first text is shorter
-    with tight(monkeypatch):
-        expected = AttentionPooledProbe(C=1.0).fit(X, y[5:], texts)
-        with WithoutFloat64():
-            found = AttentionPooledProbe(C=1.0, device=FAKE).fit(X, y[5:], texts)
-    assert expected.converged_
-    assert found.converged_
-    wanted = expected.decision_function(X, texts)
+    probes = on_both(lambda at: AttentionPooledProbe(C=1.0, device=at).fit(X, y[5:], texts))
+    assert all(probe.converged_ for probe in probes)
+    scores, wanted = (probe.decision_function(X, texts) for probe in probes)
     spread = wanted.std()
-    scores = found.decision_function(X, texts)
     np.testing.assert_allclose(scores / spread, wanted / spread, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("gold", "loss"), [("distances", distance_loss), ("depths", depth_loss)])
 def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
     X, heads, texts = trees(12, 16, 8)
-    of_texts = [
-        (X[tree.rows].astype(np.float32), getattr(tree, gold).astype(np.float32))
-        for tree in read_trees(heads, texts)
-    ]
+    both = [(X[tree.rows], getattr(tree, gold)) for tree in read_trees(heads, texts)]
+    of_texts = [(rows.astype(np.float32), own.astype(np.float32)) for rows, own in both]
     assert len({len(rows) for rows, _ in of_texts}) > 2
     weight = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32) / 4
     each = [loss(rows @ weight, target) for rows, target in of_texts]
@@ -163,12 +146,11 @@ def test_losses_of_padded_sentences_are_those_of_each(gold, loss):
 @pytest.mark.parametrize("kind", [DistanceProbe, DepthProbe])
 def test_structural_probes_find_the_planted_trees(kind):
     X, heads, texts = trees(12, 16, 8)
-    with WithoutFloat64():
-        found = kind(rank=8, device=FAKE).fit(X, heads, texts)
-    assert found.converged_
+    probes = on_both(lambda device: kind(rank=8, device=device).fit(X, heads, texts))
+    assert probes[0].converged_
     # The loss has corners, so that one bit of a row changes the path of the optimiser.
-    expected = kind(rank=8).fit(X, heads, texts).spearman(X, heads, texts)
-    assert found.spearman(X, heads, texts) == pytest.approx(expected, abs=0.02)
+    found, expected = (probe.spearman(X, heads, texts) for probe in probes)
+    assert found == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("n_samples", [10, 200])
@@ -178,10 +160,9 @@ def test_numbers_and_fewer_rows_than_features(n_samples, dtype):
     X = X.astype(dtype)
     y = X[:, 0].astype(np.float64) + np.random.default_rng(1).normal(size=n_samples)
     X = X.astype(np.float32) if dtype == np.float16 else X  # scikit-learn widens it
-    wanted = RidgeRegressionProbe(folds=2).fit(X, y).predict(X)
-    with WithoutFloat64():
-        found = RidgeRegressionProbe(folds=2, device=FAKE).fit(X, y).predict(X)
-    np.testing.assert_allclose(found / y.std(), wanted / y.std(), rtol=0, atol=1e-5)
+    both = on_both(lambda device: RidgeRegressionProbe(folds=2, device=device).fit(X, y))
+    found, wanted = (probe.predict(X) / y.std() for probe in both)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
 
 def test_rows_of_float16_are_widened_on_the_device():
@@ -190,20 +171,21 @@ def test_rows_of_float16_are_widened_on_the_device():
     (block,) = rows.on(FAKE).tensors([slice(0, 9)])
     assert block.dtype == torch.float32
     np.testing.assert_array_equal(block.cpu(), X[:9].astype(np.float16))
-    with WithoutFloat64():
-        (fit,) = Solver(rows.on(FAKE), [np.ones(300)]).solve([Problem(codes, 0.1)])
-    (expected,) = Solver(rows, [np.ones(300)]).solve([Problem(codes, 0.1)])
+    fit, expected = fit_on_both(rows, codes)
     np.testing.assert_allclose(fit.coef * X.std(axis=0), expected.coef * X.std(axis=0), atol=1e-5)
+
+
+def fit_on_both(rows, codes):
+    """The fit of the solver on rows in memory."""
+    ones, problem = np.ones(len(codes)), Problem(codes, 0.1)
+    return on_both(lambda device: Solver(rows.on(device), [ones]).solve([problem])[0])
 
 
 def test_a_dual_fit_is_that_of_the_cpu():
     X, codes = rows_and_codes(30, 60)
-    with WithoutFloat64():
-        (fit,) = Solver(LazyRows.of(X).on(FAKE), [np.ones(30)]).solve([Problem(codes, 0.1)])
-    (expected,) = Solver(X, [np.ones(30)]).solve([Problem(codes, 0.1)])
+    fit, expected = fit_on_both(LazyRows.of(X), codes)
     assert fit.converged
-    scores = fit.scores(X) - expected.scores(X)
-    assert np.abs(scores).max() < 1e-5
+    assert np.abs(fit.scores(X) - expected.scores(X)).max() < 1e-5
 
 
 def test_moments_and_scores_of_features_far_from_0():
@@ -212,16 +194,15 @@ def test_moments_and_scores_of_features_far_from_0():
     X[:, 1] += 3000
     X[:, 2] = 7.1
     counts, everything = generator.integers(3, size=5000) * 1.0, np.ones(5000, dtype=bool)
-    mean, spread = moments(X, counts, everything)
-    with WithoutFloat64():
-        found, found_spread = moments(LazyRows.of(X).on(FAKE), counts, everything)
+    rows = LazyRows.of(X)
+    there, here = on_both(lambda device: moments(rows.on(device), counts, everything))
+    (found, found_spread), (mean, spread) = there, here
     assert spread[2] == found_spread[2] == np.inf
     np.testing.assert_allclose((found - mean)[:2] / spread[:2], 0, atol=1e-7)
     np.testing.assert_allclose(found_spread[:2], spread[:2], rtol=1e-6)
     layer = AffineLayer(np.array([[1.0, 1.0, 0.0]]), np.array([-3000.0]))
-    with WithoutFloat64():
-        scores = apply_layers((layer,), LazyRows.of(X).on(FAKE))
-    np.testing.assert_allclose(scores, apply_layers((layer,), X), rtol=0, atol=2e-6)
+    scores, expected = on_both(lambda device: apply_layers((layer,), rows.on(device)))
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=2e-6)
 
 
 def test_a_sum_of_float32_has_the_digits_of_float64():
@@ -255,12 +236,6 @@ def test_an_iteration_waits_for_the_device_twice():
         assert fit.n_iter == n_iter
         waits.append(mode.waits)
     assert waits[1] - waits[0] == 2 * 4
-
-
-def test_estimators_take_a_device_and_its_name_is_checked_by_torch():
-    X, codes = rows_and_codes()
-    with pytest.raises(RuntimeError, match="device"):
-        RidgeProbe(alpha=1.0, device="nowhere").fit(X, codes)
 
 
 @pytest.mark.parametrize("kind", [svm.SvmProbe, AttentionPooledProbe])

@@ -35,3 +35,21 @@ def test_held_out_rows_neither_rank_nor_scale_the_features_of_their_fold(spec):
     for ours, theirs in zip(first.layers[0], second.layers[0], strict=True):
         # A search stops early, at a point that depends on its preconditioner.
         np.testing.assert_allclose(ours, theirs, rtol=0.03, atol=0.005)
+
+
+@pytest.mark.parametrize("spec", KIND_SPECS, ids=lambda spec: spec.text)
+def test_a_refit_reads_the_rows_of_its_mask_alone(spec):
+    """PITFALL 16."""
+    X, data, _ = planted_direction(90, seed=0)
+    codes, row = (data.y == "yes").astype(int), np.arange(90)
+    own = ProbeData(codes.astype(str), row.astype(str), row.astype(str), row[:80], row[80:])
+    settings = ProbeSettings(kinds=(spec,), C=(0.1,), folds=3)
+    fitter = FittedRows(own, settings, row, FOLDS).fitter(spec)
+    (tuned,) = fitter.tune(X, [codes], lambda *_: None)
+    other, turned = np.where(HELD_OUT[:, None], X * 9 + 20, X), np.where(HELD_OUT, 1 - codes, codes)
+    first, second = (
+        fitter.refit(rows, [(labels, tuned.penalty)], [~HELD_OUT])[0][0]
+        for rows, labels in ((X, codes), (other, turned))
+    )
+    for ours, theirs in zip(first.layers[0], second.layers[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from probekit import lazy_rows
-from probekit.probes.controls.control_task import control_labels
+from probekit.pipeline.experiment.plan import sample_of
+from probekit.probes.aggregation import text_sides
+from probekit.probes.controls import control_labels
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, class_scores, detected
@@ -22,13 +24,13 @@ SETTINGS = ProbeSettings(C=(1e-3, 1e-1), folds=3, control_draws=2, description=F
 def make_data(n_rows=450, **changes):
     """Three rows a group, forty word types, labels that do not depend on either."""
     generator = np.random.default_rng(0)
+    labels, words = ["no", "yes"], [f"w{i}" for i in range(40)]
     parts = {
-        "y": generator.choice(["no", "yes"], size=n_rows),
-        "groups": np.array([f"g{row // 3}" for row in range(n_rows)]),
-        "types": generator.choice([f"w{i}" for i in range(40)], size=n_rows),
-        "train": np.arange(N_TRAIN),
-        "test": np.arange(N_TRAIN, n_rows),
+        "y": generator.choice(labels, size=n_rows),
+        "types": generator.choice(words, size=n_rows),
     }
+    parts |= {"groups": np.array([f"g{row // 3}" for row in range(n_rows)])}
+    parts |= {"train": np.arange(N_TRAIN), "test": np.arange(N_TRAIN, n_rows)}
     return ProbeData(**(parts | changes))
 
 
@@ -51,13 +53,8 @@ def pick(measured, target="task", metric="accuracy", split="test"):
     return found
 
 
-@pytest.fixture(scope="module")
-def strong():
-    """The measurements of a strong signal."""
-    return probed(signal(5))
-
-
-def test_a_strong_signal_is_found_and_measured_with_all_its_facts(strong):
+def test_a_strong_signal_is_found_and_measured_with_all_its_facts():
+    strong = probed(signal(5))
     task, held_out = pick(strong), pick(strong, split="validation")
     assert task.value > 0.99
     assert task.ci_low <= task.value <= task.ci_high
@@ -77,15 +74,13 @@ def test_a_strong_signal_is_found_and_measured_with_all_its_facts(strong):
 
 def test_every_target_split_and_metric_occurs_once(snapshot):
     prober, X = Prober(DATA, SETTINGS), signal(1)
-    measured = {
-        "site": prober.site(X),
-        "random networks": prober.random_site([X, signal(0)], n_networks=2),
-        "baselines": prober.baselines(),
-        "without control": Prober(DATA, SETTINGS.changed(control_draws=0)).site(X),
-    }
+    without = Prober(DATA, SETTINGS.changed(control_draws=0))
+    measured = {"site": prober.site(X), "baselines": prober.baselines()}
+    measured |= {"random networks": prober.random_site([X, signal(0)], n_networks=2)}
+    measured |= {"without control": without.site(X)}
     found = {
-        name: [f"{m.target} {m.split} {m.metric}" for m in result.measurements]
-        for name, result in measured.items()
+        name: [f"{m.target} {m.split} {m.metric}" for m in one.measurements]
+        for name, one in measured.items()
     }
     assert found == snapshot
 
@@ -181,9 +176,8 @@ def test_the_order_of_rows_does_not_matter():
     shuffled = ProbeData(*columns, place[DATA.train], place[DATA.test])
     for ours, theirs in zip(probed(X), probed(X[order], shuffled), strict=True):
         assert (ours.metric, ours.C) == (theirs.metric, theirs.C)
-        assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(
-            (theirs.value, theirs.ci_low, theirs.ci_high), abs=1e-9
-        )
+        expected = theirs.value, theirs.ci_low, theirs.ci_high
+        assert (ours.value, ours.ci_low, ours.ci_high) == pytest.approx(expected, abs=1e-9)
     first, second = (Prober(data, SETTINGS).baselines() for data in (DATA, shuffled))
     assert first.measurements == second.measurements
 
@@ -196,7 +190,7 @@ def test_fit_rows_bounds_the_probe_but_not_the_baselines():
 
 
 def test_fit_rows_bounds_the_texts_of_every_fit_of_a_nested_run():
-    fitted = [texts for texts, _ in nested(fit_rows=100).text_sides]
+    fitted = [texts for texts, _ in text_sides(nested(fit_rows=100))]
     assert [len(texts.rows) for texts in fitted] == [99] * 4  # three folds, and all of them
 
 
@@ -213,10 +207,8 @@ def test_more_classes_and_a_class_too_rare_for_every_fold():
 
 def test_an_outer_fold_may_test_a_single_group():
     quarters = np.minimum(ROWS // 110, 3)
-    folds = [
-        make_data(groups=quarters.astype(str), train=ROWS[quarters != n], test=ROWS[quarters == n])
-        for n in range(4)
-    ]
+    names, sides = quarters.astype(str), [(quarters != n, quarters == n) for n in range(4)]
+    folds = [replace(DATA, groups=names, train=ROWS[a], test=ROWS[b]) for a, b in sides]
     assert Prober(folds, SETTINGS.changed(control_draws=0)).is_nested
 
 
@@ -252,9 +244,8 @@ def test_rows_and_splits_that_cannot_be_probed_are_refused(call, refused):
 
 def nested(data=DATA, **changes):
     """A prober of three outer folds of all rows, with consecutive groups in each."""
-    splits = [
-        replace(data, train=ROWS[outer_fold != n], test=ROWS[outer_fold == n]) for n in range(3)
-    ]
+    sides = [(ROWS[outer_fold != n], ROWS[outer_fold == n]) for n in range(3)]
+    splits = [replace(data, train=train, test=test) for train, test in sides]
     return Prober(splits, SETTINGS.changed(**({"control_draws": 0} | changes)))
 
 
@@ -300,7 +291,7 @@ def test_all_predictions_over_folds_are_on_the_scale_of_their_training_rows(labe
 def test_there_is_no_sample_in_which_folds_have_different_classes():
     labels = DATA.y.copy()
     labels[[10, 160]] = "odd"  # in one training set of three there is only one of them, or both
-    samples = [nested(replace(DATA, y=labels)).sample(size) for size in (100, 200, 300)]
+    samples = [sample_of(nested(replace(DATA, y=labels)), size) for size in (100, 200, 300)]
     for prober in [found[0] for found in samples if found is not None]:
         assert {*prober.data.y} == {*DATA.y}  # none has the label, or all have it
     assert None in samples

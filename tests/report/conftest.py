@@ -43,10 +43,10 @@ HOSTILE = "</script><b>%{x}</b>&amp;\u202e"
 def row(site: str, target: str, value: float, **others) -> dict:
     """A row of results.csv; all rows share the numbers of fitted rows and groups."""
     layer = int(site.split(".")[1]) if site.startswith("blocks.") else None
-    component = site.removeprefix(f"blocks.{layer}.").replace("hook_", "")
     common = {
         "run": "plural", "model": "gpt2", "dataset": "english-ewt", "site": site, "layer": layer,
-        "component": component, "head": None, "position": "last", "probe": "logistic",
+        "component": site.removeprefix(f"blocks.{layer}.").replace("hook_", ""), "head": None,
+        "position": "last", "probe": "logistic",
         "target": target, "split": "test", "metric": "accuracy", "value": value,
         "ci_low": round(value - 0.02, 4), "ci_high": round(value + 0.02, 4), "chance": 0.5,
         "n_train": 3000, "n_test": 1039, "n_groups": 15, "C": 0.01 if site else None,
@@ -144,20 +144,8 @@ SHARED = {
     "heads": make_heads,
     "sweep": make_sweep,
 }
-TOKENS = [
-    "The",
-    " keys",
-    " to",
-    " the",
-    " cabinet",
-    " the",
-    "\n",
-    "\t",
-    "<0xE2>",
-    " 👩‍👩‍👧",
-    " שלום",
-]
-TOKENS += [HOSTILE]
+TOKENS = ["The", " keys", " to", " the", " cabinet", " the", "\n", "\t", "<0xE2>"]
+TOKENS += [" 👩‍👩‍👧", " שלום", HOSTILE]
 
 
 def make_record() -> dict:
@@ -211,9 +199,7 @@ def make_record() -> dict:
 
 def judged(table: pd.DataFrame, differences=(), grid=(0.001, 0.01, 0.1)) -> Verdict:
     """The verdict of a table, given rows of differences.csv."""
-    numbers = [
-        column.name for column in RESULTS if column.type == "number" and column.name in table
-    ]
+    numbers = [one.name for one in RESULTS if one.type == "number" and one.name in table]
     typed = table.astype(dict.fromkeys(numbers, float))
     return judge(Scores.of(typed), make_rows(differences, DIFFERENCES), grid)
 
@@ -229,9 +215,7 @@ def difference(b: str, value=0.2, reach=0.05, p=0.002, p_adjusted=None, score=0.
     }  # fmt: skip
 
 
-def write_shown(
-    folder: Path, table: pd.DataFrame | None = None, record: dict | None = None, differences=()
-) -> Path:
+def write_shown(folder: Path, table=None, record: dict | None = None, differences=()) -> Path:
     """Write the files that a page reads into a folder, and return the folder."""
     table = make_table() if table is None else table
     record = make_record() if record is None else record
@@ -271,12 +255,6 @@ def seal_run(folder: Path, table: pd.DataFrame | None = None, record: dict | Non
 
 
 @pytest.fixture(scope="session")
-def write_run() -> Callable[..., Path]:
-    """A function that writes a run into a folder, optionally with another table or record."""
-    return write_shown
-
-
-@pytest.fixture(scope="session")
 def report_of(tmp_path_factory) -> Callable[[str], Path]:
     """A function that returns a page of a table in `SHARED`, written once for all tests."""
 
@@ -288,21 +266,15 @@ def report_of(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def page(report_of) -> Path:
+    """The page of the synthetic run."""
+    return report_of("plain")
+
+
+@pytest.fixture
 def table() -> pd.DataFrame:
     """The table of the synthetic run; tests may change it."""
     return make_table()
-
-
-@pytest.fixture
-def heads() -> pd.DataFrame:
-    """The table of a run over single heads."""
-    return make_heads()
-
-
-@pytest.fixture
-def sweep() -> pd.DataFrame:
-    """The table of a run over several positions."""
-    return make_sweep()
 
 
 @pytest.fixture
@@ -312,15 +284,9 @@ def record() -> dict:
 
 
 @pytest.fixture
-def make_run(write_run, tmp_path) -> Callable[..., Path]:
-    """`write_run` with a temporary folder of the test."""
-    return partial(write_run, tmp_path / "run")
-
-
-@pytest.fixture
-def make_patterns() -> Callable[..., np.ndarray]:
-    """A function that returns causal patterns for n tokens, deterministic for a seed."""
-    return causal_patterns
+def make_run(tmp_path) -> Callable[..., Path]:
+    """`write_shown` with a temporary folder of the test."""
+    return partial(write_shown, tmp_path / "run")
 
 
 @pytest.fixture
@@ -363,9 +329,8 @@ class Browser:
         self._opened: set[str] = set()
         self.trouble: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 

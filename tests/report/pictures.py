@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.results.comparison import COLUMNS, COSINES, SCORES, RunComparison, Transfer
-from probekit.results.network import PatchedPair
+from probekit.results.network import HEAD_TEXTS, PatchedPair
 from tests.report.conftest import HOSTILE, row
 
 AUDIT = Path(__file__).with_name("audit.js").read_text("utf-8")
@@ -62,22 +62,14 @@ def attribution_rows(n_layers=3, n_heads=2):
 
 def head_rows(n_layers=3, n_heads=4):
     """Scores that differ between all layers and heads; the duplicate-token score is undefined."""
-    rows = []
-    for number, score in enumerate(
-        ("previous_token", "duplicate_token", "induction", "first_token", "entropy", "distance")
-    ):
-        for layer in range(n_layers):
-            for head in range(n_heads):
-                value = (layer * n_heads + head) / 20 + number / 100
-                absent = score == "duplicate_token"
-                rows.append(
-                    {
-                        "score": score, "layer": layer, "head": head,
-                        "value": np.nan if absent else value, "sd": np.nan if absent else 0.01,
-                        "n": 0 if absent else 10,
-                    }
-                )  # fmt: skip
-    return pd.DataFrame(rows)
+    rows = [
+        (score, layer, head, (layer * n_heads + head) / 20 + number / 100)
+        for number, score in enumerate(HEAD_TEXTS)
+        for layer, head in itertools.product(range(n_layers), range(n_heads))
+    ]
+    table = pd.DataFrame(rows, columns=["score", "layer", "head", "value"])
+    has = table["score"] != "duplicate_token"
+    return table.assign(value=table["value"].where(has), sd=np.where(has, 0.01, np.nan), n=10 * has)
 
 
 def training_rows():
@@ -121,11 +113,11 @@ def make_transfer(hostile):
          "train": train, "test": test}
         for site in PLACES for train, test in itertools.product(names, names)
     ]  # fmt: skip
-    generator = np.random.default_rng(0)
+    drawn = np.random.default_rng(0).uniform(0.3, 1, len(keys))
     scores = [
         key | {"metric": "accuracy", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1,
                "chance": 0.5, "difference": -0.1, "difference_low": -0.2, "difference_high": 0.0}
-        for key, value in zip(keys, generator.uniform(0.3, 1, len(keys)), strict=True)
+        for key, value in zip(keys, drawn, strict=True)
     ]  # fmt: skip
     cosines = [
         key | {"space": space, "cosine": 0.4, "null_low": -0.1, "null_high": 0.1, "n_null": 10}
@@ -161,10 +153,8 @@ def patched_pair(estimated=False, n_tokens=4):
     table = pd.DataFrame(rows).astype({"layer": "Int64", "head": "Int64", "position": "Int64"})
     if estimated:
         table["estimate"] = 0.8 * table["effect"]
-        numbers = ["edited", "effect", "recovery"]
-        table.loc[table["effect"] == 0, numbers] = np.nan
-    corrupt = (clean[0], " keys", *clean[2:])
-    return PatchedPair(clean, corrupt, " is", " are", 2.0, 0.0, table)
+        table.loc[table["effect"] == 0, ["edited", "effect", "recovery"]] = np.nan
+    return PatchedPair(clean, (clean[0], " keys", *clean[2:]), " is", " are", 2.0, 0.0, table)
 
 
 def patch_row(site, position, recovery, head=None):

@@ -1,25 +1,9 @@
 """The report in a browser: no console messages, no requests, nothing cut off."""
 
-import pandas as pd
 import pytest
 
 from probekit.report.pages.run_page import write_report
 from tests.report.conftest import four_kinds
-
-
-@pytest.fixture
-def page(report_of):
-    return report_of("plain")
-
-
-def test_figures_fit_every_window(browser, page):
-    browser.open(page, width=1920)
-    assert browser.evaluate("document.querySelectorAll('.plot .main-svg').length") >= 1
-    box = "document.querySelector('.plot .main-svg').getBoundingClientRect()"
-    for width in (1400, 700, 360):
-        browser.resize(width)
-        browser.settle()
-        assert browser.evaluate(f"{box}.right") <= width
 
 
 @pytest.mark.parametrize(
@@ -37,9 +21,7 @@ def test_figures_take_the_ink_of_the_page_and_change_with_it(browser, page, medi
     assert browser.evaluate(ink) == browser.evaluate(body) != dark
 
 
-def test_all_but_the_results_is_closed_and_a_folded_figure_is_drawn_when_it_is_opened(
-    browser, page
-):
+def test_all_but_the_results_is_closed_and_folded_figures_are_drawn_when_opened(browser, page):
     browser.open(page)
     summaries = browser.evaluate(
         "[...document.querySelectorAll('details:not([open]) > summary')].map(e => e.textContent)"
@@ -69,16 +51,6 @@ def test_the_data_card_opens_and_wraps(browser, make_run, record):
     card = "document.querySelector('.card pre')"
     assert browser.evaluate(f"{card}.scrollWidth <= {card}.clientWidth")
     assert browser.evaluate(f"{card}.clientHeight") > 100
-    assert browser.trouble == []
-
-
-def test_hostile_names_reach_the_figure_as_text(browser, make_run, table, hostile):
-    both = pd.concat([table.assign(dataset=hostile), table])
-    browser.open(write_report(make_run(both)))
-    labels = browser.evaluate(
-        "[...document.querySelectorAll('.plot .annotation-text')].map(text => text.textContent)"
-    )
-    assert any(label.startswith(hostile[:10]) for label in labels), labels
     assert browser.trouble == []
 
 
@@ -183,10 +155,8 @@ def test_narrow_windows_show_answer_figure_table_and_warnings_in_this_order(brow
     selectors = (".answer", ".screen figure", ".screen table", ".warnings")
     tops = [browser.evaluate(BOTTOM.format(one)) for one in selectors]
     assert tops == sorted(tops)
-    headings = browser.evaluate(
-        "[...document.querySelectorAll('h1, h2')].map(one => one.textContent)"
-    )
-    assert headings[1:4] == ["Accuracy by layer", "Comparisons", "Warnings (1)"]
+    titles = browser.evaluate("[...document.querySelectorAll('h1, h2')].map(e => e.textContent)")
+    assert titles[1:4] == ["Accuracy by layer", "Comparisons", "Warnings (1)"]
     assert browser.evaluate(
         "[...document.querySelectorAll('.compact thead th, .compact tbody th')]"
         ".every(one => one.scope)"

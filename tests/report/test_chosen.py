@@ -7,9 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.chosen.directions.page import direction_map, scatter_plane
+from probekit.chosen.directions.page import (
+    direction_map,
+    neuron_ranking,
+    ranked_neurons,
+    scatter_plane,
+)
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
-from probekit.chosen.features.page import neuron_ranking, ranked_neurons
 from probekit.errors import DataError
 from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.run_page import write_report
@@ -30,9 +34,7 @@ SCATTER = pd.concat(
 ).assign(axis_x="one", axis_y="two", label=["a", HOSTILE] * 40)
 LONG = "a" * 300 + "1"
 LABELS = (LONG, "b\u202e", LONG.replace("1", "2"))
-LONG_CONFUSION = pd.DataFrame(
-    [(a, b, 3) for a in LABELS for b in LABELS], columns=["truth", "guess", "n"]
-)
+LONG_CONFUSION = pd.DataFrame({"truth": np.repeat(LABELS, 3), "guess": LABELS * 3, "n": 3})
 AXES = {"method": "PCA", "axis_x": "1", "axis_y": "2"}
 LONG_SCATTER = pd.DataFrame(AXES | {"x": 0.0, "y": 1.0, "label": LABELS})
 COSINES = pd.DataFrame(
@@ -173,8 +175,7 @@ def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of,
     browser.evaluate(f"{head}.focus()")
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.2.hook_resid_post"
-    sorted_by = "document.activeElement.closest('th').ariaSort"
-    assert browser.evaluate(sorted_by) == "descending"
+    assert browser.evaluate("document.activeElement.closest('th').ariaSort") == "descending"
     browser.evaluate("document.activeElement.click()")
     assert browser.evaluate(first) == "blocks.0.hook_resid_pre"
     browser.evaluate(head.replace("accuracy", "site") + ".click()")  # texts are sorted, too
@@ -210,8 +211,7 @@ def test_a_figure_is_drawn_once(browser, report_of, tmp_path):
         "const own = Plotly[name]; Plotly[name] = (...given) => { window.draws += 1;"
         "return own(...given); }; }"
     )
-    loading = "document.head.append(library);"
-    counted.write_text(page.read_text().replace(loading, counting, 1))
+    counted.write_text(page.read_text().replace("document.head.append(library);", counting, 1))
     browser.open(counted)
     plots = "[...document.querySelectorAll('.plot')]"
     open_plots = f"{plots}.filter(plot => !plot.closest('details')).length"

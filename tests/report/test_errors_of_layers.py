@@ -7,7 +7,7 @@ import pytest
 from probekit.report.pages.run_page import write_report
 from probekit.results.scores import answers_name
 from probekit.terminal import visible
-from tests.report.conftest import HOSTILE, SITES, row, seal_run
+from tests.report.conftest import HOSTILE, SITES, row, seal_run, write_shown
 
 VISIBLE = "[...document.querySelectorAll('.errors [data-probe]')].filter(list => !list.hidden)"
 TITLE = f"{VISIBLE}.map(list => list.querySelector('h3').textContent).join()"
@@ -21,9 +21,8 @@ def name_of(site):
 def wrong(label=HOSTILE):
     """The contents of wrong.json of a run in which every site has one error of its own."""
     example = {"text": "chosen", "span": None, "group": "g", "label": label, "guess": "Sing"}
-    rows = [
-        {"text": f"{label} {site}", "span": [0, 4], "group": "g", "label": label} for site in SITES
-    ]
+    row = {"span": [0, 4], "group": "g", "label": label}
+    rows = [row | {"text": f"{label} {site}"} for site in SITES]
     place = {"head": None, "position": "last", "probe": "logistic", "n_rows": 1039}
     probes = [
         place
@@ -36,8 +35,8 @@ def wrong(label=HOSTILE):
 
 
 @pytest.fixture(scope="module")
-def page(write_run, tmp_path_factory):
-    run = write_run(tmp_path_factory.mktemp("errors") / "run")
+def page(tmp_path_factory):
+    run = write_shown(tmp_path_factory.mktemp("errors") / "run")
     (run / "wrong.json").write_text(json.dumps(wrong()))
     return write_report(seal_run(run))
 

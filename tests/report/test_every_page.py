@@ -11,13 +11,12 @@ from probekit.pipeline.look.weights import write_weights_page
 from probekit.report.attention.page import AttentionExplorer
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.causes_page import write_causes_page
-from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.lens_page import lens_page
 from probekit.report.pages.pair_page import pair_page
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.runs_page import load_runs, runs_page
 from probekit.report.pages.study_page import study_page
 from probekit.report.pages.texts_page import texts_page
 from probekit.report.pages.transfer_page import transfer_page
@@ -139,14 +138,14 @@ def test_pages_are_accessible(browser, page_of, kind, dark):
     browser.open(page_of(kind), width=1400, dark=dark)
     browser.unfold()
     assert browser.evaluate(AUDIT) == []
-    n_figures = len(figures_of(page_of(kind).read_text("utf-8")))
-    assert browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length") == (
-        n_figures
-    )
+    n_drawn = browser.evaluate("document.querySelectorAll('.drawing > .plot-container').length")
+    assert n_drawn == len(figures_of(page_of(kind).read_text("utf-8")))
+    right = "document.querySelector('.plot .main-svg')?.getBoundingClientRect().right ?? 0"
     for width in (1920, 1400, 700, 360) if dark else (1400, 360):
         browser.resize(width)
         browser.settle()
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
+        assert browser.evaluate(right) <= width
     assert browser.trouble == []
 
 
@@ -179,18 +178,23 @@ def test_the_text_of_a_page_is_the_stored_one(page_of, snapshot, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
+def test_markup_in_the_texts_of_users_stays_text(page_of, kind):
     page = page_of(kind).read_text("utf-8")
-    for figure in figures_of(page):
-        named = [trace for trace in figure["data"] if trace.get("showlegend") is True]
+    assert HOSTILE not in page
+    assert "<b>%{x}" not in page
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lines_of_a_figure_differ_in_dash_or_marker(page_of, kind):
+    for figure in figures_of(page_of(kind).read_text("utf-8")):
         looks = {
             trace["name"]: (
                 trace.get("line", {}).get("dash", "solid"),
                 str(trace.get("marker", {}).get("symbol")),
             )
-            for trace in named
+            for trace in figure["data"]
             # Horizontal lines are identified by their labels.
-            if len(set(trace["y"])) > 1
+            if trace.get("showlegend") is True and len(set(trace["y"])) > 1
         }
         assert len(set(looks.values())) == len(looks), looks
 

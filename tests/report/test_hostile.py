@@ -1,7 +1,6 @@
 """Pages made from hostile strings, in a browser: markup is shown as text and never executed."""
 
 import json
-import threading
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -9,11 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from probekit.cli.view_server import make_server
 from probekit.pipeline.look.weights import write_weights_page
-from probekit.report.pages.compare_page import comparison_page
-from probekit.report.pages.runs_page import load_runs, runs_page
+from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.transfer_page import transfer_page
+from tests.cli.test_view import serving
 from tests.report.conftest import SITES, make_record, make_table, seal_run, write_shown
 from tests.report.pictures import PLACES, make_comparison, make_transfer
 
@@ -62,10 +60,8 @@ def test_transfer(check, tmp_path):
     made = make_transfer(WITH_NUL)
     names = {"third": EVIL, "logistic": EVIL, PLACES[2]: EVIL}
     tables = {"scores": made.scores.replace(names), "cosines": made.cosines.replace(names)}
-    evil = replace(
-        made, names=(*made.names[:2], EVIL), model=EVIL, chosen=(PLACES[1], EVIL), **tables
-    )
-    assert check(written(tmp_path, transfer_page(evil))) >= 10
+    tables |= {"names": (*made.names[:2], EVIL), "model": EVIL, "chosen": (PLACES[1], EVIL)}
+    assert check(written(tmp_path, transfer_page(replace(made, **tables)))) >= 10
 
 
 @pytest.mark.parametrize("tensor", [None, f"h.1.{WITH_NUL}.weight"], ids=["all", "one"])
@@ -74,8 +70,7 @@ def test_weights(check, tmp_path, tensor):
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     source = tmp_path / f"{FILE_NAME}.safetensors"
     save_file({f"h.{layer}.{WITH_NUL}.weight": values for layer in range(3)}, source)
-    page = write_weights_page(str(source), tmp_path / "weights.html", tensor=tensor)
-    assert check(page) >= 1
+    assert check(write_weights_page(str(source), tmp_path / "weights.html", tensor=tensor)) >= 1
 
 
 def hostile_run(folder):
@@ -113,13 +108,7 @@ def test_view(check, tmp_path):
     table = make_table()
     table.loc[3, "target"] = MARKUP
     seal_run(damaged, table)
-    with make_server(tmp_path / "runs", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            root = f"http://127.0.0.1:{server.server_port}/"
-            assert check(root) >= 3
-            assert check(f"{root}run/{quote(FILE_NAME)}/report.html") >= 10
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(tmp_path / "runs") as server:
+        root = f"http://127.0.0.1:{server.server_port}/"
+        assert check(root) >= 3
+        assert check(f"{root}run/{quote(FILE_NAME)}/report.html") >= 10

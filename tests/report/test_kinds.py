@@ -8,16 +8,9 @@ import pytest
 
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
+from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.pages.parts import result_parts
-from probekit.report.pages.size_curves import (
-    learning_part,
-    share_lines,
-    share_part,
-    spaced,
-    sparse_part,
-)
-from probekit.report.sentences.captions import caption
-from probekit.report.sentences.method import method
+from probekit.report.sentences.answer import method
 from probekit.report.sentences.tables import filled_columns, site_rows
 from probekit.results.scores import Scores
 from tests.report.conftest import judged, make_sweep, make_table, row
@@ -171,28 +164,8 @@ def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words)
     assert not part(share_part, SHARES).caption.startswith(words[:4])
 
 
-def test_the_curve_by_share_has_the_selected_site_and_baselines():
-    lines = dict(share_lines(Scores.of(SHARES)))
-    assert {"task", "length"} <= lines.keys()
-    assert len(set(lines["task"]["site"])) == 1
-    assert all(rows["share"].tolist() == [0.0, 0.5, 1.0] for rows in lines.values())
-    assert lines["task"]["p"].isna().all()
-    assert not share_lines(Scores.of(SWEPT))
-    assert not share_lines(Scores.of(TABLE))
-
-
-def test_captions_of_curves_over_sizes_and_rows_have_their_numbers(snapshot):
+def test_the_curve_by_k_has_its_numbers_in_words(snapshot):
     assert part(sparse_part, SPARSE).description == snapshot
-    assert part(learning_part, learning(KINDS)).caption == snapshot
-    assert caption(curve_rows(Scores.of(KINDS)), judged(KINDS)) == snapshot
-
-
-def test_ticks_of_a_learning_curve_are_its_sizes_and_do_not_overlap():
-    axis = part(learning_part, learning(KINDS)).figure["layout"]["xaxis"]
-    assert set(axis["tickvals"]) <= {30, 300, 3000}
-    texts = [text.replace(",", "") for text in axis["ticktext"]]
-    assert texts == [f"{n:.0f}" for n in axis["tickvals"]]
-    assert spaced([10, 12, 14, 1000]) == [14, 1000]
 
 
 def test_unconverged_fits_are_counted_by_kind_and_target():

@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from probekit.report.elements.texts import (
-    DENSEST,
-    HIGH,
-    HUES,
-    LOW,
-    NUMBER,
-    MachinePaths,
-    Paint,
-    Palette,
-    model_title,
-    token_label,
-)
+from probekit.report.elements.texts import MachinePaths, model_title, token_label
+from probekit.report.elements.tokens import DENSEST, HIGH, HUES, LOW, NUMBER, Paint, Palette
 from probekit.report.figures.maps import luminance
 from probekit.results.network import RowPrediction, TextReading
 
@@ -52,8 +42,7 @@ def test_only_whole_paths_of_the_machine_are_shortened(snapshot):
 
 
 def reading(*scores):
-    answers = tuple(RowPrediction("b" if s > 0 else "a", s) for s in scores)
-    return TextReading("", (), (), answers)
+    return TextReading("", (), (), tuple(RowPrediction("b" if s > 0 else "a", s) for s in scores))
 
 
 def test_two_classes_diverge_at_zero():
@@ -66,8 +55,7 @@ def test_two_classes_diverge_at_zero():
 
 def test_the_first_position_and_rare_extremes_do_not_affect_the_scale():
     """PITFALL 5: the norm at position 0 is about 30 times that at other positions."""
-    palette = Palette.of([reading(300.0, *[1.0, -2.0] * 20, 50.0)], ("a", "b"))
-    assert palette.high == 2.0
+    assert Palette.of([reading(300.0, *[1.0, -2.0] * 20, 50.0)], ("a", "b")).high == 2.0
     assert Palette.of([reading(-4.0)], ("a", "b")).high == 4.0
 
 
@@ -80,8 +68,7 @@ def test_no_score_at_all_still_gives_a_palette(readings):
 def test_regression_colours_get_stronger_with_the_value():
     answers = tuple(RowPrediction(None, s) for s in (9.0, -1.0, 1.0, 3.0))
     palette = Palette.of([TextReading("", (), (), answers)], ())
-    strengths = [palette.paint(answer).strength for answer in answers]
-    assert strengths == [1.0, 0.0, 0.5, 1.0]
+    assert [palette.paint(answer).strength for answer in answers] == [1.0, 0.0, 0.5, 1.0]
 
 
 def test_more_classes_have_hues_of_their_own():

@@ -1,7 +1,5 @@
 """What a reader changes on a page: metric, theme, open sections, and links to the same view."""
 
-import pytest
-
 HASH = "decodeURIComponent(location.hash)"
 HEADING = "document.querySelector('.screen h2').textContent"
 SECTION = "document.querySelector('#data ~ details')"
@@ -16,11 +14,6 @@ COPIED = (
     "document.querySelectorAll('.screen .saving button')[%d].click();"
     "return new Promise(done => setTimeout(() => done(text), 100)); })()"
 )
-
-
-@pytest.fixture
-def page(report_of):
-    return report_of("plain")
 
 
 def test_a_link_shows_the_metric_and_the_sections_that_the_reader_chose(browser, page):
@@ -68,9 +61,8 @@ def test_each_heading_has_an_id_and_wide_windows_list_the_sections(browser, page
     assert "" not in ids
     shown = "getComputedStyle(document.querySelector('.contents')).display"
     assert browser.evaluate(shown) == "flex"
-    titles = browser.evaluate(
-        "[...document.querySelectorAll('.contents a')].map(a => a.textContent)"
-    )
+    links = "[...document.querySelectorAll('.contents a')]"
+    titles = browser.evaluate(f"{links}.map(a => a.textContent)")
     assert {"All sites", "Data", "How it was measured"} <= set(titles)
     browser.resize(1200)
     assert browser.evaluate(shown) == "none"

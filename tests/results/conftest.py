@@ -1,5 +1,5 @@
 """The synthetic run that the tests of the pages use, too."""
 
-from tests.report.conftest import make_patterns, make_run, table, write_run
+from tests.report.conftest import make_run, table
 
-__all__ = ("make_patterns", "make_run", "table", "write_run")
+__all__ = ("make_run", "table")

@@ -6,14 +6,7 @@ import pytest
 from probekit.probes.score.metric_table import METRICS, association, metric_functions
 from probekit.probes.targets import BASELINES, NESTED, TARGETS
 from probekit.report.elements.style import LEVELS, LINES
-from probekit.results.table import (
-    DIFFERENCES,
-    MAIN_METRICS,
-    P_VALUES,
-    RESULTS,
-    make_table,
-    read_columns,
-)
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, read_columns
 
 CELLS = {"text": "a", "number": 0.25, "boolean": True}
 
@@ -42,21 +35,13 @@ def test_empty_cells_have_the_type_of_their_column(tmp_path):
 
 
 def test_every_score_has_a_function_and_nothing_else_has():
-    for metric in METRICS.values():
-        assert bool(metric.functions) == (metric.kind == "score"), metric.name
     offers = {"class": {"scores", "probabilities", "alarms"}, "tree": {"uuas", "root_accuracy"}}
-    families = {family for metric in METRICS.values() for family in metric.functions}
+    families = {family for metric in METRICS.values() for family in metric.families}
     found = {f: metric_functions(f, frozenset(offers.get(f, ()))) for f in families}
     assert {name for functions in found.values() for name in functions} == {
         metric.name for metric in METRICS.values() if metric.kind == "score"
     }
     assert all(callable(f) for functions in found.values() for f in functions.values())
-
-
-def test_groups_of_metrics_follow_from_the_table():
-    assert MAIN_METRICS == ("accuracy", "r2", "uuas", "root_accuracy")
-    assert P_VALUES == ("p_value", "p_holm", "p_best")
-    assert {name for name, metric in METRICS.items() if metric.beats_the_mean} == {"r2", "spearman"}
 
 
 def test_every_target_has_a_line_or_a_level_with_its_title():
@@ -69,15 +54,11 @@ def test_every_target_has_a_line_or_a_level_with_its_title():
     assert {*BASELINES, *NESTED.values()} == set(drawn) - set(LINES)
 
 
-def test_p_values_are_of_scores_of_the_same_predictions():
-    for metric in METRICS.values():
-        assert set(metric.associations) <= set(metric.functions), metric.name
-        assert all(callable(association(metric.name, family)) for family in metric.associations)
-    assert {"accuracy", "r2"} <= {m.name for m in METRICS.values() if m.associations}
-
-
-def test_every_range_has_two_ends_and_includes_0():
-    for metric in METRICS.values():
-        lowest, highest = metric.range
-        assert lowest < highest, metric.name
-        assert lowest <= 0 <= highest, metric.name
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_a_metric_has_functions_if_it_is_a_score_and_a_range_with_0(metric):
+    assert bool(metric.families) == (metric.kind == "score")
+    # p-values are of scores of the same predictions.
+    found = [association(metric.name, family) for family in {*metric.families} - {"tree"}]
+    assert all(map(callable, found)) if metric.has_p else not any(found)
+    lowest, highest = metric.range
+    assert lowest <= 0 <= highest != lowest

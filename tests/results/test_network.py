@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 from probekit.results.network import AttentionPrompt, RowPrediction, TextReading, tidy_rows
+from tests.report.conftest import causal_patterns
 
 
 @pytest.mark.parametrize(
     ("source", "value"), [(0, np.nan), (0, np.inf), (0, -0.2), (4, 1e-6), (0, 0.999)]
 )
-def test_what_is_no_attention_pattern_is_refused_with_its_place(
-    make_patterns, refused, source, value
-):
-    patterns = make_patterns(5)
+def test_what_is_no_attention_pattern_is_refused_with_its_place(refused, source, value):
+    patterns = causal_patterns(5)
     patterns[1, 2, 3, source] = value
     refused(AttentionPrompt, "text", tuple(f" t{i}" for i in range(5)), patterns)
 

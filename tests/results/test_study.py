@@ -89,14 +89,10 @@ def test_settings_are_compared_over_data_sets_by_the_signed_rank_test():
     a, b, c = np.random.default_rng(0).random((3, 12))
     found = compared_settings(with_scores({"a": a, "b": b + 0.8, "c": c}), ["data", SETTING])
     assert found[["a", "b", "n"]].to_numpy().tolist() == [
-        ["a", "b", 12],
-        ["a", "c", 12],
-        ["b", "c", 12],
+        [*pair, 12] for pair in ("ab", "ac", "bc")
     ]
-    for row, one, other in zip(
-        found.to_dict("records"), (a, a, b + 0.8), (b + 0.8, c, c), strict=True
-    ):
-        assert row["p"] == pytest.approx(scipy.stats.wilcoxon(one, other, method="exact").pvalue)
+    for p, one, other in zip(found["p"], (a, a, b + 0.8), (b + 0.8, c, c), strict=True):
+        assert p == pytest.approx(scipy.stats.wilcoxon(one, other, method="exact").pvalue)
     adjusted = np.sort(found["p"]) * [3, 2, 1]
     assert np.sort(found["p_holm"]) == pytest.approx(np.maximum.accumulate(adjusted))
     assert found["ci_high"].lt(0).tolist() == [True, False, False]

@@ -1,6 +1,7 @@
 """The verdict of a run follows from its tables: choice, scores, differences, and their tests."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,13 +9,12 @@ import pytest
 
 from probekit.results.judging import reported_differences
 from probekit.results.scores import Scores
-from probekit.results.table import DIFFERENCES, make_table, read_columns
+from probekit.results.table import DIFFERENCES, make_table
 from probekit.results.verdict import NOT_BETTER, TOO_FEW_GROUPS, Rival
 from tests.report import conftest
 from tests.report.conftest import difference, judged
 from tests.report.sentences.cases import (
     BEST,
-    CASES,
     EMBEDDING,
     NESTED,
     RANDOM,
@@ -28,6 +28,7 @@ from tests.stored import line
 FAR = "ln_final.hook_normalized last logistic task"
 MASS_MEAN = "blocks.2.hook_resid_post last mass_mean task"
 BLOCK_1 = "blocks.1.hook_resid_post last logistic task"
+BLOCK_1_OF_MASS_MEAN = BLOCK_1.replace("logistic", "mass_mean")
 ROWS = (
     difference("majority", p_adjusted=0.008),
     difference("word_identity", 0.02, score=0.71, p=0.4),
@@ -37,6 +38,11 @@ ROWS = (
 )
 TABLE = conftest.make_table()
 OPPOSITE = difference("majority", -0.3, 0.2, 1.0)
+OPPOSED = (OPPOSITE, *ROWS[1:])
+UNTESTED = difference(RANDOM, score=0.736, p=math.nan)
+LOWER = difference("majority", -0.2, a=EMBEDDING) | {"metric": "brier"}
+UNASSOCIATED = with_p(TABLE, 1.0)
+OF_OTHER_SCORE = with_values(TABLE, 0.93, target="random_weights")
 LOW = with_values(TABLE, (0.2, 0.05, 0.4), target="task")
 TASK = TABLE[TABLE["target"] == "task"]
 OTHER_KIND = TASK.assign(probe="mass_mean")
@@ -70,29 +76,19 @@ VERDICTS = {
     "the score of outer folds is that of their choices": (NESTED, ()),
     "rivals are named and their adjusted p decides": (TABLE, ROWS),
     "differences of another choice are left alone": (TABLE, [row | {"a": FAR} for row in ROWS]),
-    "the difference to a rival of another score does not apply": (
-        with_values(TABLE, 0.93, target="random_weights"),
-        ROWS,
-    ),
+    "the difference to a rival of another score does not apply": (OF_OTHER_SCORE, ROWS),
     "neighbours and other kinds at the site are named": (
         WITH_KIND,
-        [
-            difference(BLOCK_1),
-            difference(MASS_MEAN),
-            difference(BLOCK_1.replace("logistic", "mass_mean")),
-        ],
+        [difference(name) for name in (BLOCK_1, MASS_MEAN, BLOCK_1_OF_MASS_MEAN)],
     ),
     "differences of the nested choice are named": (
         NESTED,
         [difference(name, score=score, a="chosen") for name, score in OF_FOLDS.items()],
     ),
-    "no association was tested": (TABLE, (OPPOSITE, *ROWS[1:])),
-    "the p-value of the majority class is that of an association": (
-        with_p(TABLE, 1.0),
-        (OPPOSITE, *ROWS[1:]),
-    ),
+    "no association was tested": (TABLE, OPPOSED),
+    "the p-value of the majority class is that of an association": (UNASSOCIATED, OPPOSED),
     "so is that of a baseline that scores the same": (
-        with_values(with_p(TABLE, 1.0), 0.5, target="word_identity"),
+        with_values(UNASSOCIATED, 0.5, target="word_identity"),
         (OPPOSITE, OPPOSITE | {"b": "word_identity"}),
     ),
     "the interval of the score shows that the probe is worse": (with_p(LOW, 1.0), (OPPOSITE,)),
@@ -101,14 +97,8 @@ VERDICTS = {
         f"associated, with a difference of {rows[0]['difference']}": (with_p(TABLE, 0.0005), rows)
         for rows in ASSOCIATED
     },
-    "without a p-value there are too few groups": (
-        TABLE,
-        (difference(RANDOM, score=0.736, p=math.nan),),
-    ),
-    "lower scores lead if they are better": (
-        BRIER,
-        (difference("majority", -0.2, a=EMBEDDING) | {"metric": "brier"},),
-    ),
+    "without a p-value there are too few groups": (TABLE, [UNTESTED]),
+    "lower scores lead if they are better": (BRIER, [LOWER]),
     "differences from random networks are adjusted: below the limit": (networks(0.437), ()),
     "differences from random networks are adjusted: above the limit": (networks(0.439), ()),
     "scores without intervals are not compared with random networks": (UNCERTAIN, ()),
@@ -185,18 +175,16 @@ def test_equal_networks_are_rarely_called_better():
     assert 0 <= n_better / n_runs <= 0.05
 
 
-def test_differences_that_are_written_are_read_and_used(tmp_path):
-    path = tmp_path / "differences.csv"
-    pd.DataFrame(ROWS).to_csv(path, index=False)
-    assert judged(CASES["better"].table, read_columns(path, DIFFERENCES).to_dict("records")).named
-
-
 def test_an_association_without_interval_or_difference_is_no_significant_difference():
-    of_constant = {"metric": "auroc", "is_association": True, "is_constant": True, "p": 0.001}
-    unknown = Rival(name="majority", value=0.5, difference=0.5, **of_constant)
+    constant = {
+        "name": "majority",
+        "value": 0.5,
+        "metric": "auroc",
+        "is_constant": True,
+        "p": 0.001,
+    }
+    associated = partial(Rival, **constant, is_association=True)
+    unknown = associated(difference=0.5)
     assert unknown.verdict == TOO_FEW_GROUPS
     assert not unknown.is_doubtful
-    tied = Rival(
-        name="majority", value=0.5, difference=0.0, ci_low=-0.05, ci_high=0.05, **of_constant
-    )
-    assert tied.verdict == NOT_BETTER
+    assert associated(difference=0.0, ci_low=-0.05, ci_high=0.05).verdict == NOT_BETTER

@@ -33,10 +33,8 @@ def assert_independent(table, column):
 def unigram_accuracy(table):
     """What a bag of words gets right in groups that it has not seen."""
     model = make_pipeline(CountVectorizer(token_pattern=r"\w+"), LogisticRegression(max_iter=1000))
-    folds = GroupKFold(5)
-    return cross_val_score(
-        model, table["text"], table["label"], groups=table["group"], cv=folds
-    ).mean()
+    how = {"groups": table["group"], "cv": GroupKFold(5)}
+    return cross_val_score(model, table["text"], table["label"], **how).mean()
 
 
 def test_the_committed_files_are_what_the_generators_write(repository, tmp_path):
@@ -67,16 +65,14 @@ def test_the_sets_are_large_balanced_and_without_duplicates(repository, table, n
 def test_only_the_subject_predicts_its_number(table):
     rows = table("subject_number")
     assert rows["group"].nunique() >= 40
-    rows["last"] = rows["text"].str.split().str[-1]
-    rows["opener"] = rows["text"].str.split().str[0]
-    rows["context"] = [" ".join(text.split()[3:-1]) for text in rows["text"]]
+    words = rows["text"].str.split()
+    rows["last"], rows["opener"] = words.str[-1], words.str[0]
+    rows["context"] = words.str[3:-1].str.join(" ")
     for column in ("attractor", "last", "opener", "context"):
         assert_independent(rows, column)
-
-
-def test_a_singular_subject_is_named_by_its_lemma_and_a_plural_one_is_not(table):
-    for _, row in table("subject_number").iterrows():
-        assert (row["group"] in row["text"].split()) == (row["label"] == "singular")
+    # A singular subject is named by its lemma, and a plural one is not.
+    for group, label, text in zip(rows["group"], rows["label"], words, strict=True):
+        assert (group in text) == (label == "singular")
 
 
 def test_neither_country_nor_capital_predicts_the_label(table):
@@ -88,28 +84,21 @@ def test_neither_country_nor_capital_predicts_the_label(table):
     for column in ("country", "capital", "template"):
         assert_independent(rows, column)
     assert unigram_accuracy(rows) == pytest.approx(0.5, abs=0.02)
-
-
-def test_each_country_has_one_capital_which_is_in_no_other_group(table):
-    rows = table("capitals")
+    # Each country has one capital, which is in no other group.
     true = rows[rows["label"] == "true"]
     facts = set(zip(true["country"], true["capital"], strict=True))
     assert len(facts) == len(set(true["country"])) == len(set(true["capital"]))
     assert facts >= {("France", "Paris"), ("Australia", "Canberra"), ("Kenya", "Nairobi")}
-    groups = set(zip(rows["capital"], rows["group"], strict=True))
-    assert len(groups) == len(facts)
+    assert len(rows[["capital", "group"]].drop_duplicates()) == len(facts)
 
 
 def test_only_the_previous_word_predicts_the_label(table):
-    rows = table("previous_token")
-    starts = rows["start"].astype(int)
-    before = [text[:start].split() for text, start in zip(rows["text"], starts, strict=True)]
+    rows = table("previous_token").astype({"start": int, "end": int})
+    spans = list(rows[["text", "start", "end"]].itertuples(index=False))
+    before = [text[:start].split() for text, start, _ in spans]
     assert [words[-1] for words in before] == list(rows["label"])
     labels = set(rows["label"])
-    rows["word"] = [
-        text[start : int(end)]
-        for text, start, end in zip(rows["text"], starts, rows["end"], strict=True)
-    ]
+    rows["word"] = [text[start:end] for text, start, end in spans]
     assert rows["word"].str.isalpha().all()
     assert_independent(rows, "word")
     others = [[word for word in words[:-1] if word in labels] for words in before]
@@ -125,10 +114,7 @@ def test_the_words_of_an_opinion_do_not_predict_its_label(table):
         rows["has"] = rows["text"].str.contains(rf"\b{word}\b")
         assert_independent(rows, "has")
     assert unigram_accuracy(rows) == pytest.approx(0.5, abs=0.02)
-
-
-def test_opinions_of_opposites_have_the_same_words_for_both_labels(table):
-    rows = table("sentiment")
+    # Opinions of opposites have the same words for both labels.
     rows = rows[rows["construction"].isin(["not but", "comma not", "rather"])]
     rows = rows.assign(bag=[" ".join(sorted(re.findall(r"\w+", text))) for text in rows["text"]])
     assert len(rows) >= 500

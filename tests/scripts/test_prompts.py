@@ -1,5 +1,7 @@
 """Prompts of known circuits: single tokens, equal lengths, balanced labels, reproducible files."""
 
+from functools import cache
+
 import pandas as pd
 import pytest
 
@@ -11,17 +13,12 @@ CIRCUITS = list(GENERATORS)
 
 @pytest.fixture(scope="module")
 def table():
-    tables = {
-        name: pd.DataFrame(generate(40, 3), columns=COLUMNS)
-        for name, generate in GENERATORS.items()
-    }
-    return tables.__getitem__
+    return cache(lambda name: pd.DataFrame(GENERATORS[name](40, 3), columns=COLUMNS))
 
 
 @pytest.fixture(scope="module")
 def tokens(shared):
-    tokenizer = Tokenizer.from_pretrained(shared / "tokenizer" / "gpt2")
-    return tokenizer.str_tokens
+    return Tokenizer.from_pretrained(shared / "tokenizer" / "gpt2").str_tokens
 
 
 @pytest.mark.parametrize("circuit", CIRCUITS)
@@ -58,15 +55,11 @@ def test_the_indirect_object_occurs_once(table):
         assert set(row["group"].split("/")) == {answer, wrong}
 
 
-def test_counterfactuals_of_ioi_are_rows_with_the_other_label(table):
+def test_counterfactuals_of_ioi_are_rows_with_the_other_label_and_names_are_in_one_group(table):
     rows = table("ioi").set_index("text")
     other = rows.loc[rows["counterfactual"]]
     assert (other["label"].to_numpy() != rows["label"].to_numpy()).all()
     assert (other["answer"].to_numpy() == rows["wrong"].to_numpy()).all()
-
-
-def test_names_are_in_one_group(table):
-    rows = table("ioi")
     names = [name for group in rows["group"].unique() for name in group.split("/")]
     assert len(set(names)) == len(names)
 
@@ -83,12 +76,11 @@ def test_the_answer_is_later_and_the_wrong_answer_is_not(table):
 
 @pytest.mark.parametrize("circuit", CIRCUITS)
 def test_files_depend_on_the_seed_only(tmp_path, circuit):
-    contents = []
-    for number, seed in enumerate((0, 0, 1)):
-        main([circuit, str(tmp_path / f"{number}.csv"), "--seed", str(seed), "--groups", "5"])
-        contents.append((tmp_path / f"{number}.csv").read_bytes())
-    assert contents[0] == contents[1] != contents[2]
-    assert len(contents[0].splitlines()) == 1 + 5 * 8
+    for name, seed in {"a": "0", "b": "0", "c": "1"}.items():
+        main([circuit, str(tmp_path / name), "--seed", seed, "--groups", "5"])
+    same, again, other = ((tmp_path / name).read_bytes() for name in "abc")
+    assert same == again != other
+    assert len(same.splitlines()) == 1 + 5 * 8
 
 
 def test_too_many_groups_are_refused(tmp_path, capsys):

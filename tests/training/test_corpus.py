@@ -13,11 +13,8 @@ from probekit.training.corpus import corpus_digest, make_token_file, read_corpus
 from tests.damage import cut, flipped, swapped
 from tests.training.recipes import COMPRESS, sentences
 
-BOOKS = {
-    "b.txt": "One line\nand another.\n\nA paragraph.",
-    "a.txt": "Short but enough.",
-    "c.md": "no",
-}
+BOOKS = {"b.txt": "One line\nand another.\n\nA paragraph.", "a.txt": "Short but enough."}
+BOOKS["c.md"] = "no"
 BOOK = sentences(0, 400)
 
 
@@ -122,12 +119,8 @@ def test_a_bomb_is_refused_and_the_limit_can_be_raised(tmp_path, ending):
     assert read(path, max_megabytes=4)
 
 
-ARCHIVES = {
-    **dict.fromkeys(("books.zip", "books.txt"), "zip"),
-    **dict.fromkeys(("books.tar", "books"), "tar"),
-    **dict.fromkeys(("books.gz", "books.tgz"), "gztar"),
-    "books.tar.xz": "xztar",
-}
+ARCHIVES = {"books.zip": "zip", "books.txt": "zip", "books.tar": "tar", "books": "tar"}
+ARCHIVES |= {"books.gz": "gztar", "books.tgz": "gztar", "books.tar.xz": "xztar"}
 
 
 @pytest.mark.parametrize("name", ARCHIVES)

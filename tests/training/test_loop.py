@@ -12,10 +12,10 @@ from probekit.model.families.gpt2 import GPT2, GPT2Config
 from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.terminal import SILENT
+from probekit.training import loop
 from probekit.training.corpus import make_token_file, read_corpus, train_vocabulary
-from probekit.training.learner import write_state
-from probekit.training.loop import Batches, held_out_loss, repeat_losses, train
-from probekit.training.recipe import RepeatsSection
+from probekit.training.loop import held_out_loss, make_optimizers, repeat_losses
+from probekit.training.recipe import RepeatsSection, TrainingSection
 from probekit.training.run_files import read_log, read_progress
 from tests.training.recipes import tiny_recipe, write_corpus
 
@@ -47,15 +47,14 @@ def vocabulary(tmp_path_factory):
 def run(recipe, folder, vocabulary, watcher=SILENT):
     """Train in a folder and return weights, log and checkpoints."""
     texts = read_corpus(**recipe.corpus.model_dump())
-    tokens = make_token_file(
-        texts, Tokenizer.from_pretrained(vocabulary), folder / "tokens", SILENT
-    )
+    tokenizer = Tokenizer.from_pretrained(vocabulary)
+    tokens = make_token_file(texts, tokenizer, folder / "tokens", SILENT)
     kept = {}
 
     def keep(model, step):
         kept[step] = {n: p.detach().clone() for n, p in model.named_parameters()}
 
-    model = train(recipe, tokens, 300, folder, read_progress(folder), keep, watcher=watcher)
+    model = loop.train(recipe, tokens, 300, folder, read_progress(folder), keep, watcher=watcher)
     return dict(model.named_parameters()), read_log(folder / "log.csv"), kept
 
 
@@ -140,15 +139,9 @@ def test_dropout_changes_the_loss_and_parts_of_a_batch_add_up_to_the_whole(
     ],
 )
 def test_it_learns(go, make_recipe, optimizer, dtype, steps, most):
-    recipe = make_recipe(
-        training__optimizer=optimizer,
-        training__dtype=dtype,
-        training__steps=steps,
-        training__learning_rate=1e-2,
-        repeats__share=(0.0, 0.0),
-        validation__every=steps,
-    )
-    _, log, _ = go(recipe)
+    training = {"optimizer": optimizer, "dtype": dtype, "steps": steps, "learning_rate": 1e-2}
+    changes = {f"training__{name}": value for name, value in training.items()}
+    _, log, _ = go(make_recipe(**changes, repeats__share=(0.0, 0.0), validation__every=steps))
     assert log[0].loss > 5.5
     # The words are drawn evenly: 15 of them, and where a sentence ends.
     assert log[-1].held_out_loss < most
@@ -192,7 +185,7 @@ def test_a_training_that_diverges_ends_with_a_way_out(go, make_recipe, tmp_path,
     path = tmp_path / "run" / "state.safetensors"
     tensors = load_file(path)
     tensors["model.wpe.weight"][3] = torch.nan
-    write_state(path, tensors, read_progress(path.parent))
+    loop.write_state(path, tensors, read_progress(path.parent))
     refused(go, make_recipe())
 
 
@@ -201,7 +194,7 @@ N_CTX = 8
 
 def batches(n_tokens=200, n_rows=4, share=(0.0, 0.0), seed=3, **repeats):
     repeats = RepeatsSection(share=share, period=(2, 4), **repeats)
-    return Batches(np.arange(n_tokens, dtype=np.uint16), n_rows, N_CTX, 500, repeats, seed)
+    return loop.Batches(np.arange(n_tokens, dtype=np.uint16), n_rows, N_CTX, 500, repeats, seed)
 
 
 def test_each_token_of_the_text_predicts_the_next():
@@ -212,10 +205,9 @@ def test_each_token_of_the_text_predicts_the_next():
 
 def test_a_pass_reads_every_window_once_and_the_next_in_another_order():
     one = batches(n_rows=1)
-    passes = [
-        [one.at(step)[0][0].tolist() for step in range(n * one.n_windows, (n + 1) * one.n_windows)]
-        for n in range(2)
-    ]
+    n = one.n_windows
+    steps = range(n), range(n, 2 * n)
+    passes = [[one.at(step)[0][0].tolist() for step in some] for some in steps]
     for rows in passes:
         read = sorted(token for row in rows for token in row)
         assert len(read) == len(set(read)) == one.n_windows * N_CTX
@@ -316,7 +308,63 @@ def test_induction_lowers_only_the_loss_of_the_second_half():
     assert second == pytest.approx(0, abs=1e-4)
 
 
-def test_an_untrained_network_has_equal_losses_on_both_halves(model):
-    first, second = repeat_losses(model)
-    assert abs(first - second) < 0.1
-    assert first == pytest.approx(np.log(97), abs=0.2)
+def test_sinusoids_change_only_the_positions_and_have_the_requested_scale(make_recipe):
+    drawn = loop.initial_model(make_recipe(), 300).state_dict()
+    begun = loop.initial_model(make_recipe(model__position_waves=0.1), 300).state_dict()
+    assert {name for name in drawn if not torch.equal(drawn[name], begun[name])} == {"wpe.weight"}
+    assert abs(begun["wpe.weight"].pow(2).mean().sqrt() - 0.1) < 1e-3
+
+
+def test_one_rotation_leads_from_every_position_to_the_next():
+    positions = loop.sinusoids(64, 24).double()
+    rotation = torch.linalg.lstsq(positions[:-1], positions[1:]).solution
+    assert (positions[:-1] @ rotation - positions[1:]).abs().max() < 1e-4
+    drawn = torch.randn(64, 24, generator=torch.Generator().manual_seed(0)).double()
+    rotation = torch.linalg.lstsq(drawn[:-1], drawn[1:]).solution
+    assert (drawn[:-1] @ rotation - drawn[1:]).abs().max() > 0.5
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_parameter_is_in_one_group(optimizer, tied):
+    model = GPT2(GPT2Config(**(CONFIG.to_json() | {"tie_word_embeddings": tied})))
+    optimizers = make_optimizers(model, TrainingSection(steps=1, batch=1, optimizer=optimizer))
+    groups = [group for one in optimizers for group in one.param_groups]
+    assert places(p for g in groups for p in g["params"]) == places(model.parameters())
+    decayed = places(p for g in groups if g["weight_decay"] for p in g["params"])
+    assert decayed == places(p for p in model.parameters() if p.ndim == 2)
+    of_blocks = {n: p for n, p in model.named_parameters() if n.startswith("h.") and p.ndim == 2}
+    if optimizer == "muon":  # it trains only the matrices of the blocks
+        assert places(optimizers[0].param_groups[0]["params"]) == places(of_blocks.values())
+
+
+def places(parameters):
+    """Return the memory address of each element; views of one matrix share its storage."""
+    found = [p.data_ptr() + 4 * n for p in parameters for n in range(p.numel())]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def stepped(name, **training):
+    """The gradient of a weight in the first step, and its change."""
+    model = GPT2(CONFIG).requires_grad_()
+    weight = model.get_parameter(name)
+    before = weight.detach().clone()
+    model.loss(torch.arange(12).reshape(1, 12)).backward()
+    for one in make_optimizers(model, TrainingSection(steps=1, batch=1, **training)):
+        one.step()
+    return weight.grad, weight.detach() - before
+
+
+def test_muon_moves_queries_and_keys_as_much_as_values():
+    both = stepped("h.0.attn.c_attn.weight", optimizer="muon")
+    gradients, moved = ([part.norm().item() for part in one.chunk(3)] for one in both)
+    assert gradients[2] > 10 * max(gradients[:2])
+    assert min(moved) > 0.6 * max(moved)
+
+
+def test_both_optimizers_make_updates_of_equal_size():
+    how = {"name": "h.0.mlp.c_fc.weight", "learning_rate": 1e-3}
+    muon, adamw = (stepped(**how, optimizer=one)[1].norm().item() for one in ("muon", "adamw"))
+    # Muon's steps have a fifth of the size of AdamW's first, whose entries all have size 1.
+    assert 0.1 < muon / adamw < 0.5

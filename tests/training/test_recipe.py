@@ -2,19 +2,14 @@
 
 import pytest
 
-from probekit.training.recipe import (
-    CheckpointsSection,
-    TrainingSection,
-    checkpoint_steps,
-    learning_rate,
-)
+from probekit.training import recipe
 
 
 def rates(**changes):
-    training = TrainingSection(
+    training = recipe.TrainingSection(
         **({"steps": 100, "batch": 1, "learning_rate": 0.5, "warm_up": 10} | changes)
     )
-    return [learning_rate(step, training) for step in range(training.steps)]
+    return [recipe.learning_rate(step, training) for step in range(training.steps)]
 
 
 def test_the_warm_up_is_even_and_reaches_the_highest():
@@ -42,5 +37,6 @@ def test_more_steps_leave_the_rates_before_the_decay_as_they_were():
 
 @pytest.mark.parametrize("steps", [1, 7, 1000])
 def test_the_last_step_is_always_kept(steps):
-    assert checkpoint_steps(CheckpointsSection(), steps) == (steps,)
-    assert checkpoint_steps(CheckpointsSection(log_spaced=5, at=(0,)), steps)[-1] == steps
+    assert recipe.checkpoint_steps(recipe.CheckpointsSection(), steps) == (steps,)
+    section = recipe.CheckpointsSection(log_spaced=5, at=(0,))
+    assert recipe.checkpoint_steps(section, steps)[-1] == steps

@@ -6,17 +6,15 @@ import pytest
 import torch
 
 from probekit.errors import CheckpointError
-from probekit.training.learner import write_state
+from probekit.training.loop import write_state
 from probekit.training.run_files import LogRow, Progress, read_log, read_progress, write_log
 from tests.damage import cut, flipped
 from tests.training.recipes import tiny_recipe
 
 ROWS = [LogRow(step, 128 * step, 0, 9 / step, 1e-9, 5000.25) for step in range(1, 21)]
 ROWS[9] = replace(ROWS[9], held_out_loss=4.5, repeated_first=0.0)
-TENSORS = {
-    "model.wte.weight": torch.arange(40.0).reshape(8, 5),
-    "optimizer.0.1.step": torch.ones(()),
-}
+WEIGHT = torch.arange(40.0).reshape(8, 5)
+TENSORS = {"model.wte.weight": WEIGHT, "optimizer.0.1.step": torch.ones(())}
 
 
 def write_run(folder, seed=0):

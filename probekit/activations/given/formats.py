@@ -1,7 +1,5 @@
 """Arrays in files: .npy, .safetensors, .parquet and .zarr, one for each site."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -44,23 +42,11 @@ _REWRITE = (
     "Write the array again; if its writer leaves out chunks of zeros, with "
     "config={'write_empty_chunks': True}."
 )
-_UNREADABLE = (  # what NumPy, safetensors, PyArrow, Zarr and its codecs raise for damaged files
-    OSError,
-    ValueError,
-    LookupError,
-    EOFError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    RuntimeError,
-    SystemError,
-    LZMAError,
-    SafetensorError,
-    TokenError,
-    csv.Error,
-    zlib.error,
-)
+# What NumPy, safetensors, PyArrow, Zarr and its codecs raise for damaged files.
+_OF_VALUES = (OSError, EOFError, ValueError, LookupError, TypeError, AttributeError)
+_OF_SYSTEM = (ArithmeticError, MemoryError, RuntimeError, SystemError)
+_OF_CODECS = (LZMAError, SafetensorError, TokenError, csv.Error, zlib.error)
+_UNREADABLE = (*_OF_VALUES, *_OF_SYSTEM, *_OF_CODECS)
 _LARGEST_RATIO = 10_000  # of unpacked to stored bytes; sparse features, 64 of 1e6, reach 8,000
 _SMALL = 2**26  # bytes that a file of any size may unpack to
 
@@ -456,7 +442,21 @@ def find_arrays(folder: Path) -> dict[str, SiteArray]:
     found: dict[str, SiteArray] = {}
     origin: dict[str, Path] = {}
     for path in paths:
-        for site, array in _arrays_of(path, folder):
+        kind = ".zarr" if _is_zarr(path) else path.suffix.lower()
+        if path.name.startswith(".") or kind not in {*_UNREAD, *_READERS}:
+            continue
+        if kind in _UNREAD:
+            raise DataError(f"{path} is not read. Save its arrays as .npy, or move it elsewhere.")
+        package = _PACKAGES.get(kind)
+        if package is not None and find_spec(package) is None:
+            raise ConfigError(
+                f"{path} needs the package {package}. Install it with `pip install {package}`, or "
+                "save the activations as .npy."
+            )
+        # The folder itself may be a link, but nothing in it may lead out of it.
+        with reading(str(path)):
+            arrays = _READERS[kind](path if path == folder else inside(path, folder))
+        for site, array in arrays.items():
             if site in found:
                 raise DataError(
                     f"{path}: the site {site!r} is already in {origin[site].name}. Give each site "
@@ -491,31 +491,11 @@ def row_ids(folder: Path) -> list[str] | None:
         return None
     with reading(str(path)), inside(path).open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
-        if "id" not in (rows.fieldnames or ()):
-            return None
-        return [row["id"] for row in rows]
+        return [row["id"] for row in rows] if "id" in (rows.fieldnames or ()) else None
 
 
 def _is_zarr(path: Path) -> bool:
     return path.is_dir() and any((path / name).exists() for name in _ZARR_FILES)
-
-
-def _arrays_of(path: Path, folder: Path) -> Iterator[tuple[str, SiteArray]]:
-    """Yield the sites and arrays of one file or Zarr folder; nothing for other files."""
-    kind = ".zarr" if _is_zarr(path) else path.suffix.lower()
-    if kind in _UNREAD and not path.name.startswith("."):
-        raise DataError(f"{path} is not read. Save its arrays as .npy, or move it elsewhere.")
-    if kind not in _READERS or path.name.startswith("."):
-        return
-    package = _PACKAGES.get(kind)
-    if package is not None and find_spec(package) is None:
-        raise ConfigError(
-            f"{path} needs the package {package}. Install it with `pip install {package}`, or save "
-            "the activations as .npy."
-        )
-    # The folder itself may be a link, but nothing in it may lead out of it.
-    with reading(str(path)):
-        yield from _READERS[kind](path if path == folder else inside(path, folder)).items()
 
 
 def _parquet(path: Path) -> dict[str, SiteArray]:

@@ -174,7 +174,10 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
     numbers: dict[str, list[list[str]]] = defaultdict(list)
     for name, form in form_of.items():
         numbers[form].append(re.findall(r"\d+", name))
-    index_of_form = {form: _first_difference(rows) for form, rows in numbers.items()}
+    index_of_form: dict[str, int | None] = {}  # of the first number that differs; None without
+    for form, rows in numbers.items():
+        columns = enumerate(zip(*rows, strict=True))
+        index_of_form[form] = next((n for n, column in columns if len(set(column)) > 1), None)
     sites = [_numbered(name, index_of_form[form]) for name, form in form_of.items()]
     lines = {site.component for site in sites if site.layer is not None}
     if len(lines) <= 1:
@@ -182,12 +185,6 @@ def placed_sites(names: Sequence[str]) -> tuple[SiteSelection | GivenSite, ...]:
         sites = [replace(site, component=line) for site in sites]
     places = _axis(sites)
     return tuple(replace(site, order=places.index(_place(site))) for site in sites)
-
-
-def _first_difference(rows: Sequence[Sequence[str]]) -> int | None:
-    """Return the first column in which rows of equal length differ; None if there is none."""
-    columns = enumerate(zip(*rows, strict=True))
-    return next((index for index, column in columns if len(set(column)) > 1), None)
 
 
 def _numbered(name: str, index: int | None) -> GivenSite:
@@ -232,9 +229,7 @@ def has_positions(name: str, n_axes: int) -> bool:
     Arrays of a site of probekit may have it or not, which the number of axes shows; those of
     another site have two axes without it.
     """
-    if not is_known(name):
-        return n_axes > 2
-    return n_axes >= len(describe(name).axes)
+    return n_axes >= len(describe(name).axes) if is_known(name) else n_axes > 2
 
 
 class MemoryArray(SiteArray):
@@ -259,9 +254,8 @@ class MemoryArray(SiteArray):
         return self._values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._file is None:
+        if self._file is None:  # it is removed with its array
             parts = self.parts(_rows_at_once(self))
-            # The file is removed with its array.
             self._file = _temporary_file(self.shape, parts, self.floats)
         return NpyArray, (Path(self._file.place),)
 
@@ -315,32 +309,19 @@ class AtPosition(SiteArray):
             start += len(rows)
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Measurements of the array of a site, made in one pass.
-
-    Attributes:
-        digest: digest of the shape and of all numbers as they are read.
-        n_features: number of features.
-    """
-
-    digest: str
-    n_features: int
-
-
 @dataclass(frozen=True, eq=False)
 class GivenActivations:
     """Checked arrays of the same rows at several sites.
 
     Attributes:
         arrays: the array of each site.
-        contents: measurements of each array.
+        digests: digest of the shape and of all numbers of each array, as they are read.
         sites: the sites with their places on the layer axis, as `placed_sites` returns them.
         row_keys: hash of each row over all sites, shape (n_rows,); equal rows have equal hashes.
     """
 
     arrays: Mapping[str, SiteArray]
-    contents: Mapping[str, Contents]
+    digests: Mapping[str, str]
     sites: tuple[SiteSelection | GivenSite, ...]
     row_keys: npt.NDArray[np.uint64]
 
@@ -352,12 +333,17 @@ class GivenActivations:
     @property
     def n_bytes(self) -> int:
         """Size of all rows as float32."""
-        return sum(4 * self.n_rows * contents.n_features for contents in self.contents.values())
+        return 4 * self.n_rows * sum(self.widths.values())
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Number of features of each site."""
+        return {site: math.prod(array.shape[1:]) for site, array in self.arrays.items()}
 
     @property
     def digest(self) -> str:
         """Digest of the names of the sites and of all numbers; the same for any file format."""
-        return digest_json([[site.text, self.contents[site.text].digest] for site in self.sites])
+        return digest_json([[site.text, self.digests[site.text]] for site in self.sites])
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -375,13 +361,13 @@ class GivenActivations:
             DataError: a file changed since it was checked, or changes while it is read.
             StoreError: the copy cannot be written.
         """
-        array, shape = self.arrays[site], (self.n_rows, self.contents[site].n_features)
+        array, shape = self.arrays[site], (self.n_rows, self.widths[site])
         if not array.has_numbers:
             if 4 * math.prod(shape) > LOADED_BYTES:
                 array = _temporary_file(shape, _parts(array), array.floats)
             else:
                 array = MemoryArray(np.concatenate(list(_parts(array))), site)
-            if _digest(array, _parts(array)) != self.contents[site].digest:
+            if _digest(array, _parts(array)) != self.digests[site]:
                 raise DataError(f"{site}: the activations changed during the run. Run it again.")
         return LazyRows(
             lambda place: array.at(place).reshape(-1, shape[1]),
@@ -450,14 +436,14 @@ def open_activations(
                 f"{name} has {counted(array.shape[0], 'row')}, but {names[0]} has {n_rows:,}. All "
                 "sites need the same rows in the same order."
             )
-    contents: dict[str, Contents] = {}
+    digests: dict[str, str] = {}
     row_keys = np.zeros(n_rows, dtype=np.uint64)
     for name, array in arrays.items():
         if array.dtype == "float64" and not _loses_digits(array):
             array.floats = np.float32
-        contents[name], keys = _contents(name, array)
+        digests[name], keys = _contents(name, array)
         row_keys = row_keys * _MULTIPLIER + keys
-    return GivenActivations(arrays, contents, placed_sites(names), row_keys)
+    return GivenActivations(arrays, digests, placed_sites(names), row_keys)
 
 
 def _in_memory(key: Any, values: Any) -> SiteArray:
@@ -540,8 +526,8 @@ def _loses_digits(array: SiteArray) -> bool:
         return bool((errors > 1e-3 * (rows / largest).std(axis=0)).any())
 
 
-def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uint64]]:
-    """Return measurements of an array, and a hash of each row, after one pass over its numbers.
+def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]:
+    """Return the digest of an array, and a hash of each row, after one pass over its numbers.
 
     Raises:
         DataError: a number is NaN or infinite, or cannot be stored as float32.
@@ -552,7 +538,7 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
     keys, n_before = [], 0
 
     def checked() -> Iterator[FloatArray]:
-        """Yield the parts to be digested; check and measure each on its way."""
+        """Yield the parts to be digested; check each, and add the hashes of its rows to `keys`."""
         nonlocal n_before
         for rows in _parts(array):
             with np.errstate(over="ignore"):
@@ -569,9 +555,8 @@ def _contents(name: str, array: SiteArray) -> tuple[Contents, npt.NDArray[np.uin
                 )
             n_before += len(rows)
             bits = (rows + rows.dtype.type(0)).view(f"u{rows.itemsize}")  # -0.0 becomes 0.0
-            sums = np.einsum("ij,j->i", bits, weights, dtype=np.uint64, casting="unsafe")
-            keys.append(sums)
+            hashes = np.einsum("ij,j->i", bits, weights, dtype=np.uint64, casting="unsafe")
+            keys.append(hashes)
             yield rows
 
-    content_digest = _digest(array, checked())
-    return Contents(content_digest, width), np.concatenate(keys)
+    return _digest(array, checked()), np.concatenate(keys)

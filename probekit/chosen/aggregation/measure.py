@@ -11,8 +11,6 @@ A maximum over many tokens is larger than one over few, so that the score of a l
 although it contains no signal. If one label has longer texts, this looks like a detection.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -20,8 +18,9 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
-from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.chosen.selected_probe import SelectedProbe
+from probekit.lazy_rows import Codes, Floats, Mask
+from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
@@ -44,15 +43,14 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         return {}
     prober, spec, X = chosen.prober, chosen.spec, chosen.features
     running, rows = [], []
-    for fitted, tested in prober.text_sides:
-        probe = prober.text_probe(spec, X, fitted)
+    # The last `fitted` and `probe`, which are used after the loop, are those of the saved probe.
+    for fitted, tested in text_sides(prober):
+        probe = text_probe(prober.splits[0], spec, X, fitted)
         if tested is not None:
             order = np.argsort(tested.example_of_row, kind="stable")
             outputs = probe.fit_.scores(X.select(tested.rows[order]))
-            ends = np.cumsum(np.bincount(tested.example_of_row))[:-1]
-            running += [
-                probe.fit_.aggregation.running(one)[:, 0] for one in np.split(outputs, ends)
-            ]
+            of_texts = np.split(outputs, np.cumsum(np.bincount(tested.example_of_row))[:-1])
+            running += [probe.fit_.aggregation.running(one)[:, 0] for one in of_texts]
             rows.append(tested.first)
     data, positive, first = prober.data, prober.data.positive_code, fitted.first
     codes = np.searchsorted(data.classes, data.y)
@@ -64,9 +62,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
         row |= {"n_texts": len(first), "C": scored.C, "value": METRICS[main].sign * scored.rating}
         row |= dict.fromkeys(["n_equal", *OF_EACH], np.nan)
         if is_binary:
-            held_out = ClassPredictions.of_scores(
-                labels, scored.held_out, True, probe.fold_of_text_, positive=positive
-            )
+            of_folds = labels, scored.held_out, True, probe.fold_of_text_
+            held_out = ClassPredictions.of_scores(*of_folds, positive=positive)
             equal = equal_lengths(lengths, labels == positive)
             score = scored.held_out[:, 1] * (1 if positive else -1)
             found = (

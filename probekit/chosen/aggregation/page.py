@@ -1,7 +1,5 @@
 """Rules that score whole texts on a page, and how early texts are flagged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +9,12 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.amounts import percent
+from probekit.chosen.page import written_table
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.tables import written_table
 from probekit.results.table import OF_RULES, metric_name
 
 NOTE = (
@@ -73,12 +71,8 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
         name, n = plotly_text(class_label(str(label))), points["n_texts"].iloc[0]
         line = {"color": series_marker(number + 1, 8)["color"], "width": 2, "shape": "hv"}
-        shared: dict[str, Any] = {
-            "x": points["tokens"].tolist(),
-            "name": f"{name} (n = {n:,})",
-            "line": line,
-        }
-        shared |= {"mode": "lines", "legendgroup": name, "col": 1}
+        shared: dict[str, Any] = {"x": points["tokens"].tolist(), "name": f"{name} (n = {n:,})"}
+        shared |= {"line": line, "mode": "lines", "legendgroup": name, "col": 1}
         for row, column in enumerate(("score", "share"), 1):
             figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
     style = LEVELS["chance"]

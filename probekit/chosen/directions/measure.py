@@ -1,14 +1,13 @@
-"""Directions of the selected probe: the test rows in a plane, and the same probes at other sites.
+"""Directions and features of the selected probe, and of the same probes at other sites.
 
 Directions of a nested cross-validation are those of the final probe, which was fitted on all rows.
 
 scatter.csv     test rows projected on PCA and LDA axes, both fitted on training rows
 cosines.csv     cosine similarity between the probe directions at two sites, for all pairs of sites
+features.csv    features that the k-sparse probes select at their best site
 """
 
-from __future__ import annotations
-
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -21,21 +20,18 @@ from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import StandardScaler
 
+from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
+from probekit.chosen.selected_probe import SelectedProbe
+from probekit.lazy_rows import Floats
 from probekit.model.sites.catalogue import describe
-from probekit.model.sites.sites import SiteSelection
+from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations
-from probekit.pipeline.measure.selected_probe import SelectedProbe
-from probekit.probes.arrays import Floats
 from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import (
-    FittedLayers,
-    bound_of_null,
-    certainty,
-    null_cosines,
-    unit_rows,
-)
+from probekit.probes.solve import layers
+from probekit.probes.solve.layers import FittedLayers
 from probekit.products import threads
 from probekit.results.table import by_depth, only
 from probekit.workers import parallel_map
@@ -47,17 +43,20 @@ MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes thei
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
+MOST_FEATURES = 64  # listed for k-sparse probes
+_SPARSE = r"k_sparse:(\d+)"
 
 
 def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
-    """Return plane and cosines; nothing if the probe does not predict the classes of rows."""
-    if chosen.predictions is None or chosen.reads_texts:
-        return {}
-    with threads(1):  # last digits depend on their number, which can change under load
-        scatter = scatter_rows(chosen)
-    tested = only(chosen.scores.rows, metric="p_holm", target="task", probe=chosen.spec.text)
-    better = only(tested[tested["value"] < LEVEL], position=chosen.row["position"])["site"]
-    return {"scatter.csv": scatter, "cosines.csv": cosine_rows(chosen, {*better})}
+    """Return features, and plane and cosines if the probe predicts the classes of rows."""
+    found = {"features.csv": feature_rows(chosen)}
+    if chosen.predictions is not None and not chosen.reads_texts:
+        with threads(1):  # last digits depend on their number, which can change under load
+            found["scatter.csv"] = scatter_rows(chosen)
+        tested = only(chosen.scores.rows, metric="p_holm", target="task", probe=chosen.spec.text)
+        better = only(tested[tested["value"] < LEVEL], position=chosen.row["position"])["site"]
+        found["cosines.csv"] = cosine_rows(chosen, {*better})
+    return found
 
 
 def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
@@ -91,28 +90,21 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     # embedding of a word that is itself the label, all rows of a class are equal.
     if min(between, within) >= _ROUNDING * np.abs(train).max():
         projected = LinearDiscriminantAnalysis().fit(train, y).transform(test)
-    components = [
+    axes = [
         f"component {number} ({percent(share)} of variance)"
         for number, share in enumerate(pca.explained_variance_ratio_, start=1)
     ]
     discriminants = [f"discriminant {number + 1}" for number in range(projected.shape[1])]
-    planes = {"PCA": (test, components)}
+    planes = [("PCA", test, axes)]
     if discriminants:
-        axes = [*discriminants, "component 1 of PCA"]
-        planes["LDA"] = np.column_stack([projected, test[:, 0]]), axes
-    return pd.concat(
-        pd.DataFrame(
-            {
-                "method": method,
-                "x": plane[:, 0].round(4),
-                "y": plane[:, 1].round(4),
-                "axis_x": axes[0],
-                "axis_y": axes[1],
-                "label": data.y[shown],
-            }
-        )
-        for method, (plane, axes) in planes.items()
-    )
+        of_lda = np.column_stack([projected, test[:, 0]])
+        planes.append(("LDA", of_lda, [*discriminants, "component 1 of PCA"]))
+    parts = []
+    for method, plane, axes in planes:
+        x, y = plane[:, :2].round(4).T
+        columns = {"method": method, "x": x, "y": y, "axis_x": axes[0], "axis_y": axes[1]}
+        parts.append(pd.DataFrame(columns | {"label": data.y[shown]}))
+    return pd.concat(parts)
 
 
 def _sample(rows: NDArray[Any], most: int, generator: np.random.Generator) -> NDArray[Any]:
@@ -157,19 +149,14 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     if len(probes) < 2:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
-    spec, penalties = chosen.spec, {}
-    for stream in streams:
-        if stream.text in probes:
-            penalty = probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
-            assert penalty is None or isinstance(penalty, float)
-            penalties[stream] = penalty
-    job = partial(
-        _refitted_directions,
-        chosen.source.activations,
-        chosen.position,
-        chosen.prober.saved_rows,
-        spec,
-    )
+    spec = chosen.spec
+    penalties: dict[SiteSelection, Any] = {
+        stream: probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
+        for stream in streams
+        if stream.text in probes
+    }
+    how = chosen.source.activations, chosen.position, chosen.prober.saved_rows, spec
+    job = partial(_refitted_directions, *how)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
     null, halves = {}, {}
     found = parallel_map(job, list(penalties.items()), chosen.workers, n_threads, chosen.seconds)
@@ -184,11 +171,11 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         # The directions at one site, and those of permuted labels at the other.
         pairs = [(u, null[b])] if a == b else [(u, null[b]), (v, null[a])]
         if all(len(draws) for _, draws in pairs):
-            cosines = np.concatenate([null_cosines(own, draws) for own, draws in pairs])
-            row |= {"null_high": round(bound_of_null(cosines), 6), "n_null": len(cosines)}
+            cosines = np.concatenate([layers.null_cosines(own, draws) for own, draws in pairs])
+            row |= {"null_high": round(layers.bound_of_null(cosines), 6), "n_null": len(cosines)}
         row |= {"half_cosine": None, "certainty": None, "n_halvings": 0}
         if a == b and len(halves[a]):
-            of_halves, of_all = certainty(halves[a])
+            of_halves, of_all = layers.certainty(halves[a])
             row |= {"half_cosine": round(of_halves, 6), "n_halvings": HALVINGS}
             row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
@@ -211,14 +198,13 @@ def _refitted_directions(
     site, penalty = item
     X = activations.block(site, position)
     permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    return _unit_directions(permuted), _unit_directions(
-        fitted.half_fits(spec, X, penalty, HALVINGS)
-    )
+    halves = fitted.half_fits(spec, X, penalty, HALVINGS)
+    return _unit_directions(permuted), _unit_directions(halves)
 
 
 def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
-    drawn = [unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
+    drawn = [layers.unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     known = [directions for directions in drawn if directions is not None]
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
@@ -226,3 +212,65 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
 def _is_whole_stream(site: SiteSelection) -> bool:
     """Return whether a selection is a whole site whose features are those of d_model."""
     return site.index is None and describe(site.site).axes[-1] == "d_model"
+
+
+def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
+    """Return the features that the k-sparse probes select at their best site, best feature first.
+
+    A probe with k features uses the first k of them. The columns of a feature are:
+
+        k      the smallest k whose probe uses the feature
+        share  the fraction of its variance, over the fitted rows, that the labels explain
+        label  the label with the highest mean of the feature
+
+    For a nested cross-validation, each split selects its own features; these are the features of
+    the saved probes, fitted on all rows. There are at most `MOST_FEATURES` rows, and none without
+    k-sparse probes or if the best site is a concatenation.
+    """
+    source, ranked = chosen.source, chosen.scores.ranked
+    ranked = ranked[ranked["probe"].str.fullmatch(_SPARSE)]
+    if ranked.empty:
+        return pd.DataFrame()
+    position, site = chosen.place_of(ranked.iloc[0])
+    if isinstance(site, SiteConcatenation):
+        return pd.DataFrame()
+    prober, sizes_of_axes = chosen.probers[position], source.axis_sizes
+    sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
+    X = source.activations.block(site, position)
+    fitted = prober.saved_rows
+    shares, y = fitted.explained(X), prober.data.y[fitted.rows]
+    best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
+    labels = np.unique(y)
+    # The mean of each feature over the rows of each label, shape (n_labels, n_best).
+    means = class_means(X.select(fitted.rows), np.searchsorted(labels, y))[:, best]
+    ranks, names = np.arange(len(best)) + 1, [int(feature) for feature in best]
+    at = source.design.positions[position].text
+    columns: dict[str, Any] = {"site": site.text, "position": at}
+    columns |= {"rank": ranks, "feature": [feature_name(site, n, sizes_of_axes) for n in names]}
+    # The smallest size that is at least the rank, which counts from 1.
+    columns |= {"k": sizes[np.searchsorted(sizes, ranks)], "share": shares[best].round(6)}
+    return pd.DataFrame(columns | {"label": labels[means.argmax(axis=0)]})
+
+
+def feature_name(
+    site: SiteSelection | GivenSite, feature: int, axis_sizes: Mapping[str, int]
+) -> str:
+    """Return the name of a feature of a site, in the format of `capture.sites` for MLP neurons.
+
+    >>> sizes = {"n_heads": 3, "d_head": 4}
+    >>> feature_name(SiteSelection("blocks.5.mlp.hook_post"), 17, sizes)
+    'blocks.5.mlp.hook_post[neuron=17]'
+    >>> feature_name(SiteSelection("blocks.5.attn.hook_z"), 6, sizes)
+    'head 1, dimension 2'
+    >>> feature_name(SiteSelection("blocks.5.hook_resid_post"), 6, sizes)
+    'dimension 6'
+    """
+    if isinstance(site, GivenSite):
+        return f"dimension {feature}"
+    axes = describe(site.site).axes
+    if axes[-1] == "d_mlp":
+        return f"{site.site}[neuron={feature if site.neuron is None else site.neuron}]"
+    if "n_heads" in axes and site.index is None and axes[-1] in axis_sizes:
+        head, dimension = divmod(feature, axis_sizes[axes[-1]])
+        return f"head {head}, dimension {dimension}"
+    return f"dimension {feature}"

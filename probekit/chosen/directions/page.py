@@ -1,20 +1,23 @@
-"""Directions on a page: test rows in a plane, and cosines between the probes of sites."""
+"""Directions and features on a page: planes of test rows, cosines, k-sparse and single features."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number
-from probekit.report.elements.page import FigurePart, figure_json
+from probekit.chosen.page import Columns, written_table
+from probekit.report.elements import page, style
+from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
+from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.method import REFITTED, SITE_OF_ALL_FOLDS
+from probekit.report.sentences.answer import pooled_ranking
+from probekit.results.scores import Scores
 from probekit.results.table import by_depth, only, ticks
 
 MOST_NAMED = 10  # labels in a scatter plot; rarer labels are merged into `OTHERS`
@@ -36,25 +39,76 @@ HALVES_OF_GROUPS = (
     "groups with that of unlimited groups: {certainty}."
 )
 NO_CERTAINTY = "none at {sites}, where the probe is not significantly better than chance"
+MOST_NEURONS = 30
+LEAST_NEURONS = 5  # fewer neurons are drawn as lines in the layer curve
+MOST_FEATURES = 20  # shown without unfolding the table
+OF_FEATURES = (
+    "At {site}, where k-sparse probes have their best cross-validated score{over_folds}; a probe "
+    "of k features{on_all} uses the first k of this ranking. Share explained: share of a feature's "
+    "variance over {rows} rows that is between labels. Highest mean for: the label with the "
+    "highest mean. The model does not necessarily use a feature that separates the labels."
+)
+COLUMNS: Columns = {
+    "rank": "rank",
+    Column("feature", "site", "code"): "feature",
+    "smallest k": "k",
+    "share explained": "share",
+    Column("highest mean for", "site"): "label",
+}
+
+
+def details(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the features of k-sparse probes, best first, if there are any."""
+    features, is_nested = run.rows("features.csv"), run.verdict.is_nested
+    if features is None:
+        return
+    note = OF_FEATURES.format(
+        site=features["site"].iloc[0],
+        over_folds=" over all outer folds" if is_nested else "",
+        on_all=", fitted on all rows," if is_nested else "",
+        rows="all" if is_nested else "the training",
+    )
+    best, others = (
+        written_table(f"Table of the {title} features", COLUMNS, shown, is_sortable=True, head=1)
+        for title, shown in (("best", features[:MOST_FEATURES]), ("next", features[MOST_FEATURES:]))
+    )
+    n = len(others.rows)
+    fold = page.Fold(f"The next {'feature' if n == 1 else f'{n:,} features'}", [others])
+    items: Sequence[page.Item] = [best, Paragraph(note, "note"), fold]
+    yield PageSection("Features used by the k-sparse probes", items if n else items[:2])
 
 
 def figures(run: Shown) -> Iterator[FigurePart]:
-    """Yield the planes and the map of cosines that the run has.
+    """Yield the ranking of single neurons, the planes and the map of cosines that the run has.
 
     Planes are left out if the selected probe has no score on test rows, which their captions state.
     """
+    neurons = ranked_neurons(run.scores)
+    if len(neurons):
+        named = [f"{row['site']} {format_number(row['value'])}" for _, row in neurons.iterrows()]
+        yield FigurePart(
+            "Single neurons, ranked",
+            figure_json(neuron_ranking(neurons)),
+            "Neurons by layer and index, in descending order of the cross-validated score on "
+            "training rows. Markers: scores on held-out rows, with 95 % intervals. Dashed line: "
+            f"chance.{pooled_ranking(run.verdict)}",
+            f"Neurons, best first: {'; '.join(named)}",
+            is_open=False,
+            height=8 + 1.2 * len(neurons),
+        )
     v, scatter, cosines = run.verdict, run.rows("scatter.csv"), run.rows("cosines.csv")
     assert v.best is not None or (scatter is None and cosines is None)
     if scatter is not None and v.best is not None and v.score is not None:
         for method, points in scatter.groupby("method", sort=False):
             centroids = points.groupby("label")[["x", "y"]].mean()
+            selected = "The site was selected by validation scores that include these rows. "
+            selected = selected if v.is_nested else ""
             yield FigurePart(
                 f"{v.best.name} by {method}",
                 figure_json(scatter_plane(scatter, str(method))),
                 f"{len(points):,} of {v.score.n:,} held-out rows at {v.best.name}, projected on "
-                f"{AXES[str(method)]}. Scaling and projection were fitted on other rows. "
-                f"{SITE_OF_ALL_FOLDS if v.is_nested else ''}The "
-                "projection is for illustration only: the probe uses all dimensions.",
+                f"{AXES[str(method)]}. Scaling and projection were fitted on other rows. {selected}"
+                "The projection is for illustration only: the probe uses all dimensions.",
                 f"{method} of {v.best.name}. Centroids of the labels: "
                 + "; ".join(
                     f"{class_label(str(label))} at {fixed(x, 1)}, {fixed(y, 1)}"
@@ -63,7 +117,8 @@ def figures(run: Shown) -> Iterator[FigurePart]:
                 is_open=False,
             )
     if cosines is not None and v.best is not None:
-        yield _cosine_part(cosines, v.best.probe, REFITTED if v.is_nested else "")
+        caveat = "These probes were fitted on all rows, so that no row is left to test them."
+        yield _cosine_part(cosines, v.best.probe, caveat if v.is_nested else "")
 
 
 def _cosine_part(rows: pd.DataFrame, probe: str, caveat: str) -> FigurePart:
@@ -150,12 +205,48 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         for b in sites
     ]
     names = [labels[int(depth)] for depth in order["depth"]]
-    return text_map(
-        values.to_numpy(),
-        hover,
-        diverging(1.0),
-        across=names,
-        down=names,
-        title="layer",
-        most_texts=2 * MOST_TEXTS,
+    how: Any = {"across": names, "down": names, "title": "layer", "most_texts": 2 * MOST_TEXTS}
+    return text_map(values.to_numpy(), hover, diverging(1.0), **how)
+
+
+def ranked_neurons(scores: Scores) -> pd.DataFrame:
+    """Return the test rows of single neurons, best cross-validated score first.
+
+    Each neuron has the row of its best probe and position. The result has at most `MOST_NEURONS`
+    rows, and none if fewer than `LEAST_NEURONS` neurons were probed.
+    """
+    ranked = scores.ranked
+    ranked = ranked[ranked["site"].str.contains("[neuron=", regex=False)]
+    ranked = ranked.drop_duplicates("site").head(MOST_NEURONS)
+    if len(ranked) < LEAST_NEURONS:
+        return ranked.iloc[:0]
+    test = only(scores.sited, target="task", metric=scores.metric, split="test")
+    keys = ["site", "probe", "position"]
+    return ranked[keys].merge(test, on=keys)
+
+
+def neuron_ranking(rows: pd.DataFrame) -> go.Figure:
+    """Return the figure of test scores of single neurons, given `ranked_neurons`."""
+    # Layer and neuron, such as "3 · 17" of blocks.3.mlp.hook_post[neuron=17].
+    names = rows["site"].str.replace(r"^\w+\.(\d+)\..*=(\d+)\]$", r"\1 · \2", regex=True).tolist()
+    figure = go.Figure(layout={"template": TEMPLATE})
+    figure.add_scatter(
+        x=rows["value"].tolist(),
+        y=list(range(len(rows))),
+        mode="markers",
+        error_x={**style.error_bars(rows, "value", 1.5), "symmetric": False},
+        marker={"color": style.SERIES_COLOURS[0], "size": 8},
+        hovertext=[
+            f"<b>{row['site']}</b><br>{format_number(row['value'], row['ci_low'], row['ci_high'])}"
+            for _, row in rows.iterrows()
+        ],
+        hoverinfo="text",
     )
+    figure.add_vline(
+        x=rows["chance"].min(), line={"color": style.GREY, "dash": "longdash", "width": 1.5}
+    )
+    figure.update_xaxes(title_text=style.axis_title(str(rows["metric"].iloc[0])))
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(len(rows))), ticktext=names, autorange="reversed"
+    )
+    return figure

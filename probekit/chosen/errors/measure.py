@@ -10,16 +10,15 @@ wrong.json      worst errors on the test rows: `examples` are those of the selec
                 rows are in `rows`
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.metrics import confusion_matrix
 
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.probes.score.metrics import ClassPredictions
 from probekit.probes.score.scored import Predictor
 from probekit.results.network import TextReading
@@ -36,8 +35,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, Any]:
     if chosen.predictions is None:
         return {}
     classes, own = chosen.classes, chosen.predictions
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
-    np.add.at(counts, (own.truth, own.guess), 1)
+    counts = confusion_matrix(own.truth, own.guess, labels=range(len(classes)))
     truth, guess = np.repeat(classes, len(classes)), np.tile(classes, len(classes))
     confusion = pd.DataFrame({"truth": truth, "guess": guess, "n": counts.ravel()})
     examples = wrong_examples(chosen, own)
@@ -63,26 +61,22 @@ def wrong_of_probes(chosen: SelectedProbe) -> tuple[list[dict[str, Any]], list[d
     # Those of the selected kind and position come first.
     found.sort(key=lambda one: any(one[0][of] != chosen.row[of] for of in ("probe", "position")))
     number_of: dict[int, int] = {}  # number in the file of each test row with an error
-    probes = []
+    names, probes = [at.text for at in chosen.source.design.positions], []
     for row, predictions in found[:MOST_PROBES]:
         worst = worst_errors(chosen, predictions, MOST_OF_A_PROBE)
         if worst is None:
             continue
         wrong = predictions.guess != predictions.truth
-        errors, names = [], [at.text for at in chosen.source.design.positions]
+        position, errors = names.index(row["position"]), list[dict[str, Any]]()
         for number, ahead in worst.items():
-            number_in_file = number_of.setdefault(number, len(number_of))
-            guess = str(chosen.classes[predictions.guess[number]])
-            probed = _moved(chosen, number, names.index(row["position"]))
-            error = {"row": number_in_file, "guess": guess, "ahead": ahead, "probed": probed}
-            errors.append(error)
-        name = {"name": answers_name(row), "site": row["site"], "head": row["head"]}
-        place = {"position": row["position"], "probe": row["probe"]}
-        counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong)}
-        probes.append(name | place | counts | {"errors": errors})
+            error: dict[str, Any] = {"row": number_of.setdefault(number, len(number_of))}
+            error |= {"guess": str(chosen.classes[predictions.guess[number]]), "ahead": ahead}
+            errors.append(error | {"probed": _moved(chosen, number, position)})
+        place = {name: row[name] for name in ("site", "head", "position", "probe")}
+        counts = {"n_wrong": int(wrong.sum()), "n_rows": len(wrong), "errors": errors}
+        probes.append({"name": answers_name(row)} | place | counts)
     rows_of_errors = []
-    for number in number_of:
-        example = _example(chosen, number)
+    for example in (_example(chosen, number) for number in number_of):
         text, span, _ = excerpt(example.text, example.span)
         row = {"text": text, "span": span, "group": example.group, "label": example.label}
         rows_of_errors.append(row)
@@ -124,9 +118,11 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
 
 def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
     """Return the characters of the one token that a test row reads; None if it reads several."""
-    if chosen.reads_texts:
+    token = chosen.source.design.positions[position].token
+    row = chosen.prober.test_rows[number]
+    if token is None or chosen.reads_texts or token[row, 0] < 0:
         return None
-    return chosen.source.design.token_read(int(chosen.prober.test_rows[number]), position)
+    return tuple(token[row].tolist())
 
 
 def _moved(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
@@ -181,22 +177,15 @@ def wrong_examples(chosen: SelectedProbe, predictions: ClassPredictions) -> list
         readings = chosen.source.readings(probe, chosen.site, texts)
     errors = []
     for number, example, reading in zip(worst, examples, readings, strict=True):
-        tokens = []
-        if reading is not None:
-            for token, span, answer in zip(
-                reading.tokens, reading.spans, reading.answers, strict=True
-            ):
-                score = round(answer.score, 4)
-                tokens.append({"token": token, "span": span, "label": answer.label, "score": score})
-        error = {
-            "text": example.text,
-            "span": example.span,
-            "group": example.group,
-            "label": example.label,
-            "guess": str(chosen.classes[predictions.guess[number]]),
-            "ahead": worst[number],
-            "probed": _token_read(chosen, number, chosen.position),
-            "tokens": tokens,
-        }
+        error: dict[str, Any] = {"text": example.text, "span": example.span}
+        error |= {"group": example.group, "label": example.label}
+        error["guess"] = str(chosen.classes[predictions.guess[number]])
+        error["ahead"] = worst[number]
+        error["probed"] = _token_read(chosen, number, chosen.position)
+        read = reading or TextReading("", (), (), ())
+        error["tokens"] = [
+            {"token": token, "span": span, "label": one.label, "score": round(one.score, 4)}
+            for token, span, one in zip(read.tokens, read.spans, read.answers, strict=True)
+        ]
         errors.append(error)
     return errors

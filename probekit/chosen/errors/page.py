@@ -1,7 +1,5 @@
 """Errors on a page: the confusion matrix, and the worst errors of the probes, from wrong.json."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +12,8 @@ from probekit.amounts import percent, signed
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, View, figure_json
 from probekit.report.elements.style import MAGNITUDES, plotly_text
-from probekit.report.elements.texts import DENSEST, HIGH, LOW, Palette, class_label, pieces
+from probekit.report.elements.texts import class_label, pieces
+from probekit.report.elements.tokens import DENSEST, HIGH, LOW, Palette
 from probekit.report.figures.maps import MOST_TEXTS, Colours, text_map
 from probekit.report.pages.parts import Shown
 from probekit.report.pages.texts_page import painted_tokens
@@ -59,7 +58,8 @@ class WrongExample(WrongRow):
         """Return `span` for a token in the labelled span, and `probed` for the probed token."""
         start, end = self.span or (0, 0)  # no token overlaps an empty span
         is_marked = token.span[0] < end and token.span[1] > start
-        return " ".join(["span"] * is_marked + ["probed"] * (token.span == self.probed))
+        marks = {"span": is_marked, "probed": token.span == self.probed}
+        return " ".join(name for name, holds in marks.items() if holds)
 
 
 class ErrorOfProbe(RecordPart):
@@ -107,9 +107,8 @@ class WrongExamples(RecordPart):
         has_kinds = len({probe.probe for probe in self.probes}) > 1
         titled = []
         for probe in self.probes:
+            details = [probe.position] * has_positions + [probe.probe] * has_kinds
             site = site_with_head(probe.site, probe.head)
-            details = [probe.position] if has_positions else []
-            details += [probe.probe] if has_kinds else []
             titled.append((" · ".join([site, *details]), probe))
         return titled
 
@@ -191,16 +190,9 @@ def errors_section(wrong: WrongExamples, *, is_nested: bool) -> PageSection:
     """Return the section with the worst errors."""
     probed = [example.probed for example in wrong.examples]
     probed += [error.probed for probe in wrong.probes for error in probe.errors]
-    values = {
-        "wrong": wrong,
-        "has_probed": any(probed),
-        "is_nested": is_nested,
-        "densest": DENSEST,
-        "label_text": class_label,
-        "hues": list(zip(wrong.classes, (LOW, HIGH), strict=False)),
-        "pieces": pieces,
-        "signed": signed,
-    }
+    values = {"wrong": wrong, "has_probed": any(probed), "is_nested": is_nested}
+    values |= {"densest": DENSEST, "label_text": class_label, "pieces": pieces, "signed": signed}
+    values["hues"] = list(zip(wrong.classes, (LOW, HIGH), strict=False))
     view = View("errors.html", values, scripts=("errors.js",) if wrong.probes else ())
     return PageSection("Worst errors", [view], "errors")
 
@@ -227,16 +219,9 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
         for truth, row in zip(labels, counts.to_numpy(), strict=True)
         for guess, n in zip(labels, row, strict=True)
     ]
-    return text_map(
-        shares,
-        hover,
-        Colours(0.0, 1.0, MAGNITUDES, is_diverging=False),
-        across=labels,
-        down=labels,
-        title="predicted",
-        most_texts=2 * MOST_TEXTS,
-        down_title="true",
-    )
+    colours, most = Colours(0.0, 1.0, MAGNITUDES, is_diverging=False), 2 * MOST_TEXTS
+    axes: Any = {"across": labels, "down": labels, "title": "predicted", "down_title": "true"}
+    return text_map(shares, hover, colours, **axes, most_texts=most)
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,12 +1,10 @@
 """Scores without the cues on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
+from probekit.chosen.page import TESTED, Columns, written_table
 from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.tables import TESTED, Columns, written_table
 
 NOTE = (
     "The selected probe is not fitted again. It reads the test texts without their cues and, to "

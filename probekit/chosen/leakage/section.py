@@ -16,20 +16,16 @@ SPANS = "spans"  # in place of a file of cues
 
 
 class LeakageSection(Section):
-    """Scores of the chosen probe on test texts without cues, words that may reveal the label."""
+    """Scores of the chosen probe on test texts without cues, words that may reveal the label.
 
-    drop: str = Field(
-        min_length=1,
-        examples=["words.txt", "spans"],
-        description="the cues: a file in `data.root` with a word or phrase in each line, or "
-        "`spans` for the labelled spans of the data",
-    )
-    draws: int = Field(
-        5,
-        ge=1,
-        le=100,
-        description="number of random draws of as many other words, whose scores are compared",
-    )
+    Attributes:
+        drop: the cues: a file in `data.root` with a word or phrase in each line, or `spans` for the
+            labelled spans of the data
+        draws: number of random draws of as many other words, whose scores are compared
+    """
+
+    drop: str = Field(min_length=1, examples=["words.txt", "spans"])
+    draws: int = Field(5, ge=1, le=100)
 
     _file_is_local = field_validator("drop")(local_file)
 

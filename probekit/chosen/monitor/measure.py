@@ -1,33 +1,50 @@
-"""Thresholds of the selected probe from negatives of their own: monitor.csv and probes/monitor."""
+"""Thresholds of the selected probe from negatives of their own: monitor.csv and probes/monitor.
+
+The false positive rate of a threshold is the probability that a row of a new group has a higher
+score, where each group counts once, whatever its number of rows. Its estimate is the mean over the
+groups of negatives of the share of their rows, and its upper bound that of Clopper and Pearson for
+as many draws as there are groups. All rows of a group may raise an alarm together, and a kind of
+group may be absent from the negatives: whatever the number of rows, n groups cannot bound a rate
+below 1 - 0.05^(1 / n).
+
+The threshold is the lowest at which the bound is at most the requested rate. The bound falls as the
+threshold rises, so that this choice keeps its level. For rows without groups the rate exceeds the
+bound in exactly 5 % of draws, for groups in at most as many, simulated by
+`python -m benchmarks.claims --part monitors`.
+
+Source: Clopper and Pearson (1934), The use of confidence or fiducial limits illustrated in the case
+of the binomial; Hoeffding (1956), On the distribution of the number of successes in independent
+trials; Bates et al. (2021), Distribution-free, risk-controlling prediction sets (thresholds).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy
+from numpy.typing import NDArray
 
-from probekit.amounts import counted
+from probekit.amounts import LEVEL, counted
 from probekit.chosen.monitor.section import MonitorSection
-from probekit.chosen.monitor.thresholds import check_groups, monitor_rows
+from probekit.chosen.selected_probe import SelectedProbe, rates_at
 from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.data import read_negatives
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows, Mask
 from probekit.pipeline.engines.network import NetworkEngine
-from probekit.pipeline.measure.selected_probe import SelectedProbe
 from probekit.pipeline.setup.design import Probed
 from probekit.pipeline.setup.texts import ReadTexts
-from probekit.probes.arrays import Floats
-from probekit.probes.data import GroupedTokens
-from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import AlarmThreshold, SavedProbe
-from probekit.probes.score.metrics import ClassPredictions, class_scores
+from probekit.probes.aggregation import GroupedTokens, text_sides
+from probekit.probes.probe_files import AlarmThreshold
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score.metrics import ClassPredictions, Resamples, class_scores
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
-from probekit.probes.solve.layers import FittedLayers
 
 if TYPE_CHECKING:
     from probekit.pipeline.compare.transfer import TransferSet
@@ -80,7 +97,7 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
 
 def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of monitor.csv, and save the selected probe with its thresholds."""
-    negatives, of_negatives = chosen.further("negatives")
+    negatives, X_negatives = chosen.further("negatives")
     prober, probe, tested = chosen.prober, chosen.saved, chosen.prober.test_rows
     positive = prober.positive
     assert probe is not None
@@ -90,20 +107,13 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
         texts_of_negatives, texts_of_test, X = None, None, X.select(tested)
     else:
         texts_of_negatives = GroupedTokens.of(np.arange(len(groups)), negatives.example)
-        groups, (_, texts_of_test) = groups[texts_of_negatives.first], prober.text_sides[0]
-    rows = list(
-        monitor_rows(
-            settings.fpr,
-            detections(probe, positive, of_negatives, texts_of_negatives),
-            groups,
-            detections(probe, positive, X, texts_of_test),
-            prober.data.y[tested] == positive,
-            prober.resamples_of(chosen.spec.text),
-        )
-    )
-    thresholds = tuple(
-        AlarmThreshold(**{name: row[name] for name in AlarmThreshold.model_fields}) for row in rows
-    )
+        groups, (_, texts_of_test) = groups[texts_of_negatives.first], text_sides(prober)[0]
+    of_negatives = detections(probe, positive, X_negatives, texts_of_negatives)
+    of_test, is_positive = detections(probe, positive, X, texts_of_test), prober.data.y[tested]
+    how = groups, of_test, is_positive == positive, prober.resamples_of(chosen.spec.text)
+    rows = list(monitor_rows(settings.fpr, of_negatives, *how))
+    fields = AlarmThreshold.model_fields
+    thresholds = tuple(AlarmThreshold(**{name: row[name] for name in fields}) for row in rows)
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     chosen.save(replace(probe, facts=facts), MONITOR)
     return {"monitor.csv": rows}
@@ -145,25 +155,110 @@ def transferred(
         negatives, X_negatives = train.source.further["negatives"], train.further["negatives"]
         positive = sets[0].prober.positive
         assert positive is not None  # of two labels it is the rarer one
-        code = list(prober.data.classes).index(positive)
-
-        def detected(
-            X: LazyRows, prober: Prober = prober, fit: FittedLayers = fit, code: int = code
-        ) -> Floats:
-            """Return the scores (n_samples,) for the positive class of the first set."""
-            scores = fit.outputs(X, len(prober.data.classes))
+        classes = list(prober.data.classes)
+        tested = [x.select(test.prober.test_rows) for x, test in zip(X, sets, strict=True)]
+        # The scores of the negatives, then of the test rows of each set, for the positive class.
+        detected = []
+        for block in (X_negatives.block(site), *tested):
+            scores = fit.outputs(block, len(classes))
             unknown = np.zeros(len(scores), dtype=np.int64)
-            return class_scores(ClassPredictions.of_scores(unknown, scores, spec.logits), code)
-
-        of_negatives = detected(X_negatives.block(site))
-        for test, x in zip(sets, X, strict=True):
-            tested = test.prober
-            rows = monitor_rows(
-                settings.fpr,
-                of_negatives,
-                negatives.groups,
-                detected(x.select(tested.test_rows)),
-                tested.data.y[tested.test_rows] == positive,
-                tested.resamples_of(spec.text),
-            )
+            predictions = ClassPredictions.of_scores(unknown, scores, spec.logits)
+            detected.append(class_scores(predictions, classes.index(positive)))
+        for test, of_test in zip(sets, detected[1:], strict=True):
+            is_positive = test.prober.data.y[test.prober.test_rows] == positive
+            resamples = test.prober.resamples_of(spec.text)
+            how = negatives.groups, of_test, is_positive, resamples
+            rows = monitor_rows(settings.fpr, detected[0], *how)
             yield from ({"train": train.name, "test": test.name} | row for row in rows)
+
+
+def upper_bound(share: Any, n_groups: int) -> Any:
+    """Return the upper 95 % bound of a rate, given the mean share over groups.
+
+    >>> round(float(upper_bound(0.0, 299)), 4), round(float(upper_bound(0.01, 1000)), 4)
+    (0.01, 0.0169)
+    """
+    hits = n_groups * np.asarray(share)
+    return scipy.stats.beta.isf(LEVEL, hits + 1, n_groups - hits)
+
+
+def groups_needed(fpr: float) -> int:
+    """Return the smallest number of groups that can bound a rate.
+
+    >>> groups_needed(0.01), groups_needed(0.001)
+    (299, 2995)
+    """
+    return math.ceil(math.log(LEVEL) / math.log1p(-fpr))
+
+
+def check_groups(groups: NDArray[Any], fpr: float) -> None:
+    """Raise DataError if the groups (n_negatives,) of negatives are too few to bound a rate."""
+    n_groups = len(np.unique(groups))
+    if n_groups < groups_needed(fpr):
+        lowest = math.ceil(1e4 * float(upper_bound(0.0, n_groups))) / 1e4
+        unit = "negatives" if n_groups == len(groups) else "groups of negatives"
+        rows = "" if n_groups == len(groups) else f" with {counted(len(groups), 'row')}"
+        raise DataError(
+            f"a false positive rate of {fpr:g} needs at least {groups_needed(fpr):,} {unit}, but "
+            f"there are {n_groups:,}{rows}. Add {unit}, or request a rate of at least {lowest:g}."
+        )
+
+
+def fixed_threshold(negatives: Floats, groups: NDArray[Any], fpr: float) -> tuple[float, float]:
+    """Return the lowest threshold whose bound is at most `fpr`, and the bound.
+
+    A row raises an alarm if its score exceeds the threshold. Of tied scores at the threshold none
+    does, so that fewer negatives than the bound allows may raise one.
+
+    Args:
+        negatives: scores of the negatives for the positive class, shape (n_negatives,).
+        groups: their groups, shape (n_negatives,).
+        fpr: the false positive rate.
+
+    Raises:
+        DataError: there are too few groups.
+
+    >>> threshold, bound = fixed_threshold(np.arange(1000.0), np.arange(1000), 0.01)
+    >>> threshold, round(bound, 4)
+    (995.0, 0.0091)
+    """
+    check_groups(groups, fpr)
+    _, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = np.argsort(-negatives, kind="stable")
+    # The mean over groups of the share of rows above each row, in descending order of scores.
+    shares = np.cumsum(1 / (len(sizes) * sizes[codes[order]]))
+    shares = np.concatenate([[0.0], shares[shares < fpr]])
+    bounds = upper_bound(shares, len(sizes))
+    n_above = int(np.flatnonzero(bounds <= fpr)[-1])
+    return float(negatives[order[n_above]]), float(bounds[n_above])
+
+
+def monitor_rows(
+    rates: Sequence[float],
+    negatives: Floats,
+    groups: NDArray[Any],
+    tested: Floats,
+    is_positive: Mask,
+    resamples: Resamples,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of monitor.csv for each rate: its threshold, and the rates on test rows.
+
+    Args:
+        rates: requested false positive rates.
+        negatives: scores of the negatives for the positive class, shape (n_negatives,).
+        groups: their groups, shape (n_negatives,).
+        tested: scores of the test rows, shape (n_test,).
+        is_positive: which test rows are of the positive class, shape (n_test,).
+        resamples: resamples of the test rows.
+
+    Raises:
+        DataError: there are too few groups of negatives for a rate.
+    """
+    for fpr in rates:
+        threshold, bound = fixed_threshold(negatives, groups, fpr)
+        row = {"fpr": fpr, "threshold": threshold}
+        row["false_positives"] = int((negatives > threshold).sum())
+        row |= {"n_negatives": len(negatives), "n_groups": len(np.unique(groups))}
+        row |= {"fpr_bound": bound, "n_positive": int(is_positive.sum())}
+        row["n_test_negative"] = int((~is_positive).sum())
+        yield row | rates_at(threshold, tested, is_positive, resamples)

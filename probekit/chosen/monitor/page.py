@@ -1,14 +1,12 @@
 """The thresholds of a monitor on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from probekit.chosen.page import TEST_RATES, Columns, written_table
 from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.tables import TEST_RATES, Columns, written_table
 
 NOTE = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
@@ -35,15 +33,10 @@ def transferred_section(
         rows: rows of monitor.csv.
         places: columns that the table also shows, such as the training and test set.
     """
-    columns: Columns = {
-        **dict(zip(places, places, strict=True)),
-        "requested FPR": "fpr",
-        "threshold": "threshold",
-        "false positives": "false_positives",
-        "upper bound": "fpr_bound",
-        **TEST_RATES,
-    }
-    counts = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
-    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in counts]
+    counts: Columns = {"false positives": "false_positives", "upper bound": "fpr_bound"}
+    own: Columns = {"requested FPR": "fpr", "threshold": "threshold", **counts}
+    columns: Columns = {**dict(zip(places, places, strict=True)), **own, **TEST_RATES}
+    found = zip(rows["false_positives"], rows["n_negatives"], rows["n_groups"], strict=True)
+    texts = [f"{n:,} of {n_all:,} in {n_groups:,} groups" for n, n_all, n_groups in found]
     table = written_table("Table of thresholds", columns, rows.assign(false_positives=texts))
     return PageSection("Thresholds of the monitor", [table, Paragraph(NOTE, "note")])

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
-from probekit.experiment.data import TableFormat, local_file
+from probekit.data.readers import TableFormat
+from probekit.experiment.data import local_file
 from probekit.section import Distinct, Section, rule_error
 
 if TYPE_CHECKING:
@@ -14,18 +15,19 @@ if TYPE_CHECKING:
 
 
 class MonitorSection(Section):
-    """Thresholds of the chosen probe, from negatives that are not among the data."""
+    """Thresholds of the chosen probe, from negatives that are not among the data.
 
-    negatives: str = Field(
-        description="file of texts that must not raise an alarm, in `data.root`; it has the "
-        "columns of the data except label, id and split"
-    )
-    format: TableFormat = Field("csv", description="format of this file")
-    fpr: Distinct[Annotated[float, Field(ge=1e-6, lt=1)]] = Field(
-        (0.01,),
-        description="false positive rates; the rate on new negatives at the threshold of each is "
-        "at most this, with 95 % confidence",
-    )
+    Attributes:
+        negatives: file of texts that must not raise an alarm, in `data.root`; it has the columns of
+            the data except label, id and split
+        format: format of this file
+        fpr: false positive rates; the rate on new negatives at the threshold of each is at most
+            this, with 95 % confidence
+    """
+
+    negatives: str
+    format: TableFormat = "csv"
+    fpr: Distinct[Annotated[float, Field(ge=1e-6, lt=1)]] = (0.01,)
 
     _file_is_local = field_validator("negatives")(local_file)
 

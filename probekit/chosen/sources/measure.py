@@ -1,7 +1,5 @@
 """Scores of the sources that `split.leave_out` leaves out whole: sources.csv, the worst first."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -9,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, counted
-from probekit.pipeline.measure.selected_probe import SelectedProbe
+from probekit.chosen.selected_probe import SelectedProbe
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.prober import Prober
 from probekit.probes.score.intervals import Interval
@@ -40,34 +38,24 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, list[dict[str, A
         assert of_all.folds is not None
         own = np.flatnonzero(of_all.folds == fold)
         predictions, groups = take(of_all, own), prober.data.groups[prober.test_rows[own]]
-        guess = metrics_of(chance := prober.chance(predictions, fold))[metric]
+        n_groups = len(np.unique(groups))
+        guess = metrics_of(chance := prober.splits[fold].chance(predictions))[metric]
         score = with_interval(metric, [predictions], Resamples.leave_one_out(groups))
-        scored = Interval(*[np.nan] * 3)
+        scored = Interval(np.nan, np.nan, np.nan)
         # No probe inside the sources was fitted on a source that is a single group.
-        if isinstance(inside, RowPredictions) and len(np.unique(groups)) > 1:
+        if isinstance(inside, RowPredictions) and n_groups > 1:
             wider = Resamples.leave_one_out(groups, widening=WIDER_OVER_FOLDS)
             scored = with_interval(metric, [take(inside, own)], wider)
-        row = {
-            "source": dict(rows.dataset.examples[split.test[0]].values)[column],
-            "column": column,
-            "metric": metric,
-            "value": score.value,
-            "ci_low": score.low,
-            "ci_high": score.high,
-            "chance": guess(chance, Resamples.whole(len(own)))[0],
-            "within": scored.value,
-            "within_low": scored.low,
-            "within_high": scored.high,
-            "difference": score.value - scored.value,
-            "n_test": len(own),
-            "n_groups": len(np.unique(groups)),
-            "site": site_with_head(pick["site"], pick["head"]),
-            "probe": pick["probe"],
-            "C": pick["C"],
-            "left_out": _why_not_averaged(rows.labels[prober.test_rows[own]], prober),
-        }
-        if not row["left_out"] and np.isnan(score.value):
-            row["left_out"] = "undefined"
+        source = dict(rows.dataset.examples[split.test[0]].values)[column]
+        row = {"source": source, "column": column, "metric": metric}
+        row |= {"value": score.value, "ci_low": score.low, "ci_high": score.high}
+        row["chance"] = guess(chance, Resamples.whole(len(own)))[0]
+        row |= {"within": scored.value, "within_low": scored.low, "within_high": scored.high}
+        row |= {"difference": score.value - scored.value, "n_test": len(own), "n_groups": n_groups}
+        row |= {"site": site_with_head(pick["site"], pick["head"])}
+        row |= {"probe": pick["probe"], "C": pick["C"]}
+        why = _why_not_averaged(rows.labels[prober.test_rows[own]], prober)
+        row["left_out"] = why or ("undefined" if np.isnan(score.value) else "")
         found.append(row)
     sign = METRICS[metric].sign
     found.sort(key=lambda row: (row["left_out"] != "", sign * row["value"], row["source"]))

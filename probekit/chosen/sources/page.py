@@ -1,7 +1,5 @@
 """Scores of sources on a page."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,17 +8,9 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
 from probekit.probes.targets import WITHIN
+from probekit.report.elements import style
 from probekit.report.elements.page import FigurePart, figure_json
-from probekit.report.elements.style import (
-    GREY,
-    LINES,
-    SERIES_COLOURS,
-    TEMPLATE,
-    axis_title,
-    error_bars,
-    plotly_text,
-    short_tick,
-)
+from probekit.report.elements.style import GREY, LINES, SERIES_COLOURS, error_bars, plotly_text
 from probekit.report.pages.parts import Shown, title
 from probekit.results.table import metric_name
 from probekit.results.verdict import SourceScores
@@ -61,13 +51,13 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
     """
     places = np.arange(len(rows))
     names = [
-        plotly_text(short_tick(source) + (f" ({why})" if why else ""))
+        plotly_text(style.short_tick(source) + (f" ({why})" if why else ""))
         for source, why in zip(rows["source"], rows["left_out"], strict=True)
     ]
     inside = rows.assign(ci_low=rows["within_low"], ci_high=rows["within_high"])
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     # Name, rows, column, style, symbol and vertical offset of each series.
-    for name, points, column, style, symbol, offset in (
+    for name, points, column, line, symbol, offset in (
         ("left out whole", rows, "value", LINES["task"], "circle", -0.12),
         (LINES[WITHIN].label, inside, "within", LINES[WITHIN], "circle-open", 0.12),
     ):
@@ -77,7 +67,7 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
             name=name,
             mode="markers",
             error_x={**error_bars(points, column, 1.5), "symmetric": False},
-            marker={"color": style.colour or SERIES_COLOURS[0], "size": 9, "symbol": symbol},
+            marker={"color": line.colour or SERIES_COLOURS[0], "size": 9, "symbol": symbol},
             hovertext=[
                 f"<b>{plotly_text(row['source'])}</b>, {name}<br>"
                 f"{format_number(row[column], row['ci_low'], row['ci_high'])}"
@@ -89,13 +79,12 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
     if not np.isnan(mean):
         figure.add_vline(x=mean, line={"color": SERIES_COLOURS[0], "width": 1.5})
     if not np.isnan(low):
-        band = {"fillcolor": SERIES_COLOURS[0], "opacity": 0.1, "line_width": 0}
-        figure.add_vrect(x0=low, x1=high, **band)
+        figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
     levels = rows["chance"].dropna().unique()
     if len(levels) == 1:
         chance = {"color": GREY, "dash": "longdash", "width": 1.5}
         figure.add_vline(x=float(levels[0]), line=chance)
-    figure.update_xaxes(title_text=axis_title(v.metric))
+    figure.update_xaxes(title_text=style.axis_title(v.metric))
     figure.update_yaxes(
         tickmode="array", tickvals=places.tolist(), ticktext=names, autorange="reversed"
     )

@@ -1,19 +1,17 @@
 """The stack of all sites on a page, with cost and true positive rate of a cascade."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number
+from probekit.chosen.page import TEST_RATES, TESTED, Columns, written_table
 from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.pages.parts import Shown
-from probekit.report.sentences.tables import TEST_RATES, TESTED, Columns, written_table
 
 STACK = (
     "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
@@ -21,12 +19,7 @@ STACK = (
     "cross-validation, without the test rows. A better stack need not read more than one site "
     "contains: the mean of several probes has less noise than one of them."
 )
-STACK_COLUMNS: Columns = {
-    "metric": "metric",
-    "stack": "value",
-    "best single site": "single",
-    **TESTED,
-}
+STACK_COLUMNS: Columns = {"metric": "metric", "stack": "value", "best single site": "single"}
 ALONE = " only"  # ends the setting of a cascade with a single stage
 CASCADE = (
     "Each stage (words of the text, the best single site, all sites) passes the rows close to its "
@@ -36,12 +29,7 @@ CASCADE = (
     "each adds the most true positives (TPR) per cost to the one before it. The same rows fix "
     "settings and thresholds: with few negatives, the test FPR may be higher than requested."
 )
-CASCADE_COLUMNS: Columns = {
-    "setting": "setting",
-    "requested FPR": "fpr",
-    "cost": "cost",
-    **TEST_RATES,
-}
+CASCADE_COLUMNS: Columns = {"setting": "setting", "requested FPR": "fpr", "cost": "cost"}
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
@@ -50,7 +38,7 @@ def sections(run: Shown) -> Iterator[PageSection]:
     if rows is not None:
         note = Paragraph(STACK.format(n_sites=rows["n_sites"].iloc[0]), "note")
         rows = rows.rename(columns={"ci_low": "value_low", "ci_high": "value_high"})
-        table = written_table("Table of the stack of all sites", STACK_COLUMNS, rows)
+        table = written_table("Table of the stack of all sites", {**STACK_COLUMNS, **TESTED}, rows)
         yield PageSection("Stack of all sites", [table, note])
 
 
@@ -76,7 +64,7 @@ def curves(run: Shown) -> Iterator[PageSection]:
 
 def cascade_table(rows: pd.DataFrame) -> ResultTable:
     """Return cost and rates of the settings of a cascade, given the rows of cascade.csv."""
-    return written_table("Table of the cascade", CASCADE_COLUMNS, rows)
+    return written_table("Table of the cascade", {**CASCADE_COLUMNS, **TEST_RATES}, rows)
 
 
 def cascade_figure(rows: pd.DataFrame) -> go.Figure:

@@ -13,8 +13,6 @@ Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical
 2025, "Gemma 3 Technical Report".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,8 +25,7 @@ from torch import Tensor
 from probekit.errors import ConfigError
 from probekit.model import config as base
 from probekit.model.families import rotary as shared
-from probekit.model.layers.cross_entropy import cross_entropy
-from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
+from probekit.model.layers.modules import cross_entropy
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -143,13 +140,47 @@ class GemmaConfig(shared.GatedConfig):
                 f"attn_logit_softcapping is {self.attn_logit_softcapping!r}. Allowed for "
                 "gemma3_text: null, because the published code of Gemma 3 has no such cap."
             )
-        base.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
+        shared.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rotary positions of both types of blocks, and the type of each block."""
-        rotary, local = _rotary(entries)
-        types = _types_of_layers(entries)
+        """Return the rotary positions of both types of blocks, and the type of each block.
+
+        Rotary positions of Gemma 2 are equal. For Gemma 3, releases of transformers before 5 write
+        `rope_theta`, `rope_scaling` and `rope_local_base_freq`, later ones a section for each type.
+        Without types of blocks, they are those of the `model_type`.
+
+        Raises:
+            ConfigError: a key is unknown, a number is invalid, the period is not a positive
+                integer, or two names of a key differ.
+        """
+        read = shared.RotaryPositions.from_hub
+        if entries.get("model_type") != "gemma3_text":
+            rotary = local = read(entries)
+        else:
+            sections = entries.get("rope_parameters") or {}
+            if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
+                raise ConfigError(
+                    f"rope_parameters must have the sections {_FULL} and {_SLIDING}, not "
+                    f"{sections!r}."
+                )
+            full, sliding = (f"rope_parameters.{kind}" for kind in (_FULL, _SLIDING))
+            rotary = read(entries, {"rope_theta": ("rope_theta", 1e6)}, ("rope_scaling", full))
+            local = read(entries, {"rope_theta": ("rope_local_base_freq", 1e4)}, (sliding,))
+        types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
+        # Anything but a list is reported when the config is made.
+        types = tuple(types) if isinstance(types, list) else types
+        if period is not None:
+            if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+                raise ConfigError(
+                    f"sliding_window_pattern must be a positive integer, not {period!r}."
+                )
+            n_layers = entries.get("num_hidden_layers", cls.num_hidden_layers)
+            # An impossible number is reported when the config is made.
+            is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
+            pattern = _pattern(n_layers, period) if is_possible else None
+            both = {"layer_types": types, "sliding_window_pattern": pattern}
+            types = base.value_of(both, *both)
         return {"rotary": rotary, "rotary_in_windows": local, "layer_types": types}
 
     def to_json(self) -> dict[str, Any]:
@@ -207,49 +238,7 @@ def _pattern(n_layers: int, period: int) -> tuple[str, ...]:
     return tuple(_SLIDING if layer % period else _FULL for layer in range(1, n_layers + 1))
 
 
-def _types_of_layers(entries: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the types of the blocks; None means the default of the `model_type`.
-
-    Raises:
-        ConfigError: the period is not a positive integer.
-    """
-    types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
-    listed = tuple(types) if isinstance(types, list) else types
-    if period is None:
-        return listed  # anything but a list is reported when the config is made
-    if not isinstance(period, int) or isinstance(period, bool) or period < 1:
-        raise ConfigError(f"sliding_window_pattern must be a positive integer, not {period!r}.")
-    n_layers = entries.get("num_hidden_layers", GemmaConfig.num_hidden_layers)
-    # An impossible number is reported when the config is made.
-    is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
-    pattern = _pattern(n_layers, period) if is_possible else None
-    both = {"layer_types": listed, "sliding_window_pattern": pattern}
-    return cast("tuple[str, ...] | None", base.value_of(both, *both))
-
-
-def _rotary(entries: Mapping[str, Any]) -> tuple[shared.RotaryPositions, shared.RotaryPositions]:
-    """Return the rotary positions of the blocks without and with a window.
-
-    Those of Gemma 2 are equal. For Gemma 3, releases of transformers before 5 write `rope_theta`,
-    `rope_scaling` and `rope_local_base_freq`, later ones a section for each type.
-
-    Raises:
-        ConfigError: a key is unknown, a number is invalid, or two names of a key differ.
-    """
-    read = shared.RotaryPositions.from_hub
-    if entries.get("model_type") != "gemma3_text":
-        return read(entries), read(entries)
-    sections = entries.get("rope_parameters") or {}
-    if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
-        raise ConfigError(
-            f"rope_parameters must have the sections {_FULL} and {_SLIDING}, not {sections!r}."
-        )
-    full, sliding = (f"rope_parameters.{kind}" for kind in (_FULL, _SLIDING))
-    bases = {"rope_theta": ("rope_theta", 1e6)}, {"rope_theta": ("rope_local_base_freq", 1e4)}
-    return read(entries, bases[0], ("rope_scaling", full)), read(entries, bases[1], (sliding,))
-
-
-class GemmaNorm(RMSNorm):
+class GemmaNorm(shared.RMSNorm):
     """RMS norm with the gain 1 + weight, computed in float32 for half-precision weights."""
 
     weight_of_gain_1 = 0.0
@@ -260,7 +249,7 @@ class GemmaNorm(RMSNorm):
         return 1 + self.weight.to(torch.promote_types(self.weight.dtype, torch.float32))
 
 
-class GemmaBlock(ResidualBlock):
+class GemmaBlock(shared.ResidualBlock):
     """Transformer block: attention and gated MLP, each between two norms, added to the stream."""
 
     def __init__(self, config: GemmaConfig) -> None:
@@ -279,7 +268,7 @@ class GemmaBlock(ResidualBlock):
         )
         self.post_attention_layernorm = GemmaNorm(width, eps)
         self.pre_feedforward_layernorm = GemmaNorm(width, eps)
-        self.mlp = GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
+        self.mlp = shared.GatedMLP(width, config.d_mlp, GELU_TANH, bias=False)
         self.post_feedforward_layernorm = GemmaNorm(width, eps)
 
     def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:

@@ -11,8 +11,6 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 published with it (tanh GELU, layer norm before each sublayer, learned position embeddings).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -81,7 +79,6 @@ COMPONENTS = (
 WEIGHTS = WeightNames(
     prefix="transformer.",
     embedding="wte.weight",
-    unembedding="lm_head.weight",
     layers="h.",
     n_layers="n_layer",
     sizes=(("wte.weight", ("vocab_size", "n_embd")), ("wpe.weight", ("n_positions", "n_embd"))),
@@ -197,18 +194,17 @@ class GPT2Config(ModelConfig):
 
         BOS and EOS are by default `<|endoftext|>` for GPT-2's vocabulary.
         """
-        tokens = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id")}
-        gpt2_size = type(self).vocab_size  # the default of the field: GPT-2's vocabulary
-        if self.vocab_size == gpt2_size:
-            end_of_text = gpt2_size - 1
-            tokens = {key: end_of_text if token is None else token for key, token in tokens.items()}
-        return {
+        entries = {
             "architectures": ["GPT2LMHeadModel"],
             "model_type": "gpt2",
             "activation_function": "gelu_new",
-            **self.to_json(),
-            **tokens,
+            **super().to_hub(),
         }
+        gpt2_size = type(self).vocab_size  # the default of the field: GPT-2's vocabulary
+        for key in ("bos_token_id", "eos_token_id"):
+            if entries[key] is None and self.vocab_size == gpt2_size:
+                entries[key] = gpt2_size - 1
+        return entries
 
 
 # Configs of the published models, by name on the hub.

@@ -19,16 +19,13 @@ Source: Touvron et al. 2023, "Llama 2: Open Foundation and Fine-Tuned Chat Model
 Report".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from probekit.errors import ConfigError
-from probekit.model.config import Component, Kind, check_layer_types, is_number
+from probekit.model.config import Component, Kind, is_number
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, RMSNorm
 from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import SILU
 
@@ -96,7 +93,7 @@ class LlamaConfig(shared.GatedConfig):
                 f"max_window_layers must be a number, not {self.max_window_layers!r}."
             )
         if self.layer_types is not None:
-            check_layer_types(self.layer_types, (_FULL, _SLIDING), self.num_hidden_layers)
+            shared.check_layer_types(self.layer_types, (_FULL, _SLIDING), self.num_hidden_layers)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,9 +159,9 @@ class LlamaBlock(shared.PreNormBlock):
     def __init__(self, config: LlamaConfig) -> None:
         eps, norms = config.rms_norm_eps, None
         if config.has_norms_of_heads:
-            norms = (RMSNorm(config.d_head, eps), RMSNorm(config.d_head, eps))
+            norms = (shared.RMSNorm(config.d_head, eps), shared.RMSNorm(config.d_head, eps))
         attention = shared.GroupedAttention(config, norms, qkv_bias=config.qkv_bias)
-        mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
+        mlp = shared.GatedMLP(config.d_model, config.d_mlp, SILU, bias=config.mlp_bias)
         super().__init__(config, attention, mlp)
 
 

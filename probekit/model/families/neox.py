@@ -13,8 +13,6 @@ Source: Black et al. 2022, "GPT-NeoX-20B: An Open-Source Autoregressive Language
 al. 2023, "Pythia: A Suite for Analyzing Large Language Models Across Training and Scaling".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -24,28 +22,23 @@ from torch import Tensor, nn
 
 from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames, check_between_0_and_1
+from probekit.model.families import gpt2
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.products import GELU, GELU_TANH
 
 # Formulas if the MLP reads the stream after attention, and if both read the same stream.
-_IN_SEQUENCE = shared.FORMULAS | {
+_IN_SEQUENCE = {site.name: site.formula for site in gpt2.SITES if site.name != "hook_pos_embed"}
+_IN_SEQUENCE |= shared.FORMULAS | {
     "hook_embed": "embed_in[tokens]",
-    "blocks.{l}.ln1.hook_scale": "sqrt(var(resid_pre) + eps)",
-    "blocks.{l}.ln1.hook_normalized": "(resid_pre - mean) / scale",
     **heads_of("input_layernorm(resid_pre)", biases=True),
     "blocks.{l}.attn.hook_rot_q": "q, its first rotary_ndims features rotated by its position",
     "blocks.{l}.attn.hook_rot_k": "k, its first rotary_ndims features rotated by its position",
-    "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_mid) + eps)",
-    "blocks.{l}.ln2.hook_normalized": "(resid_mid - mean) / scale",
     "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_in + b_in",
     "blocks.{l}.mlp.hook_post": "gelu(pre)",
-    "blocks.{l}.hook_mlp_out": "post W_out + b_out",
-    "ln_final.hook_scale": "sqrt(var(resid_post of the last block) + eps)",
-    "ln_final.hook_normalized": "(resid_post - mean) / scale",
 }
 _IN_PARALLEL = _IN_SEQUENCE | {
     "blocks.{l}.ln2.hook_scale": "sqrt(var(resid_pre) + eps)",
@@ -79,7 +72,6 @@ WEIGHTS = WeightNames(
     embedding="embed_in.weight",
     unembedding="embed_out.weight",
     layers="layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("embed_in.weight", ("vocab_size", "hidden_size")),
         ("layers.0.mlp.dense_h_to_4h.weight", ("intermediate_size",)),
@@ -201,7 +193,7 @@ class NeoXMLP(nn.Module):
         return cast(Tensor, self.dense_4h_to_h(tap("hook_post", post)))
 
 
-class NeoXBlock(ResidualBlock):
+class NeoXBlock(shared.ResidualBlock):
     """Transformer block: attention and MLP, each after a layer norm and added to the stream.
 
     Parallel blocks read the same residual stream twice; in others the MLP reads the stream after

@@ -11,8 +11,6 @@ positions. Parameters have the names of the Hugging Face checkpoints.
 Source: OLMo team 2024, "2 OLMo 2 Furious".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
@@ -22,7 +20,6 @@ from torch import Tensor
 
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, ResidualBlock, RMSNorm
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
@@ -83,7 +80,7 @@ class OLMo2Config(shared.GatedConfig):
         )
 
 
-class NormOfAllHeads(RMSNorm):
+class NormOfAllHeads(shared.RMSNorm):
     """RMS norm of queries or keys over all heads together, with a gain for each feature."""
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
@@ -104,16 +101,16 @@ def attention_of(config: shared.GatedConfig) -> shared.GroupedAttention:
     return shared.GroupedAttention(config, (q_norm, k_norm), qkv_bias=config.attention_bias)
 
 
-class OLMo2Block(ResidualBlock):
+class OLMo2Block(shared.ResidualBlock):
     """Transformer block: attention and gated MLP, each before an RMS norm, added to the stream."""
 
     def __init__(self, config: OLMo2Config) -> None:
         super().__init__()
         eps = config.rms_norm_eps
         self.self_attn = attention_of(config)
-        self.post_attention_layernorm = RMSNorm(config.d_model, eps)
-        self.mlp = GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
-        self.post_feedforward_layernorm = RMSNorm(config.d_model, eps)
+        self.post_attention_layernorm = shared.RMSNorm(config.d_model, eps)
+        self.mlp = shared.GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
+        self.post_feedforward_layernorm = shared.RMSNorm(config.d_model, eps)
 
     def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
         heads_out = self.self_attn(self._as_weights(resid), context, tap.within("attn"))

@@ -12,8 +12,6 @@ positions. Parameters have the names of the Hugging Face checkpoints.
 Source: Muennighoff et al. 2024, "OLMoE: Open Mixture-of-Experts Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -25,7 +23,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import olmo2
 from probekit.model.families import rotary as shared
-from probekit.model.layers.modules import GatedMLP, Linear
+from probekit.model.layers.modules import Linear
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, heads_of, table
 from probekit.products import SILU, is_derived
@@ -140,7 +138,7 @@ class Experts(nn.Module):
         self.n_chosen, self.is_normalized = config.num_experts_per_tok, config.norm_topk_prob
         self.gate = Linear(config.d_model, config.num_experts, bias=False)
         experts = (
-            GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
+            shared.GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
             for _ in range(config.num_experts)
         )
         self.experts = nn.ModuleList(experts)

@@ -11,8 +11,6 @@ the names of the Hugging Face checkpoints.
 Source: Zhang et al. 2022, "OPT: Open Pre-trained Transformer Language Models".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -22,7 +20,8 @@ from torch import Tensor, nn
 
 from probekit.model import config as base
 from probekit.model.families import gpt2
-from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, attend_heads
+from probekit.model.families.rotary import ResidualBlock
+from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
 from probekit.model.network import Network, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
@@ -60,16 +59,12 @@ COMPONENTS = (  # in forward order
 )
 
 WEIGHTS = base.WeightNames(
-    prefix="model.",
     embedding="decoder.embed_tokens.weight",
-    unembedding="lm_head.weight",
     layers="decoder.layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("decoder.embed_tokens.weight", ("vocab_size", "hidden_size")),
         ("decoder.layers.0.fc1.weight", ("ffn_dim",)),
     ),
-    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
     norm="decoder.final_layer_norm",
     heads="self_attn.out_proj",
     neurons="fc2",

@@ -1,12 +1,11 @@
-"""What the families with rotary positions share: the positions, the config, and the network.
+"""What the families with rotary positions share: positions, config, modules and network.
 
 Source of the rotation: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position
 Embedding". The features of a head are paired as in the published checkpoints: i with i + half.
 """
 
-from __future__ import annotations
-
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Self, cast
@@ -16,20 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probekit.errors import ConfigError, nearest
-from probekit.model.config import (
-    OTHER_MODELS,
-    Component,
-    ModelConfig,
-    WeightNames,
-    check_between_0_and_1,
-    is_number,
-    value_of,
-)
-from probekit.model.layers.modules import LayerNorm, Linear, ResidualBlock, RMSNorm, attend_heads
+from probekit.model import config as base
+from probekit.model.config import Component
+from probekit.model.layers.modules import LayerNorm, Linear, Norm, attend_heads
 from probekit.model.network import Network, embedding, stream_of
-from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.context import BlockContext, Context, causal
 from probekit.model.passes.taps import Taps
-from probekit.products import to_device
+from probekit.products import Activation, to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
 _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
@@ -85,12 +77,12 @@ class RotaryPositions:
         if self.rope_type not in tuple(self.KINDS):  # it may be of any type
             raise ConfigError(
                 f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), self.KINDS)} "
-                f"probekit computes no other scaling of rotary positions. {OTHER_MODELS}"
+                f"probekit computes no other scaling of rotary positions. {base.OTHER_MODELS}"
             )
         for name in ("rope_theta", "partial_rotary_factor", *self.KINDS[self.rope_type]):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else (value,):
-                if not is_number(number) or not number > 0:
+                if not base.is_number(number) or not number > 0:
                     raise ConfigError(
                         f"{name} of the rotary positions ({self.rope_type}) must be a positive "
                         f"number, not {number!r}."
@@ -126,19 +118,19 @@ class RotaryPositions:
             ConfigError: a section is not an object, the type of scaling or one of its keys is
                 unknown, a number is invalid, or two names of a key have different values.
         """
-        given = [name for name in sections if value_of(entries, name)] or sections[-1:]
+        given = [name for name in sections if base.value_of(entries, name)] or sections[-1:]
         found = [cls._of_section(entries, name, outside) for name in given]
         both = {"rope_scaling": found[0].to_json(), "rope_parameters": found[-1].to_json()}
-        value_of(both, *both)
+        base.value_of(both, *both)
         return found[0]
 
     @classmethod
     def _of_section(cls, entries: Mapping[str, Any], name: str, outside: Names) -> Self:
         """Return the rotary positions of one section, with keys from outside where it has none."""
-        section = value_of(entries, name) or {}
+        section = base.value_of(entries, name) or {}
         if not isinstance(section, Mapping):
             raise ConfigError(f"{name} must be an object, not {section!r}.")
-        kind = value_of(section, "rope_type", "type")
+        kind = base.value_of(section, "rope_type", "type")
         kind = "default" if kind is None else "longrope" if kind == "su" else kind  # an old name
         if not isinstance(kind, str) or kind not in cls.KINDS:
             return cls(rope_type=kind)  # raises
@@ -155,7 +147,7 @@ class RotaryPositions:
                 f"{nearest(unknown[0], known)}"
             )
         for key, (other, default) in outside.items():
-            value = value_of(entries, other, f"{name}.{key}")
+            value = base.value_of(entries, other, f"{name}.{key}")
             given[key] = default if value is None else value
         return cls(**(given | {"rope_type": kind}))
 
@@ -172,7 +164,7 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     # Pair i turns by rope_theta ** -(2 i / n_rotated).
     exponent = torch.arange(0, n_rotated, 2, dtype=torch.float32, device="cpu") / n_rotated
     wavelength = rotary.rope_theta**exponent
-    if rotary.rope_type == "longrope":
+    if rotary.rope_type == "longrope":  # texts that need `long_factor` are refused
         wavelength = (
             torch.tensor(rotary.short_factor, dtype=torch.float32, device="cpu") * wavelength
         )
@@ -180,18 +172,13 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     if rotary.rope_type == "linear":
         assert rotary.factor is not None
         return plain / rotary.factor  # the same angles as with positions / factor
-    return _of_llama3(plain, rotary) if rotary.rope_type == "llama3" else plain
-
-
-def _of_llama3(plain: Tensor, rotary: RotaryPositions) -> Tensor:
-    """Return the frequencies of Llama 3.1: long wavelengths are stretched by `factor`.
-
-    Source: the code published with Llama 3.1 (models/llama3/reference_impl/model.py).
-    """
-    # In the order of `_LLAMA3`.
+    if rotary.rope_type != "llama3":
+        return plain
+    # Long wavelengths are stretched by `factor`. Source: the code published with Llama 3.1
+    # (models/llama3/reference_impl/model.py). Pairs that turn less than `low` times are stretched,
+    # those that turn more than `high` times are kept.
     factor, low, high, trained = (cast(float, getattr(rotary, key)) for key in _LLAMA3.split())
-    wavelength = 2 * math.pi / plain  # in tokens
-    turns = trained / wavelength  # of each pair over a text of the first training
+    turns = trained / (2 * math.pi / plain)  # of each pair over a text of the first training
     unchanged = ((turns - low) / (high - low)).clamp(0, 1)  # weight of `plain`; 0 is stretched
     return (1 - unchanged) * plain / factor + unchanged * plain
 
@@ -252,18 +239,14 @@ NORMS_OF_HEADS = {
     "blocks.{l}.attn.k_norm.hook_normalized": "k / scale",
 }
 
-GATED_WEIGHTS = WeightNames(
-    prefix="model.",
+GATED_WEIGHTS = base.WeightNames(
     embedding="embed_tokens.weight",
-    unembedding="lm_head.weight",
     layers="layers.",
-    n_layers="num_hidden_layers",
     sizes=(
         ("embed_tokens.weight", ("vocab_size", "hidden_size")),
         ("layers.0.mlp.gate_proj.weight", ("intermediate_size",)),
     ),
     buffers=r"\.rotary_emb\.inv_freq$",
-    switches=(("lm_head.weight", '"tie_word_embeddings": false'),),
 )
 
 
@@ -320,8 +303,22 @@ def components(
     )
 
 
+def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> None:
+    """Raise ConfigError unless `types` is a list with an allowed type for each layer.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    is_list = isinstance(types, list | tuple) and len(types) == n_layers
+    if not is_list or not all(type_ in allowed for type_ in cast(Sequence[object], types)):
+        raise ConfigError(
+            f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
+            f"not {types!r}."
+        )
+
+
 @dataclass(frozen=True)
-class RotaryConfig(ModelConfig):
+class RotaryConfig(base.ModelConfig):
     """Sizes and switches that the families with rotary positions share.
 
     Attributes:
@@ -403,7 +400,7 @@ class GatedConfig(RotaryConfig):
             `RotaryConfig`.
     """
 
-    WEIGHTS: ClassVar[WeightNames] = GATED_WEIGHTS
+    WEIGHTS: ClassVar[base.WeightNames] = GATED_WEIGHTS
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"hidden_act": ("silu",)}
     norm_is_centred: ClassVar[bool] = False
 
@@ -412,7 +409,7 @@ class GatedConfig(RotaryConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_between_0_and_1(self, ("rms_norm_eps",))
+        base.check_between_0_and_1(self, ("rms_norm_eps",))
         if self.num_key_value_heads is not None:
             self.check_divides("num_key_value_heads", "num_attention_heads")
 
@@ -428,6 +425,80 @@ class GatedConfig(RotaryConfig):
     def norm_epsilon(self) -> float:
         """Number that the RMS norms add to the mean square."""
         return self.rms_norm_eps
+
+
+class RMSNorm(Norm):
+    """Division by the root mean square of the last axis, then a gain; computed in float32 or wider.
+
+    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".
+    """
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return x / sqrt(mean(x^2) + eps) times the gain, shape [... width]."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        scale = tap("hook_scale", (wide.square().mean(-1, keepdim=True) + self.eps).sqrt())
+        normalized = tap("hook_normalized", wide / scale)
+        return (normalized * self.gain).to(self.weight.dtype)
+
+
+class GatedMLP(nn.Module):
+    """Feed-forward layer down(activation(gate(x)) * up(x)) with d_mlp neurons.
+
+    Args:
+        d_model: width of the residual stream.
+        d_mlp: number of neurons.
+        activation: function of the gate.
+        bias: whether the three maps have a bias.
+
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
+    """
+
+    def __init__(self, d_model: int, d_mlp: int, activation: Activation, *, bias: bool) -> None:
+        super().__init__()
+        self.gate_proj = Linear(d_model, d_mlp, bias=bias)
+        self.up_proj = Linear(d_model, d_mlp, bias=bias)
+        self.down_proj = Linear(d_mlp, d_model, bias=bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor, tap: Taps) -> Tensor:
+        """Return the output of the MLP, shape [batch pos d_model]."""
+        gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
+        pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
+        return cast(Tensor, self.down_proj(tap("hook_post", gate * pre_linear)))
+
+
+class ResidualBlock(nn.Module):
+    """Transformer block: the outputs of attention and of the MLP are added to the residual stream.
+
+    A family defines its modules, `_attn_out` and `_mlp_out`.
+    """
+
+    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, shape [batch pos d_model].
+
+        With `context.at` the axis n_at is in place of pos.
+
+        Args:
+            resid: residual stream before this block, shape [batch pos d_model].
+            context: visibility, earlier keys and values, and positions of the queries.
+            tap: taps at the sites of this block.
+        """
+        resid = tap("hook_resid_pre", resid)
+        attn_out = tap("hook_attn_out", self._attn_out(resid, context, tap))
+        resid = tap("hook_resid_mid", context.selected(resid) + attn_out)
+        return self.after_attention(resid, tap)
+
+    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the residual stream after this block, from that after its attention."""
+        return tap("hook_resid_post", resid + tap("hook_mlp_out", self._mlp_out(resid, tap)))
+
+    @abstractmethod
+    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
+        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model]."""
+
+    @abstractmethod
+    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
+        """Return the output of the MLP, from the residual stream after attention."""
 
 
 class GroupedAttention(nn.Module):
@@ -501,6 +572,31 @@ class PreNormBlock(ResidualBlock):
         return cast(Tensor, self.mlp(normed, tap.within("mlp")))
 
 
+def visible_in_window(context: Context, window: int | None) -> Tensor | None:
+    """Return the attention mask of a sliding window, shape [batch 1 query key].
+
+    A query attends to the last `window` real tokens, its own included. If there is no window, or
+    there are no more columns than it has, the result is `context.visible`.
+
+    >>> context = Context.of(torch.tensor([[5, 6, 7]]), None, None, torch.device("cpu"))
+    >>> visible_in_window(context, 2)[0, 0].int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    """
+    n_new = context.positions.shape[1]
+    n_keys = context.n_before + n_new
+    if window is None or n_keys <= window:
+        return context.visible
+    visible = context.visible
+    device = (context.positions if visible is None else visible).device
+    places = torch.arange(n_keys, device=device)[None]
+    if context.mask is not None:
+        places = context.mask.to(device).cumsum(-1) - 1  # counts real tokens
+    distance = places[:, -n_new:, None] - places[:, None, :]  # [batch query key]
+    if visible is None:
+        visible = causal(n_new, n_keys, device)
+    return to_device(visible & (distance < window)[:, None], context.device)
+
+
 class RotaryNetwork(Network):
     """Token embeddings, blocks with rotary positions, a norm, and the unembedding.
 
@@ -547,7 +643,7 @@ class RotaryNetwork(Network):
         """Return visibility and angles for each block."""
         positions = to_device(context.positions, context.device)
         inputs = {
-            window: (context.visible_in(window), turn(positions, frequency))
+            window: (visible_in_window(context, window), turn(positions, frequency))
             for window, frequency in self.frequencies.items()
         }
         return [inputs[window] for window in self.config.windows]

@@ -13,8 +13,9 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
-from probekit.model.config import OTHER_MODELS, ModelConfig, config_file, read_entries
+from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
 from probekit.model.weights import sources
+from probekit.model.weights.hub import find_model
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +111,7 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
         MissingError: it has neither.
         CheckpointError: the folder contains a model that no family computes.
     """
-    return config_of(read_entries(folder), config_file(folder), ignore)
+    return config_of(*read_entries(folder), ignore)
 
 
 def find_config(source: str | Path) -> ModelConfig:
@@ -126,7 +127,7 @@ def find_config(source: str | Path) -> ModelConfig:
     """
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
-    return model_config(sources.find_model(source, "config"), sources.ignored_keys(source))
+    return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
 def read_tokenizer(source: str | Path) -> Any:
@@ -137,10 +138,10 @@ def read_tokenizer(source: str | Path) -> Any:
         MissingError: no model has this name, or it has no vocabulary.
         CheckpointError: the vocabulary is damaged, or no family has the architecture.
     """
-    folder, family = sources.find_model(source, "config"), FAMILIES[0]
+    folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
-        family = family_of(read_entries(folder), folder / "config.json")
-    files = sources.find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
+        family = family_of(*read_entries(folder))
+    files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 
@@ -199,46 +200,6 @@ def load_model(
     )
 
 
-def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Network:
-    """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
-
-    The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
-    both. Only the config and the weights are read: replaced modules, and changed buffers such as
-    `inv_freq` after `half()`, are not seen, and hooks are refused.
-
-    Args:
-        model: the model of transformers.
-        ignore: unknown keys of its config that change nothing in this model.
-
-    Raises:
-        CheckpointError: no family has the architecture, the tensors are not those that the config
-            describes, or a module has a forward hook.
-    """
-    from probekit.model.weights.state_dict import shared_tensors
-
-    for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
-        model = getattr(model, inside, model)
-    title, is_model = type(model).__name__, hasattr(getattr(model, "config", None), "to_dict")
-    if not is_model or any(parameter.is_meta for parameter in model.parameters()):
-        fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
-        raise CheckpointError(
-            f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
-            "LlamaForCausalLM.from_pretrained(FOLDER)."
-        )
-    for name, one in model.named_modules():
-        hooks = (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
-        # Those of transformers only record what is computed.
-        if any(
-            not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
-        ):
-            raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
-    config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
-    network = network_class(config)(config, seed=None)
-    tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
-    network.load_state_dict(tensors, assign=True)
-    return network.requires_grad_(False)
-
-
 def random_network(
     config: ModelConfig,
     seed: int,
@@ -271,20 +232,3 @@ def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     }
     converted = network_class(network.config)(network.config, seed=None).requires_grad_(False)
     return converted.read_when_needed(readers, str(network.device))
-
-
-def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
-    """Return a network whose weights are 0, for timing; they take no memory.
-
-    All are parts of one array of zeros, which the system maps to a single page until it is written.
-    """
-    import numpy as np
-    import torch
-
-    network = network_class(config)(config, seed=None).requires_grad_(False)
-    shapes = {name: like.shape for name, like in network.named_parameters()}
-    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
-    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
-    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
-    network.load_state_dict(weights, assign=True)
-    return network

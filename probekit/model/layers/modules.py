@@ -1,20 +1,17 @@
-"""What the blocks of several families share: linear maps, norms, the gated MLP, attention."""
-
-from __future__ import annotations
+"""What several families share: linear maps, norms, attention, the gated MLP, the loss."""
 
 import math
-from abc import abstractmethod
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from einops import einsum, rearrange
 from torch import Tensor, nn
 
-from probekit.model.layers.visibility import causal, visible_at
-from probekit.model.passes.context import BlockContext
+from probekit.model.passes.context import BlockContext, causal, visible_at
+from probekit.model.passes.inputs import NOT_COUNTED
 from probekit.model.passes.taps import Taps
-from probekit.products import Activation, attend, is_derived, linear, with_gradient
+from probekit.products import Activation, attend, is_derived, linear, to_device, with_gradient
 
 
 class Linear(nn.Linear):
@@ -81,80 +78,6 @@ class LayerNorm(Norm):
         else:
             scaled = torch.addcmul(self.bias, normalized, self.weight)
         return scaled.to(self.weight.dtype)
-
-
-class RMSNorm(Norm):
-    """Division by the root mean square of the last axis, then a gain; computed in float32 or wider.
-
-    Source: Zhang and Sennrich 2019, "Root Mean Square Layer Normalization".
-    """
-
-    def forward(self, x: Tensor, tap: Taps) -> Tensor:
-        """Return x / sqrt(mean(x^2) + eps) times the gain, shape [... width]."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        scale = tap("hook_scale", (wide.square().mean(-1, keepdim=True) + self.eps).sqrt())
-        normalized = tap("hook_normalized", wide / scale)
-        return (normalized * self.gain).to(self.weight.dtype)
-
-
-class GatedMLP(nn.Module):
-    """Feed-forward layer down(activation(gate(x)) * up(x)) with d_mlp neurons.
-
-    Args:
-        d_model: width of the residual stream.
-        d_mlp: number of neurons.
-        activation: function of the gate.
-        bias: whether the three maps have a bias.
-
-    Source: Shazeer 2020, "GLU Variants Improve Transformer".
-    """
-
-    def __init__(self, d_model: int, d_mlp: int, activation: Activation, *, bias: bool) -> None:
-        super().__init__()
-        self.gate_proj = Linear(d_model, d_mlp, bias=bias)
-        self.up_proj = Linear(d_model, d_mlp, bias=bias)
-        self.down_proj = Linear(d_mlp, d_model, bias=bias)
-        self.activation = activation
-
-    def forward(self, x: Tensor, tap: Taps) -> Tensor:
-        """Return the output of the MLP, shape [batch pos d_model]."""
-        gate = self.gate_proj.activated(x, self.activation, tap)  # [batch pos d_mlp]
-        pre_linear = tap("hook_pre_linear", self.up_proj(x))  # [batch pos d_mlp]
-        return cast(Tensor, self.down_proj(tap("hook_post", gate * pre_linear)))
-
-
-class ResidualBlock(nn.Module):
-    """Transformer block: the outputs of attention and of the MLP are added to the residual stream.
-
-    A family defines its modules, `_attn_out` and `_mlp_out`.
-    """
-
-    def forward(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, shape [batch pos d_model].
-
-        With `context.at` the axis n_at is in place of pos.
-
-        Args:
-            resid: residual stream before this block, shape [batch pos d_model].
-            context: visibility, earlier keys and values, and positions of the queries.
-            tap: taps at the sites of this block.
-        """
-        resid = tap("hook_resid_pre", resid)
-        attn_out = tap("hook_attn_out", self._attn_out(resid, context, tap))
-        resid = tap("hook_resid_mid", context.selected(resid) + attn_out)
-        return self.after_attention(resid, tap)
-
-    def after_attention(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the residual stream after this block, from that after its attention."""
-        return tap("hook_resid_post", resid + tap("hook_mlp_out", self._mlp_out(resid, tap)))
-
-    @abstractmethod
-    def _attn_out(self, resid: Tensor, context: BlockContext, tap: Taps) -> Tensor:
-        """Return the output of attention, shape [batch pos d_model], or [batch n_at d_model]."""
-
-    @abstractmethod
-    def _mlp_out(self, resid: Tensor, tap: Taps) -> Tensor:
-        """Return the output of the MLP, from the residual stream after attention."""
 
 
 def attend_heads(
@@ -228,3 +151,86 @@ def attend_heads(
         return summed
     # Reading the site must not change a bit of the output, and `summed` rounds differently.
     return with_gradient(attn_out, summed) if is_derived(summed) else attn_out
+
+
+# Tokens whose logits are in memory at once. Those of 4,096 tokens over a vocabulary of 50,257 take
+# 0.8 GB, and softmax, loss and gradient read and write them several times. A chunk of a few hundred
+# tokens fits the processor's cache: it needs less memory, and training a small model on a CPU is a
+# fifth faster.
+CHUNK = 256
+
+
+def cross_entropy(
+    x: Tensor, unembedding: Tensor, targets: Tensor, softcap: float | None = None
+) -> Tensor:
+    """Return the mean cross-entropy in nats over all targets other than -100, a scalar.
+
+    Without a softcap it equals `F.cross_entropy(x @ unembedding.T, targets)`. Only first-order
+    gradients exist.
+
+    Args:
+        x: output of the final norm, shape [n_tokens d_model].
+        unembedding: shape [d_vocab d_model].
+        targets: id to predict at each token, -100 to exclude it, shape [n_tokens]; at least one is
+            not excluded.
+        softcap: cap c of the logits l, which become c tanh(l / c); None for none.
+
+    >>> x, unembedding = torch.eye(2), torch.tensor([[9.0, 0.0], [0.0, 9.0], [0.0, 0.0]])
+    >>> round(cross_entropy(x, unembedding, torch.tensor([0, -100])).item(), 5)
+    0.00025
+    """
+    x, targets = (to_device(one, unembedding.device) for one in (x, targets))
+    return cast(Tensor, _CrossEntropy.apply(x, unembedding, targets, softcap))  # type: ignore[no-untyped-call]  # torch's
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Computes the gradients in the forward pass, while the logits of a chunk are in memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, unembedding: Tensor, targets: Tensor, softcap: float | None
+    ) -> Tensor:
+        """Return the loss; keep the gradients of `x` and `unembedding` for the backward pass."""
+        counted = targets != NOT_COUNTED
+        loss_dtype = torch.promote_types(x.dtype, torch.float32)
+        shares = counted.to(loss_dtype) / counted.sum()  # of each token in the mean, [n_tokens]
+        targets = targets.clamp(min=0)  # excluded ones become a valid id, with the share 0
+        loss = torch.zeros((), dtype=loss_dtype, device=x.device)
+        differentiated = (x, unembedding) if any(ctx.needs_input_grad) else ()
+        grads = [torch.zeros_like(tensor) for tensor in differentiated]
+        x_cast, unembedding_cast = _autocast(x), _autocast(unembedding)
+        for start in range(0, len(x), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            # Shapes [chunk d_model], [chunk 1] and [chunk 1].
+            part, share, target = x_cast[chunk], shares[chunk, None], targets[chunk, None]
+            logits = linear(part, unembedding_cast).to(loss_dtype)  # [chunk d_vocab]
+            if softcap is not None:
+                logits = softcap * (logits / softcap).tanh()
+            log_p = logits.log_softmax(-1)
+            loss = loss - (log_p.gather(1, target) * share).sum()
+            if grads:
+                x_grad, unembedding_grad = grads
+                # Probabilities minus the one-hot target, computed in place of `log_p`.
+                error = log_p.exp_().scatter_add_(1, target, -torch.ones_like(share))
+                if softcap is not None:
+                    # The derivative of c tanh(l / c), where `logits` are capped already.
+                    error.mul_(1 - (logits / softcap).square())
+                error = error.mul_(share).to(part.dtype)
+                x_grad[chunk] = error @ unembedding_cast
+                unembedding_grad.add_(error.T @ part)
+        ctx.save_for_backward(*grads)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *loss_grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """Return the gradients of the four arguments of `forward`, given that of the loss."""
+        (loss_grad,) = loss_grads
+        x_grad, unembedding_grad = ctx.saved_tensors
+        return x_grad * loss_grad, unembedding_grad * loss_grad, None, None
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """Return x in the dtype in which autocast computes matrix products."""
+    device = x.device.type
+    is_on = torch.is_autocast_enabled(device)
+    return x.to(torch.get_autocast_dtype(device)) if is_on else x

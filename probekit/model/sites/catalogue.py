@@ -4,8 +4,6 @@ Names are those of TransformerLens. The table of a family lists those that its n
 their formulas; see `probekit.model.families`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import SupportsIndex, cast, get_args, overload
+from typing import Any, SupportsIndex, cast, get_args
 
 from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.model.sites.catalogue import SELECTED_AXES, Site, Stage, layer_of, row_of
@@ -134,13 +134,7 @@ class Sites(Sequence[str]):
     def _by_name(self) -> dict[str, Site]:
         return {row.name: row for row in self.rows}
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+    def __getitem__(self, index: Any) -> Any:
         """Return a name, or a tuple of names for a slice."""
         return self.names[index]
 
@@ -350,27 +344,18 @@ def listed(patterns: SitePattern | Iterable[SitePattern]) -> list[_Pattern]:
     Raises:
         UnknownNameError: a value is not a pattern.
     """
-    if isinstance(patterns, SiteSelection):
-        return [patterns.text]
-    if isinstance(patterns, str) or callable(patterns):
-        return [patterns]
-    if not isinstance(patterns, Iterable):
-        raise _not_a_pattern(patterns)
-    several = [each.text if isinstance(each, SiteSelection) else each for each in patterns]
+    is_one = isinstance(patterns, str | SiteSelection) or not isinstance(patterns, Iterable)
+    given = [patterns] if is_one else cast(Iterable[object], patterns)
+    several = [each.text if isinstance(each, SiteSelection) else each for each in given]
     if _is_shorthand(several):
         return [cast(tuple[str, int], tuple(several))]
     for pattern in several:
         if not (isinstance(pattern, str | tuple) or callable(pattern)):
-            raise _not_a_pattern(pattern)
+            raise UnknownNameError(
+                f"No site matches {pattern!r}. Give a name, a glob, a short name and a layer such "
+                "as ('pattern', 3), or a function of the name."
+            )
     return cast(list[_Pattern], several)
-
-
-def _not_a_pattern(value: object) -> UnknownNameError:
-    """Return the error for a value that is not a pattern."""
-    return UnknownNameError(
-        f"No site matches {value!r}. Give a name, a glob, a short name and a layer such as "
-        "('pattern', 3), or a function of the name."
-    )
 
 
 def _is_shorthand(value: Sequence[object]) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tiktoken
@@ -16,7 +15,7 @@ from probekit.amounts import counted
 from probekit.errors import CheckpointError, MissingError
 from probekit.model.config import MAX_SIZE
 from probekit.model.text.settings import TokenizerSettings
-from probekit.model.text.tokenizer import END_OF_TEXT, IntArray, TokenizedText, Tokenizer, utf8
+from probekit.model.text.tokenizer import END_OF_TEXT, TokenizedText, Tokenizer, utf8
 from probekit.model.weights.files import json_object, read_verified
 from probekit.model.weights.sources import OPTIONAL_FILES, VOCABULARY_FILES, vocabulary_files
 from probekit.provenance import digest_json
@@ -34,6 +33,9 @@ class BytePairTokenizer(Tokenizer):
         # Special tokens follow the others.
         ids = [vocabulary.ids[token] for token in vocabulary.ranked]
         self._ids = np.array([*ids, *vocabulary.special.values()], dtype=np.int64)
+        special = map(str.encode, vocabulary.special)
+        # Number of bytes of each token, by rank.
+        self._lengths = np.array([len(token) for token in (*vocabulary.ranked, *special)], np.int64)
         n_ranked = len(ids)
         self._encoding = tiktoken.Encoding(
             "probekit",
@@ -98,12 +100,6 @@ class BytePairTokenizer(Tokenizer):
         """The bytes of each token."""
         special = {token: text.encode() for text, token in self.vocabulary.special.items()}
         return {token: text for text, token in self.vocabulary.ids.items()} | special
-
-    @cached_property
-    def _lengths(self) -> IntArray:
-        """Number of bytes of each token, by rank."""
-        special = map(str.encode, self.vocabulary.special)
-        return np.array([len(token) for token in (*self.vocabulary.ranked, *special)], np.int64)
 
 
 @dataclass(frozen=True)
@@ -207,15 +203,15 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 # Tokens that are END_OF_TEXT in transformers unless the settings name them.
 _UNNAMED = {"bos_token", "eos_token", "unk_token"}
-Merge = tuple[str, str]
-_Parts = tuple[dict[str, int], list[Merge]]  # ids, merges
 
 # Form of a token that no merge produces, such as <|endoftext|>, [PAD], or madeupword0000 of OPT.
 _SPECIAL = re.compile(r"<.+>|\[.+\]|madeupword\d+", re.DOTALL)
 
 
-def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Parts:
-    """Return the parts of vocab.json + merges.txt, or of encoder.json + vocab.bpe.
+def _read_pair(
+    vocabulary: Path, merges: Path, ids: bytes, lines: bytes
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Return ids and merges of vocab.json + merges.txt, or of encoder.json + vocab.bpe.
 
     The formats are the same. They do not list special tokens.
     """
@@ -233,7 +229,10 @@ def _read_pair(vocabulary: Path, merges: Path, ids: bytes, lines: bytes) -> _Par
                 f"{merges}, line {number}: expected a merge of two tokens, not {line!r}."
             )
         pairs.append((parts[0], parts[1]))
-    return _token_ids(vocabulary, json_object(vocabulary, ids)), pairs
+    numbers = json_object(vocabulary, ids)
+    if not all(type(number) is int and 0 <= number < MAX_SIZE for number in numbers.values()):
+        raise CheckpointError(f"{vocabulary} must map tokens to integer ids.")
+    return numbers, pairs
 
 
 def _to_bytes(path: Path, token: str) -> bytes:
@@ -246,26 +245,10 @@ def _to_bytes(path: Path, token: str) -> bytes:
         ) from error
 
 
-def _token_ids(path: Path, content: Any) -> dict[str, int]:
-    """Return the content, ids by token; raises CheckpointError if it is no dict of valid ids."""
-    if not isinstance(content, dict) or not all(
-        type(number) is int and 0 <= number < MAX_SIZE for number in content.values()
-    ):
-        raise CheckpointError(f"{path} must map tokens to integer ids.")
-    return content
-
-
-def _byte_characters() -> tuple[str, ...]:
-    """Return the character that represents each byte in vocabulary files.
-
-    Printable bytes represent themselves; the others map to the characters from U+0100 on, in order.
-    Source: bytes_to_unicode in encoder.py, published with GPT-2.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte if byte in printable else next(others)) for byte in range(256))
-
-
-# The character of each byte (by its value), and the byte of each character.
-_BYTE_CHARACTER = _byte_characters()
+# The character of each byte (by its value) in vocabulary files, and the byte of each character.
+# Printable bytes represent themselves; the others map to the characters from U+0100 on, in order.
+# Source: bytes_to_unicode in encoder.py, published with GPT-2.
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = iter(range(0x100, 0x200))
+_BYTE_CHARACTER = [chr(byte if byte in _PRINTABLE else next(_OTHERS)) for byte in range(256)]
 CHARACTER_BYTE = {character: byte for byte, character in enumerate(_BYTE_CHARACTER)}

@@ -1,13 +1,11 @@
 """Chat templates: the text of a conversation, with the place of each turn in it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import cycle
 from string import Formatter
 from typing import Any
@@ -162,11 +160,6 @@ def _refuse(message: str) -> None:
     raise _RefusedError(message.rstrip("."))
 
 
-def _to_json(value: Any, **options: Any) -> str:
-    """Return JSON as templates of the hub expect it; Jinja's own filter escapes HTML."""
-    return json.dumps(value, **{"ensure_ascii": False, **options})
-
-
 class _Generation(Extension):
     """The block `generation`, which marks what the assistant writes, and adds no text."""
 
@@ -237,7 +230,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             finalize=self._measured,
         )
         self._budget, self._step = math.inf, _STEP
-        listed = {name: self.filters[name] for name in _FILTERS.split()} | {"tojson": _to_json}
+        # Templates of the hub expect plain JSON; Jinja's own filter escapes HTML.
+        to_json = partial(json.dumps, ensure_ascii=False)
+        listed = {name: self.filters[name] for name in _FILTERS.split()} | {"tojson": to_json}
         self.filters = {name: self._limited(name, entry) for name, entry in listed.items()}
         # Names that `_Measuring` puts into the tree of a template.
         self.filters |= {"_measured": self._measured, "_steps": self._steps}

@@ -209,9 +209,14 @@ class HubTokenizer(Tokenizer):
     @cached_property
     def bytes_by_id(self) -> Mapping[int, bytes]:
         """The bytes of each token; SentencePiece's mark of a space is a space."""
-        bytes_of = _bytes_of_characters if self._is_byte_level else _bytes_of_piece
-        vocabulary = self._encoder.get_vocab(with_added_tokens=True)
-        plain = {number: bytes_of(token) for token, number in vocabulary.items()}
+        plain = {}
+        for token, number in self._encoder.get_vocab(with_added_tokens=True).items():
+            if self._is_byte_level and all(character in CHARACTER_BYTE for character in token):
+                plain[number] = bytes(CHARACTER_BYTE[character] for character in token)
+            elif not self._is_byte_level and re.fullmatch("<0x[0-9A-Fa-f]{2}>", token):
+                plain[number] = bytes([int(token[3:5], 16)])
+            else:
+                plain[number] = (token if self._is_byte_level else token.replace("▁", " ")).encode()
         added = self._encoder.get_added_tokens_decoder()
         return plain | {number: token.content.encode() for number, token in added.items()}
 
@@ -372,20 +377,3 @@ def _check_growth(path: Path, content: Mapping[str, Any]) -> None:
             f"{path}: its normalizer and pre_tokenizer can make a text longer than {_MAX_GROWTH} "
             "times. Use the file of the model's publisher."
         )
-
-
-def _bytes_of_characters(token: str) -> bytes:
-    """Return the bytes of a token of a byte-level BPE."""
-    if all(character in CHARACTER_BYTE for character in token):
-        return bytes(CHARACTER_BYTE[character] for character in token)
-    return token.encode()  # an added token, which is written as it is
-
-
-def _bytes_of_piece(token: str) -> bytes:
-    r"""Return the bytes of a token of SentencePiece.
-
-    >>> _bytes_of_piece("▁keys"), _bytes_of_piece("<0xE2>")
-    (b' keys', b'\xe2')
-    """
-    is_byte = re.fullmatch("<0x[0-9A-Fa-f]{2}>", token)
-    return bytes([int(token[3:5], 16)]) if is_byte else token.replace("▁", " ").encode()

@@ -310,8 +310,12 @@ class Tokenizer(ABC):
 
     def strings(self, ids: Sequence[int] | IntArray) -> list[str]:
         """Return each token as a string; bytes that are not valid UTF-8 are written as <0xE2>."""
+        # `surrogateescape` represents such a byte by U+DC00 plus its value.
         texts = [self._bytes(int(token)).decode(errors="surrogateescape") for token in ids]
-        return [re.sub("[\udc80-\udcff]", _hexadecimal, text) for text in texts]
+        return [
+            re.sub("[\udc80-\udcff]", lambda byte: f"<0x{ord(byte[0]) - 0xDC00:02X}>", text)
+            for text in texts
+        ]
 
     def str_tokens(self, text: str, *, bos: Bos = "auto") -> list[str]:
         """Return the tokens of a text as strings, for reading and for labels of axes.
@@ -426,8 +430,3 @@ def batch_of(encoded: Sequence[TokenizedText], side: PaddingSide | None = None) 
     # Row by row, the tokens in the mask are those of the texts in order.
     offsets[mask] = torch.from_numpy(np.concatenate([tokens.offsets for tokens in encoded]))
     return TokenBatch(ids, mask, offsets)
-
-
-def _hexadecimal(byte: re.Match[str]) -> str:
-    """Return a byte as <0xE2>; `surrogateescape` represents it by U+DC00 plus its value."""
-    return f"<0x{ord(byte[0]) - 0xDC00:02X}>"

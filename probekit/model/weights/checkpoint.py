@@ -1,67 +1,39 @@
 """Opening a checkpoint: names and shapes of its tensors, which are read later.
 
-The formats are those of the hub (safetensors or PyTorch, single or sharded) and OpenAI's original
-checkpoints of GPT-2, TensorFlow variables that are renamed as in files of the hub:
-
-    hparams.json                                n_vocab, n_ctx, n_embd, n_head, n_layer
-    checkpoint                                  name of the newest model.ckpt
-    model.ckpt.index  .data-00000-of-00001      model/wte, model/h0/attn/c_attn/w [1, in, out], ...
-
-Source: model.py, published with GPT-2.
+The formats are those of the hub (safetensors or PyTorch, single or sharded), and OpenAI's original
+checkpoints of GPT-2.
 """
 
-from __future__ import annotations
-
-import importlib
 import json
 import mmap
-import os
-import pickle
 import re
 import struct
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.files import regular, state_of
-from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import WeightNames
-from probekit.model.weights.files import chunks, origin_of_digest, shard_of_tensors, verify
+from probekit.model.weights import files
+from probekit.model.weights.files import StoredTensor, reading_tensor
+from probekit.model.weights.other_formats import open_openai, open_pytorch
 from probekit.model.weights.sources import HPARAMS, WEIGHT_FILES, vocabulary_files
-from probekit.provenance import digest, install_command
+from probekit.provenance import digest
 
 # Supported dtypes by their names in the header of a safetensors file.
 CODES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 # In order of precedence: the first that exists is read.
 CHECKPOINT_FILES = (*WEIGHT_FILES, HPARAMS, "ckpt.pt")
 _PYTORCH = (".bin", ".pt", ".pth", ".ckpt")
-
-
-@dataclass(frozen=True)
-class StoredTensor:
-    """A tensor in a file, read on demand.
-
-    Attributes:
-        shape: shape in the file.
-        read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
-        is_mapped: whether the tensor is a private map of its own bytes: its pages are read when
-            they are used, and a change of it changes a copy, not the file.
-    """
-
-    shape: tuple[int, ...]
-    read: Callable[[], Tensor]
-    is_mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,14 +95,24 @@ def file_checks(folder: Path) -> dict[str, str]:
     paths = {weights, *(folder / name for name in texts), *vocabulary_files(folder)}
     paths.add(folder / "chat_template.jinja")
     if weights.name.endswith(".index.json"):
-        paths |= {folder / name for name in shard_of_tensors(weights).values()}
+        paths |= {folder / name for name in files.shard_of_tensors(weights).values()}
     return {path.name: check_of(path) for path in sorted(paths) if path.is_file()}
 
 
 def check_of(path: Path) -> str:
-    """Return the source of the digest or checksum that a model file was verified against."""
-    otherwise = "checksum in the file" if has_own_checksum(path) else "nothing: it has no digest"
-    return origin_of_digest(path) or otherwise
+    """Return the source of the digest or checksum that a model file was verified against.
+
+    >>> from probekit.model.weights.sources import MINI
+    >>> check_of(MINI / "model.safetensors")
+    'digests.json'
+    """
+    if origin := files.origin_of_digest(path):
+        return origin
+    has_checksum = zipfile.is_zipfile(path)  # a zip archive has one of each member
+    if path.suffix == ".safetensors":
+        with reading_tensor(path), safe_open(regular(path), "pt") as file:
+            has_checksum = DIGEST in (file.metadata() or {})
+    return "checksum in the file" if has_checksum else "nothing: it has no digest"
 
 
 def _weight_file(folder: Path) -> Path:
@@ -144,42 +126,6 @@ def _weight_file(folder: Path) -> Path:
     if others:
         problem += f" It has {others}: rename it if it contains the whole model."
     raise MissingError(problem)
-
-
-# Exceptions that readers raise for truncated or changed files, and where there is no damage.
-_FAILURES: tuple[type[Exception], ...] = (
-    SafetensorError,
-    zipfile.BadZipFile,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    OSError,  # the file cannot be read
-    MemoryError,
-)
-
-
-@contextmanager
-def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Convert exceptions of a damaged file, and `others`, to a CheckpointError with its path."""
-    try:
-        yield
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path} is damaged, or contains other objects than tensors, and reading it could run "
-            "code. If you trust the file, convert it to model.safetensors."
-        ) from error
-    except _FAILURES + others as error:
-        if isinstance(error, CheckpointError):  # a ValueError with a complete message
-            raise
-        if is_out_of_memory(error):
-            raise out_of_memory(f"the tensors of {path}", path.stat().st_size) from error
-        if isinstance(error, OSError):
-            raise CheckpointError(f"{path} cannot be read ({error}).") from error
-        raise CheckpointError(
-            f"{path} is damaged or has another format ({error}). Copy or download it again."
-        ) from error
 
 
 # Metadata key with the digest of the tensors' bytes, in files that we write.
@@ -197,7 +143,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         CheckpointError: the file is damaged.
     """
     with reading_tensor(path):
-        opened, is_verified = state_of(path), verify(path)
+        opened, is_verified = state_of(path), files.verify(path)
         # numpy, because for torch the library maps the whole file as writable memory, which the
         # system refuses for a file that is larger than memory.
         with safe_open(path, "np") as file:  # checks the header
@@ -209,7 +155,7 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
         if (
             not is_verified
             and DIGEST in metadata
-            and digest(chunks(path, 8 + size)) != metadata[DIGEST]
+            and digest(files.chunks(path, 8 + size)) != metadata[DIGEST]
         ):
             raise CheckpointError(
                 f"{path} is damaged: its tensors do not match the digest in its header. Copy or "
@@ -236,67 +182,6 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-def has_own_checksum(path: Path) -> bool:
-    """Return whether a weight file contains a checksum of its tensors.
-
-    >>> from probekit.model.weights.sources import MINI
-    >>> has_own_checksum(MINI / "model.safetensors")
-    True
-    """
-    if path.suffix != ".safetensors":
-        # A zip archive has a checksum of each member.
-        return zipfile.is_zipfile(path)
-    with reading_tensor(path), safe_open(regular(path), "pt") as file:
-        return DIGEST in (file.metadata() or {})
-
-
-_OF_TRAINERS = ("model", "state_dict", "model_state_dict", "module")
-
-
-def open_pytorch(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a PyTorch file by name; each read maps the file again.
-
-    Files written before PyTorch 1.6 cannot be mapped and are read completely.
-
-    Raises:
-        CheckpointError: the file is damaged or contains other objects than tensors.
-    """
-    with reading_tensor(path):
-        verify(path)
-    is_mapped = zipfile.is_zipfile(path)
-    if is_mapped:
-        with reading_tensor(path), zipfile.ZipFile(path) as archive:
-            # torch.load does not verify the checksums.
-            if (bad := archive.testzip()) is not None:
-                raise CheckpointError(f"{path} is damaged: its member {bad} has a wrong checksum.")
-
-    def load() -> dict[str, Tensor]:
-        """Return all tensors of the file."""
-        with reading_tensor(path):
-            # weights_only rejects pickles that would run code.
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
-        for key in _OF_TRAINERS if isinstance(found, Mapping) else ():
-            found = found[key] if isinstance(found.get(key), Mapping) else found
-        if not isinstance(found, Mapping) or not all(
-            isinstance(name, str)
-            and isinstance(tensor, Tensor)
-            and tensor.device.type == "cpu"
-            and tensor.layout == torch.strided
-            for name, tensor in found.items()
-        ):
-            raise CheckpointError(f"{path} must contain a dictionary of named tensors.")
-        return dict(found)
-
-    def read(name: str) -> Tensor:
-        return load()[name].detach()  # the file may contain an nn.Parameter
-
-    # Tensors that cannot be mapped stay in memory.
-    return {
-        name: StoredTensor(tuple(tensor.shape), partial(read, name) if is_mapped else tensor.detach)
-        for name, tensor in load().items()
-    }
-
-
 def open_shards(index: Path) -> dict[str, StoredTensor]:
     """Return the tensors of all shards in an index.
 
@@ -304,7 +189,7 @@ def open_shards(index: Path) -> dict[str, StoredTensor]:
         MissingError: a shard is missing.
         CheckpointError: index and shards list different tensors, or a file is damaged.
     """
-    shards = shard_of_tensors(index)
+    shards = files.shard_of_tensors(index)
     absent = [name for name in sorted(set(shards.values())) if not (index.parent / name).is_file()]
     if absent:
         raise MissingError(f"{index} lists shards that are not in its folder: {', '.join(absent)}.")
@@ -340,71 +225,3 @@ def open_weights(path: Path) -> dict[str, StoredTensor]:
             f"{path} is not a weight file. Allowed extensions: {', '.join(openers)}."
         )
     return openers[path.suffix](path)
-
-
-# Last part of a variable's name (weight, gain, bias) -> the hub's; embeddings have none.
-_ENDINGS = {"w": "weight", "g": "weight", "b": "bias"}
-
-
-def hub_name(variable: str) -> str:
-    """Return the hub's name of a variable.
-
-    >>> hub_name("model/h11/attn/c_attn/w"), hub_name("model/ln_f/g"), hub_name("model/wpe")
-    ('h.11.attn.c_attn.weight', 'ln_f.weight', 'wpe.weight')
-    """
-    # model/h11/... becomes h/11/..., and model/wpe becomes wpe.
-    *parts, last = re.sub(r"^model/(h(?=\d))?", r"\1/", variable).strip("/").split("/")
-    return ".".join([*parts, _ENDINGS[last]] if last in _ENDINGS else [*parts, last, "weight"])
-
-
-def open_openai(hparams: Path) -> dict[str, StoredTensor]:
-    """Return the variables of the checkpoint in the folder of hparams.json, by the hub's names.
-
-    TensorFlow verifies the checksum of each variable.
-
-    Raises:
-        MissingError: the checkpoint is missing, or TensorFlow is not installed.
-        CheckpointError: the checkpoint is damaged.
-    """
-    # The path named in the file `checkpoint`; model.ckpt if there is no such file or path.
-    name, state = "model.ckpt", hparams.parent / "checkpoint"
-    if state.is_file():
-        with reading_tensor(state):
-            line = re.search(r'^model_checkpoint_path: "(.+)"', state.read_text("utf-8"), re.M)
-        if line:
-            name = Path(line[1]).name  # only the file name: the folder may have been moved
-    path = hparams.parent / name
-    if not path.with_name(f"{name}.index").is_file():
-        raise MissingError(
-            f"{hparams.parent} has {HPARAMS} but no {name}.index. A folder with an original GPT-2 "
-            f"contains {HPARAMS}, checkpoint, model.ckpt.index, model.ckpt.data-00000-of-00001, "
-            "encoder.json and vocab.bpe."
-        )
-    # Suppresses log output of TensorFlow; its errors are exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    try:
-        tensorflow: Any = importlib.import_module("tensorflow")
-    except ImportError as error:
-        raise MissingError(
-            "Reading an original GPT-2 checkpoint needs TensorFlow, which is not installed. "
-            f"Install it with: {install_command('openai')}."
-        ) from error
-    failure = tensorflow.errors.OpError
-    with reading_tensor(path, failure):
-        reader = tensorflow.train.load_checkpoint(str(path))
-        shapes = reader.get_variable_to_shape_map()
-
-    def read(variable: str) -> Tensor:
-        with reading_tensor(path, failure):
-            array = reader.get_tensor(variable)
-        return torch.from_numpy(array).view(_linear_shape(shapes[variable]))
-
-    return {
-        hub_name(variable): StoredTensor(_linear_shape(shape), partial(read, variable))
-        for variable, shape in shapes.items()
-    }
-
-
-def _linear_shape(shape: list[int]) -> tuple[int, ...]:
-    """Return [in, out] for a linear map stored as [1, in, out]; other shapes unchanged."""
-    return tuple(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)

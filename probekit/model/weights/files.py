@@ -10,14 +10,31 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from safetensors import SafetensorError
 
 from probekit.errors import CheckpointError, MissingError
 from probekit.files import regular, write_atomic
+from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.provenance import digest, digest_json, pretty_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Exceptions that readers raise for truncated or changed files, and where there is no damage.
+_FAILURES: tuple[type[Exception], ...] = (
+    *(OSError, MemoryError),  # the file cannot be read
+    *(SafetensorError, zipfile.BadZipFile, EOFError),
+    *(RuntimeError, ValueError, LookupError, AttributeError),
+)
 
 DIGESTS = "digests.json"  # name of the file with digests
 CHUNK = 1 << 22  # bytes hashed at a time
@@ -264,3 +281,41 @@ def shard_of_tensors(index: Path) -> dict[str, str]:
                 "folder of the index."
             )
     return shards
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file, read on demand.
+
+    Attributes:
+        shape: shape in the file.
+        read: returns the tensor, memory-mapped if the format allows it; a copy releases the file.
+        is_mapped: whether the tensor is a private map of its own bytes: its pages are read when
+            they are used, and a change of it changes a copy, not the file.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+    is_mapped: bool = False
+
+
+@contextmanager
+def reading_tensor(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Convert exceptions of a damaged file, and `others`, to a CheckpointError with its path."""
+    try:
+        yield
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path} is damaged, or contains other objects than tensors, and reading it could run "
+            "code. If you trust the file, convert it to model.safetensors."
+        ) from error
+    except _FAILURES + others as error:
+        if isinstance(error, CheckpointError):  # a ValueError with a complete message
+            raise
+        if is_out_of_memory(error):
+            raise out_of_memory(f"the tensors of {path}", path.stat().st_size) from error
+        if isinstance(error, OSError):
+            raise CheckpointError(f"{path} cannot be read ({error}).") from error
+        raise CheckpointError(
+            f"{path} is damaged or has another format ({error}). Copy or download it again."
+        ) from error

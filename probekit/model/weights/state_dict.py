@@ -1,7 +1,5 @@
 """Reading the state dict of a network from a checkpoint, and writing it for the hub."""
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -17,18 +15,16 @@ from probekit.errors import CheckpointError, ConfigError, nearest
 from probekit.files import write_atomic
 from probekit.memory import is_out_of_memory, out_of_memory
 from probekit.model.config import ModelConfig, WeightNames
-from probekit.model.weights.checkpoint import CODES, DIGEST, StoredTensor, open_checkpoint
-from probekit.model.weights.files import ArrayHeader, header, read_digests, write_digests
+from probekit.model.weights import files
+from probekit.model.weights.checkpoint import CODES, DIGEST, open_checkpoint
+from probekit.model.weights.files import ArrayHeader, StoredTensor
 from probekit.provenance import digest, pretty_json
 
 MAX_FAULTS = 200  # mismatches that an error lists
 
 # Supported dtypes by name.
-DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float16", "bfloat16", "float64")
 }
 
 TensorShape = tuple[int, ...]
@@ -64,10 +60,10 @@ def weight_readers(
     is_extra = names.unembedding not in like
     if is_extra and unembedding and embedding and torch.equal(unembedding.read(), embedding.read()):
         del tensors[names.unembedding]
-    # Shapes as in the file.
+    # Shapes as in the file, which has the maps of `names.transposed` as [in, out]; `like` does not.
     expected = {name: tuple(transposed(names, name, one).shape) for name, one in like.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    if faults := _faults(shapes, expected, names):
+    if faults := faults_of(shapes, expected, names):
         maps = [name for name in shapes if re.search(names.transposed, name) and name in expected]
         if maps and all(shapes[name] == expected[name][::-1] for name in maps):
             raise CheckpointError(
@@ -86,64 +82,6 @@ def weight_readers(
     return {
         name: partial(_converted, path, names, dtype, name, tensors[name]) for name in largest_first
     }
-
-
-def shared_tensors(
-    tensors: Mapping[str, Tensor], names: WeightNames, like: Mapping[str, Tensor], title: str
-) -> dict[str, Tensor]:
-    """Return the state dict of a network that shares the tensors of a state dict of the hub.
-
-    Args:
-        tensors: tensors by their names in checkpoints.
-        names: the family's names of tensors.
-        like: state dict of the network to fill; only names and shapes are used.
-        title: where the tensors are from, for messages.
-
-    Raises:
-        CheckpointError: names or shapes differ from those of `like`, or dtypes from each other.
-    """
-    found, bare = {}, names.unwrapped(tensors)
-    for hub_name, tensor in unstacked({bare[name]: one for name, one in tensors.items()}, names):
-        name = names.in_network(hub_name)
-        if name in like or not re.search(names.buffers, name):
-            found[name] = transposed(names, name, tensor.detach())
-    # An unembedding equal to the embedding is redundant.
-    ends = [found[name] for name in (names.unembedding, names.embedding) if name in found]
-    if names.unembedding not in like and len(ends) == 2 and torch.equal(*ends):
-        del found[names.unembedding]
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    expected = {name: tuple(tensor.shape) for name, tensor in like.items()}
-    if faults := _faults(shapes, expected, names):
-        raise CheckpointError(
-            f"{title} does not have the tensors that its config describes:\n  "
-            + "\n  ".join(faults)
-        )
-    by_dtype = {tensor.dtype: name for name, tensor in found.items()}
-    if len(by_dtype) > 1:
-        shown = ", ".join(f"{name} {dtype}" for dtype, name in by_dtype.items())
-        raise CheckpointError(
-            f"{title} has weights of several dtypes: {shown}. Convert all to one."
-        )
-    return found
-
-
-def unstacked(tensors: Mapping[str, Tensor], names: WeightNames) -> Iterator[tuple[str, Tensor]]:
-    """Yield names and tensors; those with the maps of all experts as one part for each map.
-
-    >>> from probekit.model.families.olmoe import OLMoEConfig
-    >>> stacked = {"mlp.experts.gate_up_proj": torch.zeros(2, 6, 4)}
-    >>> [(name, *part.shape) for name, part in unstacked(stacked, OLMoEConfig.WEIGHTS)][:2]
-    [('mlp.experts.0.gate_proj.weight', 3, 4), ('mlp.experts.0.up_proj.weight', 3, 4)]
-    """
-    for name, tensor in tensors.items():
-        maps = next((maps for end, maps in names.stacked if name.endswith(end)), None)
-        if maps is None:
-            yield name, tensor
-            continue
-        experts = name.rpartition(".")[0]
-        for number, of_expert in enumerate(tensor):
-            for part, weight in zip(maps, of_expert.chunk(len(maps)), strict=True):
-                yield f"{experts}.{number}.{part}.weight", weight
 
 
 def transposed(names: WeightNames, name: str, tensor: Tensor) -> Tensor:
@@ -211,7 +149,7 @@ def _converted(
     return converted
 
 
-def _faults(
+def faults_of(
     shapes: Mapping[str, TensorShape], expected: Mapping[str, TensorShape], names: WeightNames
 ) -> list[str]:
     """Return a line for each tensor that is missing, extra or of another shape, and remedies.
@@ -284,7 +222,7 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         StoreError: a file cannot be written.
         CheckpointError: the existing digests.json is damaged.
     """
-    read_digests(folder)  # fails before gigabytes are written
+    files.read_digests(folder)  # fails before gigabytes are written
     names = config.WEIGHTS
     stored, headers = {}, {}
     for name, tensor in sorted(tensors.items()):
@@ -292,17 +230,14 @@ def write_checkpoint(folder: Path, config: ModelConfig, tensors: Mapping[str, Te
         stored[hub_name] = hub_tensor
         headers[hub_name] = ArrayHeader(_CODES[tensor.dtype], tuple(hub_tensor.shape))
     dtype = str(tensors[names.embedding].dtype).removeprefix("torch.")
-    metadata = {"format": "pt", DIGEST: digest(_chunks(stored))}
+    metadata = {"format": "pt", DIGEST: digest(map(_bytes_of, stored.values()))}
     entries = pretty_json({"dtype": dtype, **config.to_hub()}).encode()
-    weights = chain([header(headers, metadata)], _chunks(stored))
+    weights: Iterator[bytes | memoryview] = chain(
+        [files.header(headers, metadata)], map(_bytes_of, stored.values())
+    )
     digests = {"config.json": write_atomic(folder / "config.json", entries)}
     digests["model.safetensors"] = write_atomic(folder / "model.safetensors", weights)
-    write_digests(folder, digests)
-
-
-def _chunks(stored: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """Yield the bytes of each tensor, one at a time to save memory."""
-    return map(_bytes_of, stored.values())
+    files.write_digests(folder, digests)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

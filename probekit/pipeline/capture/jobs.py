@@ -1,50 +1,68 @@
-"""Captures that many workers share, on this machine or others.
+"""Captures that many workers share, on this machine or others, and the size of a capture.
 
 Job           what a worker computes, in a file next to the cache
 work_at       the work of one worker
 by_processes  several workers on this machine, which share one cache
+lay_out       empty caches with job files, for workers that are started elsewhere
+plan_capture  the size of a capture before it starts
+
+Workers communicate only through the store. A worker locks a shard with an exclusively created file
+and removes it once the rows are committed. Locks only avoid duplicate work: the first worker to
+commit a shard wins in any case. Where the file system supports locks, the lock of a killed worker
+is free at once. Elsewhere, as in an object store, a waiting worker computes a locked shard itself
+once it has waited twice as long as its own slowest shard took, and at least PATIENCE seconds.
+Clocks of different machines are never compared.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
+import torch
 from joblib import cpu_count
 from pydantic import ValidationError
 
-from probekit.activations.capture import MissingSites, OnRows, ShardDone, Work, compute_shards
-from probekit.activations.local import Files
-from probekit.activations.records import SPEC, Location, Spec
+from probekit.accelerators import check_device, check_device_name
+from probekit.activations import capture, records, upkeep
+from probekit.activations.capture import MissingSites, OnRows, Work
+from probekit.activations.local import Files, default_root
+from probekit.activations.records import CODES, NO_DIGEST, Location, Spec, identity_of
 from probekit.activations.store import ActivationStore, files_at
-from probekit.activations.upkeep import (
-    HOW_TO_CREATE,
-    JOB,
-    caches_at,
-    remove_dead_locks,
-    shard_locks,
-)
+from probekit.activations.upkeep import SHARD_LOCK
+from probekit.data.positions import RowPlan
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError
+from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
+from probekit.files import Waiting
 from probekit.memory import SHARE, available_memory
+from probekit.model.families.table import find_config, network_class
+from probekit.model.sites.catalogue import check_storable
 from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.setup.texts import row_shape
 from probekit.probes.targets import NETWORKS
-from probekit.products import check_device, threads
+from probekit.products import threads
 from probekit.provenance import digest_json, seal, unseal
 from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
+PATIENCE = 60.0  # minimum seconds before the holder of a lock is considered dead
+_PAUSE = 0.25  # seconds between checks of shards that other workers have locked
 _SECONDS_TO_LEAVE = 20  # between the interrupt of a worker and its end by force
 # On Windows only a whole process group can be interrupted, so each worker gets its own group.
 _INTERRUPT = getattr(signal, "CTRL_BREAK_EVENT", signal.SIGINT)
@@ -64,7 +82,7 @@ class Job:
     experiment: Experiment
     target: str
 
-    @cached_property
+    @property
     def content(self) -> dict[str, Any]:
         """The contents of the job file."""
         return {"experiment": self.experiment.model_dump(mode="json"), "target": self.target}
@@ -72,7 +90,7 @@ class Job:
     @property
     def name(self) -> str:
         """The name of the job file; unique, because several experiments may fill one cache."""
-        return f"{digest_json(self.content)[:16]}{JOB}"
+        return f"{digest_json(self.content)[:16]}{upkeep.JOB}"
 
     @classmethod
     def unpack(cls, data: bytes, path: str) -> Job:
@@ -104,7 +122,7 @@ class Job:
             StoreMismatchError: data or model differ from those of the cache; the message lists how.
         """
         files = files_at(place)
-        spec = Spec.unpack(files.read(SPEC), f"{files.place}/{SPEC}")
+        spec = Spec.unpack(files.read(records.SPEC), f"{files.place}/{records.SPEC}")
         device = device or spec.identity.device
         check_device(device, several=True)
         return prepare(self.experiment, How(device)).work(self.target, files)
@@ -119,7 +137,7 @@ def jobs_in(files: Files) -> dict[str, Job]:
     Raises:
         DamagedError: a job file is damaged.
     """
-    contents = files.read_all(name for name in files.sizes() if name.endswith(JOB))
+    contents = files.read_all(name for name in files.sizes() if name.endswith(upkeep.JOB))
     return {name: Job.unpack(data, f"{files.place}/{name}") for name, data in contents.items()}
 
 
@@ -150,14 +168,14 @@ def work_at(
         StoreMismatchError: data or model differ from those of the cache; the message lists how.
         StoreError: a cache cannot be written, or a value is not finite.
     """
-    caches = caches_at(place)
+    caches = upkeep.caches_at(place)
     jobs = {str(cache): jobs_in(files_at(cache)) for cache in caches}
     # Without jobs, every cache must be complete.
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         # A cache is complete if each site with a folder is one of its finished sites.
         if any(set(store.files.folders()) != set(store.sites) for store in stores):
-            raise MissingError(f"{place} is incomplete and has no job. {HOW_TO_CREATE}")
+            raise MissingError(f"{place} is incomplete and has no job. {upkeep.HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
             if only is not None and name != only:
@@ -166,6 +184,82 @@ def work_at(
                 work = job.open(cache, device)
                 yield from compute_shards(work, seed, watcher)
             finish(work.store, job)
+
+
+class ShardDone(NamedTuple):
+    """A computed shard: its cache, index, numbers of sites and rows, and the seconds it took."""
+
+    cache: str
+    shard: int
+    sites: int
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        rows = f"{self.rows} rows of {self.sites} sites"
+        return f"{self.cache}: shard {self.shard}, {rows}, {self.seconds:.1f} s"
+
+
+def compute_shards(work: Work, seed: int, watcher: Watcher = SILENT) -> Iterator[ShardDone]:
+    """Compute missing shards together with other workers; yield each shard computed here.
+
+    Returns when no shard is missing any more, whichever worker computed it.
+
+    Args:
+        work: the capture; other workers may compute it at the same time.
+        seed: random seed of the order of shards; a different one for each worker.
+        watcher: receives messages about other workers that are waited for.
+
+    Raises:
+        StoreError: the store cannot be written, or a value is not finite.
+    """
+    store, todo = work.store, dict(work.missing_sites())
+    order = np.random.default_rng(seed).permutation(len(work.shards)).tolist()
+    first_seen_locked: dict[int, float] = {}  # time at which a shard was first seen locked
+    slowest = 0.0  # seconds for a shard computed here
+    waiting = Waiting(store.folder, watcher.tell)
+    while todo:
+        for shard in [shard for shard in order if shard in todo]:
+            # A shard that is seen for the first time has waited -inf, which is below any patience.
+            waited = time.monotonic() - first_seen_locked.get(shard, np.inf)
+            with _lock_shard(store.files, shard) as is_acquired:
+                if not is_acquired and waited < max(PATIENCE, 2 * slowest):
+                    first_seen_locked.setdefault(shard, time.monotonic())
+                    continue
+                requested = todo.pop(shard)
+                sites = store.missing_sites(requested, shard)
+                if sites:
+                    start = time.monotonic()
+                    work.compute({shard: sites})
+                    seconds = time.monotonic() - start
+                    slowest = max(slowest, seconds)
+                    n_rows, place = work.n_rows_of(shard), str(store.folder)
+                    yield ShardDone(place, shard, len(sites), n_rows, seconds)
+        todo = {shard: sites for shard, sites in todo.items() if store.missing_sites(sites, shard)}
+        if todo:
+            time.sleep(_PAUSE)
+            waiting.look(_signatures(store.files, todo))
+        else:
+            todo = dict(work.missing_sites())  # a committed shard may have been damaged since
+
+
+def _signatures(files: Files, shards: Iterable[int]) -> Iterator[str]:
+    """Yield the signatures in the lock files of shards, read when needed; none on Windows."""
+    for content in files.read_all(f"{shard:05d}{SHARD_LOCK}" for shard in shards).values():
+        yield content.decode(errors="replace")
+
+
+@contextmanager
+def _lock_shard(files: Files, shard: int) -> Iterator[bool]:
+    """Try to lock a shard, after removing the lock of a dead worker; yield whether it succeeded."""
+    name = f"{shard:05d}{SHARD_LOCK}"
+    with files.try_lock(name) as is_acquired:
+        if is_acquired or not files.remove_abandoned(name):
+            yield is_acquired
+            return
+    with files.try_lock(name) as is_acquired:
+        yield is_acquired
 
 
 def put_job(job: Job, work: Work) -> None:
@@ -199,13 +293,9 @@ def close_job(job: Job, work: Work, failures: list[str], n_workers: int, watcher
     Raises:
         StoreError: shards are missing.
     """
-    summary = ""
-    if failures:
-        summary = (
-            f"{len(failures)} of {n_workers} workers failed, the last one with: {failures[-1]} "
-        )
-    missing = len(work.missing_sites())
-    if missing:
+    summary = f"{len(failures)} of {n_workers} workers failed, the last one with: "
+    summary = f"{summary}{failures[-1]} " if failures else ""
+    if missing := len(work.missing_sites()):
         raise StoreError(
             f"{missing} of {len(work.shards)} shards are missing in {work.store.folder}. {summary}"
             "Committed shards are saved; run the same command to continue."
@@ -222,7 +312,7 @@ def finish(store: ActivationStore, job: Job) -> None:
         StoreError: the store cannot be written.
     """
     store.seal()
-    for name in (job.name, *shard_locks(store.files)):
+    for name in (job.name, *upkeep.shard_locks(store.files)):
         store.files.remove(name)
 
 
@@ -263,7 +353,7 @@ def by_processes(
                 on_rows(json.loads(line)["rows"])
             reasons = [worker.wait() for worker in workers]
     finally:  # a worker that was killed by a signal has not removed its lock
-        remove_dead_locks(work.store.files)
+        upkeep.remove_dead_locks(work.store.files)
     close_job(job, work, [reason for reason in reasons if reason], n_processes, watcher)
 
 
@@ -295,13 +385,12 @@ def _start_workers(
     The lines end when all workers have ended. Workers that still run on exit are stopped.
     """
     # With -P, workers import no modules from the current folder.
-    command = [sys.executable, "-P", "-m", "probekit", "worker"]
-    command += [str(work.store.folder), "--json"]
+    command = [sys.executable, "-P", "-m", "probekit", "worker", str(work.store.folder), "--json"]
     command += ["--job", job.name, "--device", device, "--threads", str(n_threads)]
     command += ["--parent", str(os.getpid())]
-    path = os.environ.get("PYTHONPATH")
-    paths = f"{_CODE}{os.pathsep}{path}" if path else _CODE
-    environment = os.environ | {"OMP_NUM_THREADS": str(n_threads), "PYTHONPATH": paths}
+    paths = filter(None, (_CODE, os.environ.get("PYTHONPATH")))
+    environment = os.environ | {"OMP_NUM_THREADS": str(n_threads)}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     environment[SHARE] = str(available_memory(device) / n_processes)
     with ExitStack() as stack:
         reading, writing = os.pipe()
@@ -311,16 +400,11 @@ def _start_workers(
         # Each worker shuffles the shards by its own seed, so that two rarely want the same shard.
         for seed in range(n_processes):
             errors = stack.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(
-                [*command, "--seed", str(seed)],
-                env=environment,
-                # Ctrl-C on a terminal then interrupts only this process, which stops the workers.
-                start_new_session=True,
-                creationflags=_OWN_GROUP,
-                stdin=subprocess.DEVNULL,
-                stdout=writing,
-                stderr=errors,
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": writing, "stderr": errors}
+            # Ctrl-C on a terminal then interrupts only this process, which stops the workers.
+            group: Any = {"start_new_session": True, "creationflags": _OWN_GROUP}
+            seeded = [*command, "--seed", str(seed)]
+            process = subprocess.Popen(seeded, env=environment, **streams, **group)
             workers.append(_Worker(process, errors))
         os.close(writing)  # the pipe then ends with the last worker
         yield workers, lines
@@ -336,3 +420,143 @@ def _stop(workers: Sequence[_Worker]) -> None:
         except subprocess.TimeoutExpired:
             worker.process.kill()
             worker.process.wait()
+
+
+def lay_out(
+    experiment: Experiment, *, cache_root: Location | None = None, device: str = "cpu"
+) -> Mapping[str, ActivationStore]:
+    """Create caches with job files for workers and return them by target; nothing is computed.
+
+    Existing caches are kept, and complete ones get no job file.
+
+    Args:
+        experiment: the experiment.
+        cache_root: folder or URL of the caches; None for the user's default.
+        device: compute device of the workers, which may be on other machines.
+
+    Raises:
+        ConfigError: the device name is invalid, or the rows are in the memory of this process.
+        ProbekitError: another of its subclasses; data or model cannot be used.
+        StoreError: the caches cannot be written, or do not support several writers.
+    """
+    check_device_name(device)
+    experiment = experiment.on_device(device)
+    source = prepare(experiment, How(to_compute=False))
+    root = default_root() if cache_root is None else cache_root
+    stores = {}
+    for target in source.networks:
+        work = source.work(target, root, device.partition(":")[0])
+        if work.missing_sites():
+            put_job(Job(experiment, target), work)
+        stores[target] = work.store
+    return stores
+
+
+def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
+    """Return the size of an experiment's capture, without reading weights.
+
+    Args:
+        source: the experiment with its texts, prepared for the device.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
+
+    Raises:
+        ProbekitError: one of its subclasses; the message names the problem and its location.
+    """
+    check_device_name(device)
+    experiment, texts = source.experiment, source.texts
+    network = network_class(texts.config)(texts.config, seed=None)
+    network.to(getattr(torch, experiment.model.dtype))
+    tokenizer, tokens, plan = texts.tokenizer.digest, texts.ids, texts.plan
+    device_type, dtype = device.partition(":")[0], experiment.capture.dtype
+    identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, source.origin)
+    shards = capture.shards_of(identity, tokens, plan)
+    rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
+    return _planned(
+        Spec(
+            identity, records.Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)
+        ),
+        {site: row_shape(site, texts.config) for site in texts.sites},
+        Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
+        n_tokens=sum(batch.n_tokens for shard in shards for batch in shard),
+        n_caches=len(source.networks),
+    )
+
+
+def plan_tokens(
+    model: str, tokens: int, *, sites: Sequence[str], dtype: str = "float16", device: str = "cpu"
+) -> dict[str, Any]:
+    """Return the size of a capture of all tokens of sequences that fill the context.
+
+    Args:
+        model: name or folder of the model.
+        tokens: total number of tokens; rounded up to whole sequences.
+        sites: names or globs.
+        dtype: data type on disk, `float32`, `float16` or `bfloat16`.
+        device: compute device, such as `cuda`, whose type sets the size of batches.
+
+    Raises:
+        MissingError: the configuration of the model does not exist.
+        ConfigError: a site does not exist, or cannot be stored.
+    """
+    check_device_name(device)
+    config = find_config(model)
+    names = config.sites.expand(list(sites))
+    check_storable(names)
+    network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
+    network.to(getattr(torch, dtype_on(device)))
+    no_rows = RowPlan(none, none, none)
+    identity = identity_of(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
+    # A batch has at least one sequence, and a shard at least one batch.
+    tokens_of_batch = max(1, identity.batch_tokens // config.n_ctx) * config.n_ctx
+    tokens_of_shard = tokens_of_batch * max(1, identity.shard_rows // tokens_of_batch)
+    n_tokens = math.ceil(tokens / config.n_ctx) * config.n_ctx  # each token is a row
+    n_full, n_rest = divmod(n_tokens, tokens_of_shard)
+    # Every index is counted with the digits of the last one.
+    shards = Counter({(len(str(n_full)), tokens_of_shard): n_full, (1, n_rest): n_rest > 0})
+    sizes = records.Sizes(n_tokens, n_tokens, shards.total(), NO_DIGEST)
+    shapes = {site: row_shape(site, config) for site in names}
+    return _planned(Spec(identity, sizes), shapes, shards, n_tokens=n_tokens, n_caches=1)
+
+
+def _planned(
+    spec: Spec,
+    shapes: Mapping[str, tuple[int, ...]],
+    shards: Counter[tuple[int, int]],
+    *,
+    n_tokens: int,
+    n_caches: int,
+) -> dict[str, Any]:
+    """Return the size of a capture in a local folder, where an empty lock file remains.
+
+    Args:
+        spec: identity and row layout of each cache; only the lengths of its digests matter.
+        shapes: shape of a row at each site, by full name.
+        shards: number of shards by digits of their index and by rows.
+        n_tokens: tokens that each model reads.
+        n_caches: number of models, each with a cache of its own.
+    """
+    # The manifest has one line for each shard of each site.
+    one, two = (
+        len(records.Manifest.of(spec, {site: [NO_DIGEST] * n for site in shapes}).pack())
+        for n in (1, 2)
+    )
+    # Of rows whose errors are measured.
+    errors = len(records.pack_errors(dict.fromkeys(shapes, (0.0, 0.0)))) * spec.identity.is_compared
+    n_bytes = (
+        errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
+    )
+    key, dtype = spec.identity.key, spec.identity.dtype
+    for site, shape in shapes.items():
+        for (n_digits, n_rows), n_shards in shards.items():
+            index = 10 ** (n_digits - 1)
+            record = records.ShardRecord(
+                key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST
+            )
+            n_bytes += n_shards * (record.size + len(record.pack()))
+    # Rows and record of each shard and site; layout, specification, manifest and lock.
+    n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_compared
+    planned = {"caches": n_caches, "tokens": n_tokens, "device": spec.identity.device}
+    planned |= {"tokens_of_a_batch": spec.identity.batch_tokens, "sites": list(shapes)}
+    planned |= {"dtype": dtype, "rows_of_a_site": spec.sizes.rows}
+    planned["shards_of_a_site"] = spec.sizes.shards
+    return planned | {"bytes": n_caches * n_bytes, "files": n_caches * n_files}

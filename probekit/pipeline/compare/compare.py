@@ -21,7 +21,7 @@ from probekit.experiment.loader import load_any_experiment
 from probekit.files import inside, read_csv
 from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
-from probekit.probes.score.differences import Difference, Side, unpaired_differences
+from probekit.probes.score.differences import Difference
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
 from probekit.probes.score.scored import (
@@ -31,11 +31,19 @@ from probekit.probes.score.scored import (
     metrics_of,
     parts_of,
 )
+from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
 from probekit.report.pages.compare_page import comparison_page
-from probekit.results.comparison import COLUMNS, Pairing, RunComparison
-from probekit.results.finished_run import differing, load_config, run_facts, run_titles, settings_of
-from probekit.results.record import check_finished, open_record, reading_run_file
+from probekit.results.comparison import (
+    COLUMNS,
+    Pairing,
+    RunComparison,
+    differing,
+    run_facts,
+    run_titles,
+    settings_of,
+)
+from probekit.results.record import check_finished, load_config, open_record, reading_run_file
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
 from probekit.results.table import only
@@ -80,8 +88,7 @@ class FinishedRun:
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
         self.scores = Scores.load(self.folder / "results.csv")
         self.reads_numbers = self.experiment.reads_numbers
-        labels = self.record.data.training_labels
-        self.classes = () if self.reads_numbers else tuple(labels)
+        self.classes = () if self.reads_numbers else tuple(self.record.data.training_labels)
         task = self.scores.where(target="task", split="test")
         rows = pd.concat([task.sited, task.concatenated])
         headline = only(self.scores.rows, target=HEADLINE, split="test")
@@ -127,8 +134,7 @@ class FinishedRun:
         """
         # The nested choice has one file, whatever position its folds chose; for a sweep its
         # position is "", which is not among `offsets`.
-        offset = 0 if site == NESTED_SITE else self.experiment.offsets[position]
-        stem = site_stem(site, offset)
+        stem = site_stem(site, 0 if site == NESTED_SITE else self.experiment.offsets[position])
         origin = {"run": self.record.key, "position": position, "site": site}
         saved = SavedSiteResults(self.folder, lambda _: self.truth, len(self.classes))
         if (result := saved.read(stem, origin)) is None:
@@ -149,8 +155,7 @@ class FinishedRun:
     def of_probe(self, place: ProbeAddress) -> Predictions | None:
         """Return the predictions of a probe; None if they were not stored row by row."""
         target = HEADLINE if place.probe == NESTED_PROBE else "task"
-        by_predictor = self.predictions(place.site, place.position)
-        return by_predictor.get(Predictor(place.probe, target))
+        return self.predictions(place.site, place.position).get(Predictor(place.probe, target))
 
 
 def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:
@@ -254,14 +259,9 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
     indices_in_b = align(a.test_rows, b.test_rows) if shares_ids(a, b) else None
     results = differences(usable, (a.resamples, b.resamples), indices_in_b, metric)
     pairing: Pairing = "unpaired" if indices_in_b is None else "paired"
-    common = {
-        "metric": metric,
-        "pairing": pairing,
-        "n_a": len(a.test_rows),
-        "n_b": len(b.test_rows),
-        "n_groups_a": a.resamples.n_groups,
-        "n_groups_b": b.resamples.n_groups,
-    }
+    common: dict[str, Any] = {"metric": metric, "pairing": pairing}
+    common |= {"n_a": len(a.test_rows), "n_b": len(b.test_rows)}
+    common |= {"n_groups_a": a.resamples.n_groups, "n_groups_b": b.resamples.n_groups}
     table = []
     for (columns, _, _), difference in zip(usable, results, strict=True):
         holds = {"holds": bool(difference.p_adjusted < LEVEL)}  # False without a p-value (NaN)
@@ -279,6 +279,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         if missing := ", ".join(sorted(other - own)):
             text = f"{title} has no baseline {missing}: not compared. Run it with the same "
             notes.append(f"{text}`probe.baselines`.")
+    facts = [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
     return RunComparison(
         a=titles[0],
         b=titles[1],
@@ -286,9 +287,7 @@ def compare(run_a: Path | str, run_b: Path | str, *, metric: str | None = None) 
         metric=metric,
         pairing=pairing,
         rows=pd.DataFrame(table, columns=list(COLUMNS)),
-        settings=differing(
-            [run_facts(run.experiment.model_dump(mode="json"), run.record) for run in runs]
-        ),
+        settings=differing(facts),
         notes=tuple(notes),
     )
 
@@ -315,12 +314,12 @@ def match(a: FinishedRun, b: FinishedRun) -> list[Pair]:
         ConfigError: The runs have no site in common, or no probe at a common site.
         DataError: A file of predictions is missing or damaged.
     """
-
-    def varies(name: str) -> bool:
-        return any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
-
     # Columns that have several values in one of the runs must be equal in a pair, like the site.
-    fixed = [name for name in _MAY_DIFFER if varies(name)]
+    fixed = [
+        name
+        for name in _MAY_DIFFER
+        if any(len({getattr(place, name) for place in side.places}) > 1 for side in (a, b))
+    ]
 
     def key(place: ProbeAddress) -> tuple[str, ...]:
         return (place.site, *(getattr(place, name) for name in fixed))
@@ -381,14 +380,10 @@ def _pair(
     if predictions_a is None or predictions_b is None:
         return []
     are_chosen = place_a == a.chosen and place_b == b.chosen
-    columns = {
-        "what": "chosen" if are_chosen else "site",
-        "target": "task",
-        **{f"{name}_a": value for name, value in place_a._asdict().items()},
-        **{f"{name}_b": value for name, value in place_b._asdict().items()},
-        "selectivity_a": a.selectivity.get(place_a),
-        "selectivity_b": b.selectivity.get(place_b),
-    }
+    columns: dict[str, Any] = {"what": "chosen" if are_chosen else "site", "target": "task"}
+    for side, run, place in (("a", a, place_a), ("b", b, place_b)):
+        columns |= {f"{name}_{side}": value for name, value in place._asdict().items()}
+        columns[f"selectivity_{side}"] = run.selectivity.get(place)
     return [(columns, predictions_a, predictions_b)]
 
 

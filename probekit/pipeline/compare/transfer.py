@@ -1,7 +1,5 @@
 """Transfer of probes between data sets: scores, shared rows, and cosines between directions."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import fill
 from probekit.activations.local import default_root
 from probekit.activations.records import Location
@@ -24,13 +23,12 @@ from probekit.experiment.document import dump_settings
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import csv_text, sweep_drafts, write_atomic
-from probekit.lazy_rows import LazyRows, joined_rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Place
 from probekit.pipeline.capture.captures import capture_further
 from probekit.pipeline.engines.engine import TASK, Activations
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine, checks_of_files
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.measure.probers import make_probers
-from probekit.probes.arrays import Codes, Floats
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
@@ -38,11 +36,9 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import cosine, direction, pooled_spread
-from probekit.products import check_device
 from probekit.provenance import pretty_json, versions
 from probekit.report.pages.transfer_page import transfer_page
-from probekit.results.comparison import COSINES, SCORES, Transfer
-from probekit.results.finished_run import differing, flat
+from probekit.results.comparison import COSINES, SCORES, Transfer, differing, flat
 from probekit.terminal import SILENT, Watcher
 
 NULL_DRAWS = 10  # label permutations for the null distribution of cosines
@@ -52,10 +48,7 @@ _MAY_DIFFER = (
     "model.random_seed",
     "capture.sites",
     "capture.concatenate",
-    "probe.baselines",
-    "probe.description",
-    "probe.learning_steps",
-    "probe.permutations",
+    *(f"probe.{key}" for key in ("baselines", "description", "learning_steps", "permutations")),
 )
 
 # What a test row shares with training rows of another set, by column of the scores.
@@ -151,13 +144,9 @@ def transfer(
         every_row = joined_rows(X).loaded()
         results = [side.prober.site(every_row) for side in sides]
         for spec in first.prober.settings.specs:
-            place = {
-                "model": settings.model.name,
-                "site": selection.text,
-                "position": settings.tokens.position.text,
-                "view": settings.capture.view,
-                "probe": spec.text,
-            }
+            place = {"model": settings.model.name, "site": selection.text}
+            place |= {"position": settings.tokens.position.text, "view": settings.capture.view}
+            place |= {"probe": spec.text}
             measured = [one for own in results[: len(sets)] for one in own.of_kind(spec.text)]
             # Validation scores are of the main metric only.
             values = [m.value for m in measured if m.split == "validation" and m.target == "task"]
@@ -169,10 +158,9 @@ def transfer(
             for analysis, transferred in doors("measure", "transferred"):
                 for row in transferred(sets, X, results, spec, selection):
                     tables[analysis.file].append(place | row)
-            directions = list(_directions(sets, X, results, spec, null_draws))
-            cosines += [place | row for row in _cosines(directions, spread)]
+            found = _cosines(sets, X, results, spec, null_draws, spread)
+            cosines += [place | row for row in found]
     watcher.progress("transfer", len(selections), len(selections))
-    n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     result = Transfer(
         names=tuple(one.name for one in sets),
         pooled=tuple(side.name for side in sides[len(sets) :]),
@@ -390,17 +378,20 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
     }
 
 
-def _directions(
+def _cosines(
     sets: Sequence[TransferSet],
     X: Sequence[LazyRows],
     results: Sequence[SiteResult],
     spec: ProbeSpec,
     null_draws: int,
-) -> Iterator[tuple[str, Floats, Sequence[Floats]]]:
-    """Yield each set's name, its probe's direction, and directions on permuted labels.
+    spread: Floats,
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
 
-    There are none for a kind of probe without a direction.
+    A set is also paired with itself. There are no rows for a kind of probe without a direction.
     """
+    # Each set's name, its probe's direction, and directions on permuted labels.
+    directions = list[tuple[str, Floats, Sequence[Floats]]]()
     for one, x, result in zip(sets, X, results, strict=False):
         data, settings = one.prober.data, one.prober.settings
         own_direction, penalty = direction(result.fits[spec.text]), result.penalties[spec.text]
@@ -413,7 +404,7 @@ def _directions(
             control_draws=0,
             folds=2,
         )
-        null: list[Floats] = []
+        of_permuted: list[Floats] = []
         names, codes = np.unique(data.y[data.train], return_inverse=True)
         for permuted in permuted_labels(codes, data.groups[data.train], null_draws, settings.seed):
             labels = data.y.copy()
@@ -421,8 +412,23 @@ def _directions(
             null_prober = Prober(replace(data, y=labels), null_settings)
             drawn = direction(null_prober.site(x).fits[spec.text])
             assert drawn is not None
-            null.append(drawn)
-        yield one.name, own_direction, null
+            of_permuted.append(drawn)
+        directions.append((one.name, own_direction, of_permuted))
+    spaces = (("raw", None), ("standardised", spread))
+    for (space, scale), a, b in product(spaces, directions, directions):
+        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
+        value = cosine(of_a, of_b, scale)
+        # Directions on permuted labels of one set, each with the direction of the other set.
+        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
+        if a is not b:
+            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
+        row: dict[str, Any] = {"train": name, "test": other, "space": space}
+        row |= {"cosine": value, "n_null": len(null)}
+        if null:
+            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
+            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
+                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
+        yield row
 
 
 def _scores(
@@ -439,7 +445,10 @@ def _scores(
     def on_set(number: int, side: _Side, result: SiteResult) -> Scored:
         """Return the predictions of a side's probe on the test rows of a set."""
         predictions = result.predictions[Predictor(spec.text, "task")]
-        chance, facts = side.prober.chance(predictions, 0), result.of_kind(spec.text)[0].facts
+        chance, facts = (
+            side.prober.splits[0].chance(predictions),
+            result.of_kind(spec.text)[0].facts,
+        )
         groups = side.prober.data.groups[side.prober.test_rows]
         return Scored((predictions,), (chance,), groups, facts).take(side.tested[number])
 
@@ -459,25 +468,24 @@ def _scores(
                 yield names | {"metric": main}
 
 
-def _cosines(
-    directions: Sequence[tuple[str, Floats, Sequence[Floats]]], spread: Floats
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of `Transfer.cosines` for each space and ordered pair of sets.
+def joined_rows(parts: Sequence[LazyRows]) -> LazyRows:
+    """Return the rows of several sources with equal features, one after the other.
 
-    A set is also paired with itself.
+    >>> parts = [LazyRows.of(np.array([[1.0], [2.0]])), LazyRows.of(np.array([[3.0]]))]
+    >>> joined_rows(parts)[np.array([2, 0])].tolist()
+    [[3.0], [1.0]]
     """
-    spaces = (("raw", None), ("standardised", spread))
-    for (space, scale), a, b in product(spaces, directions, directions):
-        (name, of_a, null_of_a), (other, of_b, null_of_b) = a, b
-        value = cosine(of_a, of_b, scale)
-        # Directions on permuted labels of one set, each with the direction of the other set.
-        null = [cosine(drawn, of_b, scale) for drawn in null_of_a]
-        if a is not b:
-            null += [cosine(of_a, drawn, scale) for drawn in null_of_b]
-        row: dict[str, Any] = {"train": name, "test": other, "space": space}
-        row |= {"cosine": value, "n_null": len(null)}
-        if null:
-            row["null_low"], row["null_high"] = np.nanquantile(null, [0.025, 0.975])
-            if a is not b:  # the cosine of a probe with itself is 1: there is nothing to test
-                row["p"] = (1 + int((np.abs(null) >= abs(value)).sum())) / (1 + len(null))
-        yield row
+    ends, first = np.cumsum(list(map(len, parts))), parts[0]
+
+    def read(place: Place) -> Features:
+        """Return some rows, each read from its source."""
+        numbers = np.arange(*place.indices(ends[-1])) if isinstance(place, slice) else place
+        rows = np.empty((len(numbers), first.shape[1]), first.dtype)
+        of_part = np.searchsorted(ends, numbers, side="right")
+        for index in np.unique(of_part):
+            is_own, part = of_part == index, parts[index]
+            start = ends[index] - len(part)
+            rows[is_own] = part.select(numbers[is_own] - start)[:]
+        return rows
+
+    return LazyRows(read, (int(ends[-1]), first.shape[1]), first.dtype)

@@ -3,13 +3,12 @@
 Nothing that uses an `Engine` depends on which one it is; `table.py` lists them.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import Captured
 from probekit.activations.store import ActivationStore
 from probekit.experiment.activations import AnyExperiment
@@ -18,12 +17,12 @@ from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import ExperimentDesign, Probed
 from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
 from probekit.results.network import AttentionPrompt, TextReading
 from probekit.results.record import Norms
 
 # Captures the activations of a network engine, by target.
 Capture = Callable[[Any], Mapping[str, Captured]]
+Readings = Sequence[TextReading | None]  # of each text
 TASK = "task"  # target of the probed model, as opposed to those of untrained networks
 
 
@@ -138,8 +137,6 @@ class Engine(ABC):
         """Return the attention patterns that the report shows."""
         return []
 
-    def readings(
-        self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None without a model."""
         return [None] * len(texts)

@@ -120,17 +120,9 @@ class GivenRows(Activations):
         Of the model only the name is known: it has no digests, and precision and view are those of
         the rows as they are read.
         """
-        return {
-            "position": {"at": GIVEN_POSITION},
-            "bos": False,
-            "model": self.source,
-            "compute": "float32",
-            "dtype": "float32",
-            "view": "raw",
-            "weights": "",
-            "tokenizer": "",
-            "cache": self.given.digest,
-        }
+        facts = {"position": {"at": GIVEN_POSITION}, "bos": False, "model": self.source}
+        facts |= {"compute": "float32", "dtype": "float32", "view": "raw"}
+        return facts | {"weights": "", "tokenizer": "", "cache": self.given.digest}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -184,10 +176,15 @@ class GivenEngine(Engine):
         read = None
         if settings.verify is not None:
             with experiment.at("activations", "verify"):
-                cells = {name: _cells(dataset, name) for name in kept[1:] if name is not None}
-                texts = cells.get(columns.text) if columns.text is not None else None
-                ids, at = (cells.get(name or "", ()) for name in (columns.ids, columns.position))
-                read = ReadTokens.drawn(settings.verify, settings.bos, texts, ids, at)
+                known = dict(dataset.examples[0].values)
+                for name in kept[1:]:
+                    if name is not None and name not in known:
+                        raise UnknownNameError(f"No column {name!r}. {nearest(name, known)}")
+                texts, ids, at = (
+                    [dict(one.values)[name] for one in dataset.examples] if name else ()
+                    for name in kept[1:]
+                )
+                read = ReadTokens.drawn(settings.verify, settings.bos, texts or None, ids, at)
         # Without tokens, the text that was read is the label; the id names the row instead.
         tokens = None if columns.token is None else dataset.column("text")
         if tokens is None:
@@ -244,7 +241,9 @@ class GivenEngine(Engine):
         return identity
 
     def open(self, _capture: Any) -> Self:
-        """Return the source with the identity of each site, if a model is named.
+        """Return the source with the identity of each site, and a warning if it has another name.
+
+        Without a model to compare with, all identities are `unverified`.
 
         Raises:
             ConfigError: the name of the model is not valid.
@@ -252,45 +251,31 @@ class GivenEngine(Engine):
             DataError: no tensor of the model has the width of a site, or a token does not exist.
         """
         sites, model = [site.text for site in self.given.sites], self.experiment.activations.verify
-        if self.read is None or model is None:
+        read = self.read
+        if read is None or model is None:
             unverified = TensorIdentity(label=UNVERIFIED)
             return replace(self, identities=dict.fromkeys(sites, unverified))
-        arrays = {site: self.given.read(site)[self.read.rows] for site in sites}
+        arrays = {site: self.given.read(site)[read.rows] for site in sites}
         with self.experiment.at("activations", "verify"):
-            found = identify(
-                arrays,
-                self.read.ids,
-                model,
-                positions=self.read.at,
-                numbers=self.read.rows.tolist(),
-            )
+            found = identify(arrays, read.ids, model, positions=read.at, numbers=read.rows.tolist())
         identities = {
             site: TensorIdentity(label=one.label, sentence=one.sentence)
             for site, one in found.items()
         }
-        others = [f"{site}: {one.sentence}" for site, one in found.items() if one.label == DIFFERS]
-        if not others:
+        wrong = [f"{site}: {one.sentence}" for site, one in found.items() if one.label == DIFFERS]
+        if not wrong:
             return replace(self, identities=identities)
-        has_bos = any("BOS" in other for other in others)
-        bos = " `bos` states whether texts were read with BOS; token ids contain it." * has_bos
-        n_more = len(others) - _MOST_SITES
+        about_bos = " `bos` states whether texts were read with BOS; token ids contain it."
+        bos = about_bos if any("BOS" in one for one in wrong) else ""
+        n_more = len(wrong) - _MOST_SITES
         more = f" So are {counted(n_more, 'more site')}." if n_more > 0 else ""
         message = (
             f"The activations are not the tensors of their names, compared with {model}: "
-            f"{'. '.join(others[:_MOST_SITES])}.{more} Save them again, or name them after the "
+            f"{'. '.join(wrong[:_MOST_SITES])}.{more} Save them again, or name them after the "
             f"tensors that they are.{bos}"
         )
         findings = (Finding("warning", "other-tensor", message), *self.design.findings)
         return replace(self, identities=identities, design=replace(self.design, findings=findings))
-
-
-def _cells(dataset: Dataset, column: str) -> list[str]:
-    """Return the cells of a column that the examples keep."""
-    if column not in dict(dataset.examples[0].values):
-        raise UnknownNameError(
-            f"No column {column!r}. {nearest(column, dict(dataset.examples[0].values))}"
-        )
-    return [dict(example.values)[column] for example in dataset.examples]
 
 
 def given_engine(
@@ -333,32 +318,26 @@ def given_engine(
             f"but {exported_id} in {ROWS} of the activations. Bring the rows into the same order."
         )
     check_examples(experiment, dataset)
-    widths = {site: contents.n_features for site, contents in given.contents.items()}
+    widths = given.widths
     check_sparse(experiment, widths)
     if experiment.split.word_disjoint and tokens is None:
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
-    example = np.arange(n_rows)
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     positions = (PositionRows(GIVEN_POSITION, 0, types),)
+    has = {"has_types": tokens is not None, "has_texts": False}
     design = ExperimentDesign.of(
-        experiment, dataset, example, positions, n_read=n_rows, has_types=tokens is not None,
-        has_texts=False,
-    )  # fmt: skip
+        experiment, dataset, np.arange(n_rows), positions, n_read=n_rows, **has
+    )
     found = [*_warnings(given, design, experiment.probe.reads == "classes")]
     found.append(("left-out", f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."))
     warnings = (Finding("warning", code, message) for code, message in found)
-    return GivenEngine(
-        experiment=experiment,
-        design=replace(design, findings=(*design.findings, *warnings)),
-        activations=GivenRows(given, experiment.activations.source),
-        selections=given.sites,
-        widths=[given.contents[site.text].n_features for site in given.sites],
-        axis_sizes=given.axis_sizes,
-        is_shared=experiment.data.file is not None,
-        tokens=tokens,
-        read=read,
-    )
+    design = replace(design, findings=(*design.findings, *warnings))
+    activations = GivenRows(given, experiment.activations.source)
+    own: Any = {"widths": [widths[site.text] for site in given.sites], "selections": given.sites}
+    own |= {"axis_sizes": given.axis_sizes, "tokens": tokens, "read": read}
+    own["is_shared"] = experiment.data.file is not None
+    return GivenEngine(experiment=experiment, design=design, activations=activations, **own)
 
 
 def _warnings(

@@ -6,34 +6,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
-from probekit.activations.forward import ranges
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
 from probekit.data.examples import Dataset, Finding
-from probekit.data.positions import MASSIVE, IntArray
+from probekit.data.positions import IntArray
+from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import LOADED_BYTES, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
-from probekit.model.passes.taps import Tap
-from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.model.weights.sources import find_model
-from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine
+from probekit.model.weights.hub import find_model
+from probekit.pipeline.engines.engine import TASK, Activations, Capture, Engine, Readings
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import (
     ExperimentDesign,
@@ -46,7 +43,6 @@ from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
     check_examples,
-    doubts,
     n_features,
     network_config,
     read_rows,
@@ -54,20 +50,11 @@ from probekit.pipeline.setup.texts import (
 )
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.targets import NETWORKS, TARGETS
-from probekit.products import check_device
 from probekit.provenance import digest_json
-from probekit.results.network import AttentionPrompt, TextReading
+from probekit.results.network import AttentionPrompt
 from probekit.results.record import ModelFacts, Norms
 
 N_SEEDS = 2**32  # number of seeds of a random generator
-SAMPLE = 64  # sequences for norms; few suffice, because the ratio is large (about 30 in GPT-2)
-MOST_TOKENS = 4  # of the massive ones at a site, in the record
-NORM_TOKENS = 1024  # of one pass for norms
-
-
-def targets(experiment: Experiment) -> tuple[str, ...]:
-    """Return the targets that need activations: `task`, and one for each untrained network."""
-    return (TASK, *NETWORKS[: experiment.model.random_weights])
 
 
 def target_network(
@@ -112,6 +99,13 @@ class Networks:
             self._last = None  # its memory is free before the next network needs it
             self._last = target, self._make(target)
         return self._last[1]
+
+
+def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks, Dataset]:
+    """Return the reader of an experiment on a device, its networks, and its examples."""
+    experiment = experiment.on_device(how.device)
+    models = Networks(experiment, how.device, to_compute=how.to_compute)
+    return TextReader.of(experiment), models, read_rows(experiment)
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
@@ -188,28 +182,20 @@ class CapturedRows(Activations):
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
         experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
-        of_position = experiment.tokens.positions[position]
-        of_reply: dict[str, float | str] = {}
-        if of_position.share is not None:
-            of_reply["share"] = of_position.share[0]
-        if of_position.between is not None:
-            of_reply |= {"after": of_position.between[0], "before": of_position.between[1]}
-        return {
-            "position": of_position.model_dump(exclude={"share", "between"}) | of_reply,
-            "bos": experiment.tokens.bos,
-            "chat": experiment.tokens.chat,
-            "special_tokens": experiment.data.special_tokens,
-            "model": experiment.model.name,
-            "tokenizer_source": experiment.model.source if experiment.model.memory else None,
-            "compute": experiment.model.dtype,
-            "dtype": experiment.capture.dtype,
-            "view": experiment.capture.view,
-            "weights": identity.weights,
-            "n_heads": config.n_heads,
-            "layer_norm_epsilon": config.norm_epsilon,
-            "tokenizer": identity.tokenizer,
-            "cache": identity.key,
-        }
+        rule = experiment.tokens.positions[position]
+        of_position = rule.model_dump(exclude={"share", "between"})
+        if rule.share is not None:
+            of_position["share"] = rule.share[0]
+        if rule.between is not None:
+            of_position |= {"after": rule.between[0], "before": rule.between[1]}
+        model, capture = experiment.model, experiment.capture
+        facts = {"position": of_position} | experiment.tokens.model_dump(include={"bos", "chat"})
+        facts |= {"special_tokens": experiment.data.special_tokens, "model": model.name}
+        facts["tokenizer_source"] = model.source if model.memory else None
+        facts |= {"compute": model.dtype, "dtype": capture.dtype, "view": capture.view}
+        facts |= {"n_heads": config.n_heads, "layer_norm_epsilon": config.norm_epsilon}
+        facts |= {"weights": identity.weights, "tokenizer": identity.tokenizer}
+        return facts | {"cache": identity.key}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -232,9 +218,7 @@ class NetworkEngine(Engine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment; the network is loaded on first use."""
-        experiment = experiment.on_device(how.device)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
-        return cls.of_rows(TextReader.of(experiment), models, read_rows(experiment))
+        return cls.of_rows(*read_inputs(experiment, how))
 
     @classmethod
     def of_rows(
@@ -253,16 +237,27 @@ class NetworkEngine(Engine):
             dataset: the rows.
             findings: findings about the rows.
             **own: other fields of the engine.
+
+        Raises:
+            ConfigError: a text of the section `attention` has no token or too many.
         """
         experiment = reader.experiment
         check_examples(experiment, dataset)
         texts, data, model = reader.read(dataset), experiment.data, experiment.model
-        findings = [*findings, *texts.findings, *doubts(experiment, texts.tokenizer)]
-        reader.check_attention_texts()
+        findings = [*findings, *texts.findings]
+        tokens, n_ctx = experiment.tokens, texts.config.n_ctx
+        if not tokens.chat and (doubt := texts.tokenizer.doubt_of_bos(tokens.bos)):
+            findings.append(Finding("warning", "other-bos", doubt))
+        for number, text in enumerate(experiment.attention.texts):
+            n_tokens = len(reader.encoder.encode(text).ids)
+            if not 0 < n_tokens <= n_ctx:
+                with experiment.at("attention", "texts", number):
+                    message = f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {n_ctx}."
+                    raise ConfigError(message)
         how = texts.dataset, texts.tokens, texts.tokenizer
         positions = tuple(
             position_rows(position, plan, *how)
-            for position, plan in zip(experiment.tokens.positions, texts.plans, strict=True)
+            for position, plan in zip(tokens.positions, texts.plans, strict=True)
         )
         design = ExperimentDesign.of(
             experiment, texts.dataset, texts.example, positions, n_read=len(dataset)
@@ -274,7 +269,7 @@ class NetworkEngine(Engine):
             selections=texts.selections,
             widths=[width_of(one, texts.config) for one in texts.selections],
             axis_sizes=texts.config.axis_sizes,
-            networks=targets(experiment),
+            networks=(TASK, *NETWORKS[: model.random_weights]),
             texts=texts,
             models=models,
             reader=reader,
@@ -327,11 +322,9 @@ class NetworkEngine(Engine):
 
         Networks with random weights follow from it and from the settings, so they are not built.
         """
-        texts, dtype = self.texts, self.experiment.capture.dtype
-        model, tokenizer = self.models(TASK), texts.tokenizer.digest
-        return identity_of(
-            model, tokenizer, texts.ids, texts.plan, dtype, origin=self.origin
-        ).to_json()
+        texts, model = self.texts, self.models(TASK)
+        how = texts.tokenizer.digest, texts.ids, texts.plan, self.experiment.capture.dtype
+        return identity_of(model, *how, origin=self.origin).to_json()
 
     def work(self, target: str, root: Location | Files, device: str | None = None) -> Work:
         """Return the capture of the texts from one network, with its store.
@@ -348,18 +341,11 @@ class NetworkEngine(Engine):
         """
         model, texts = self.models(target), self.texts
         exact = partial(target_network, self.experiment, str(model.device), target)
-        return Work.begin(
-            model,
-            tokenizer=texts.tokenizer.digest,
-            tokens=texts.ids,
-            plan=texts.plan,
-            sites=texts.sites,
-            root=root,
-            dtype=self.experiment.capture.dtype,
-            device=device,
-            exact=partial(exact, to_compute=False, dtype=torch.float32),
-            reader=self.stored if target == TASK else None,  # untrained networks read the texts
-        )
+        exact = partial(exact, to_compute=False, dtype=torch.float32)
+        what: Any = {"tokens": texts.ids, "plan": texts.plan, "sites": texts.sites}
+        what |= {"tokenizer": texts.tokenizer.digest, "dtype": self.experiment.capture.dtype}
+        reader = self.stored if target == TASK else None  # untrained networks read the texts
+        return Work.begin(model, **what, root=root, device=device, exact=exact, reader=reader)
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
@@ -398,6 +384,8 @@ class NetworkEngine(Engine):
 
     def norms(self) -> list[Norms]:
         """Return the norms at the probed sites along d_model; see `residual_norms`."""
+        from probekit.pipeline.look.lenses import residual_norms  # imports pandas
+
         return residual_norms(self.models(TASK), self.texts, self.design)
 
     def attention_prompts(self) -> list[AttentionPrompt]:
@@ -410,77 +398,10 @@ class NetworkEngine(Engine):
         how["special_tokens"] = self.experiment.data.special_tokens
         return [attention_prompt(model, tokenizer, text, **how) for text in texts]
 
-    def readings(
-        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts, up to the context."""
         from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
 
         assert not isinstance(site, GivenSite), "captures have no given sites"
         network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
         return predict_texts(probe, network, texts, too_long="truncate")
-
-
-@torch.inference_mode()
-def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
-    """Return median norms and massive activations at each site along d_model; see `Norms`.
-
-    They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
-    the data. Without such sites or sequences the list is empty.
-
-    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
-    2024, "Massive Activations in Large Language Models".
-    """
-    sites = [site for site in texts.sites if describe(site).axes == ("batch", "pos", "d_model")]
-    distinct = list({ids.tobytes(): ids for ids in texts.ids if len(ids) > 1}.values())
-    if not sites or not distinct:
-        return []
-    chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
-    sequences = sorted((distinct[index] for index in chosen), key=len)
-    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
-
-    def measure(site: str, value: Tensor) -> Tensor:
-        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
-        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
-        return value
-
-    passes: list[tuple[Tensor, None, Tap, None]] = []
-    for length, of_length in groupby(sequences, key=len):
-        tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
-        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
-        passes += [(batch, None, measure, None) for batch in batches]
-    for _ in model.run_together(passes, sites):
-        pass
-    lengths, plan = np.array([len(ids) for ids in sequences]), texts.plan
-    starts = np.cumsum(lengths) - lengths
-    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
-    # The sampled token of each position that rows read; -1 if their text is not sampled.
-    start = np.array([start_of.get(ids.tobytes(), -1) for ids in texts.ids])
-    start = np.repeat(start[plan.example], np.diff(plan.offsets))
-    read = np.where(start < 0, -1, start + plan.positions)
-    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
-    token = np.where(position > 0, np.concatenate(sequences), -1)
-    tokens_of = texts.tokenizer.strings
-
-    def of_site(site: str, norms: FloatArray) -> Norms:
-        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
-        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
-        is_massive, found = norms > MASSIVE * other, []
-        for one in np.unique(token[is_massive]).tolist():
-            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
-            ends = int(position[at].min()), int(position[at].max())
-            found.append((name, len(set(text[at])), *ends))
-        # Whether each row reads such a token; NaN if its text is not sampled.
-        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
-        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
-        parts = {
-            one.text: reads[k :: len(design.positions)] for k, one in enumerate(design.positions)
-        }
-        shares = {name: float(np.nanmean(part)) for name, part in parts.items()}
-        return Norms(
-            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
-            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
-            read={} if plan.skip_massive else shares,
-        )  # fmt: skip
-
-    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

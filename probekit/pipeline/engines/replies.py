@@ -1,7 +1,5 @@
 """Activations of replies that the network of an experiment generates, and their labels."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -11,24 +9,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self, cast
 
+from probekit.accelerators import check_device
 from probekit.activations.local import default_root
 from probekit.activations.replies import Replies, generate_replies
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, Turn, rows_of
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.data import ReplyLabelSection
-from probekit.experiment.schema import Experiment, GenerateSection
+from probekit.experiment.replies import GenerateSection, ReplyLabelSection
+from probekit.experiment.schema import Experiment
 from probekit.model.generation import Continuation, Decoding
-from probekit.pipeline.engines.engine import TASK
-from probekit.pipeline.engines.network import NetworkEngine, Networks
+from probekit.pipeline.engines.engine import TASK, Readings
+from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import Probed
-from probekit.pipeline.setup.texts import TextReader, read_rows
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
-from probekit.results.network import TextReading
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
 SECONDS_TO_MATCH = 10.0  # of a reply; ordinary expressions need less than a millisecond
@@ -61,14 +57,10 @@ class RepliesEngine(NetworkEngine):
             NotGeneratedError: replies are missing, and only stored ones are read.
             StoreError: the cache is damaged, or cannot be written.
         """
-        experiment = experiment.on_device(how.device)
-        reader, prompts = TextReader.of(experiment), read_rows(experiment)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
-        n_ctx, settings, rule = (
-            reader.config.n_ctx,
-            _section(experiment),
-            experiment.data.label_of_reply,
-        )
+        reader, models, prompts = read_inputs(experiment, how)
+        experiment = reader.experiment
+        settings = cast(GenerateSection, experiment.capture.generate)
+        n_ctx, rule = reader.config.n_ctx, experiment.data.label_of_reply
         with experiment.at("capture", "generate"):
             if how.replies in _REFUSED:
                 raise ConfigError(_REFUSED[how.replies])
@@ -77,32 +69,24 @@ class RepliesEngine(NetworkEngine):
                     f"max_new_tokens is {settings.max_new_tokens:,}, and the context has "
                     f"{n_ctx:,} tokens, prompt included. Set fewer."
                 )
-        column = None if rule is None else rule.equals
+        column = rule and rule.equals
         lacking = [one for one in prompts.examples if column and column not in dict(one.values)]
         if lacking:  # before a generation that may take hours
             with experiment.at("data", "label_of_reply", "equals"):
                 raise DataError(f"no column {column!r} ({rows_of(lacking)}). Name one of the data.")
         prompts, tokens = reader.tokenize(prompts, n_ctx - settings.max_new_tokens)
         ids = [of_prompt.ids for of_prompt in tokens]
-        empty = [
-            one for one, of_prompt in zip(prompts.examples, ids, strict=True) if not len(of_prompt)
-        ]
-        if empty:
-            raise DataError(f"{empty[0].where}: the prompt has no token. Set tokens.bos to true.")
+        for prompt, of_prompt in zip(prompts.examples, ids, strict=True):
+            if not len(of_prompt):
+                raise DataError(f"{prompt.where}: the prompt has no token. Set tokens.bos to true.")
         check_device(how.device, several=True)
         sampling = settings.model_dump(exclude={"samples", "stop"})
-        found = generate_replies(
-            models(TASK),
-            reader.encoder.tokenizer,
-            ids,
-            Decoding(num_samples=settings.samples, **sampling),
-            settings.stop,
-            sites=[*dict.fromkeys(part.site for one in reader.selections for part in one.parts)],
-            dtype=experiment.capture.dtype,
-            root=default_root() if how.cache_root is None else how.cache_root,
-            only_stored=how.replies == "stored",
-            watcher=how.watcher,
-        )
+        decoding = Decoding(num_samples=settings.samples, **sampling)
+        prompted = models(TASK), reader.encoder.tokenizer, ids, decoding, settings.stop
+        sites = [*dict.fromkeys(part.site for one in reader.selections for part in one.parts)]
+        where: Any = {"root": default_root() if how.cache_root is None else how.cache_root}
+        where |= {"only_stored": how.replies == "stored", "watcher": how.watcher}
+        found = generate_replies(*prompted, sites=sites, dtype=experiment.capture.dtype, **where)
         dataset, lines, findings = replied(experiment, prompts, [found.to(one) for one in ids])
         if how.replies == "generated":
             how.watcher.tell(findings[0].message)  # their numbers by label
@@ -110,20 +94,11 @@ class RepliesEngine(NetworkEngine):
         own = {"stored": found, "files": {REPLIES: lines}, "is_shared": False}
         return cls.of_rows(reader, models, dataset, findings, **own)
 
-    def readings(
-        self, probe: SavedProbe, site: Probed, texts: Sequence[str]
-    ) -> Sequence[TextReading | None]:
+    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None in a chat."""
         if self.experiment.tokens.chat:
             return [None] * len(texts)  # a reply is not the user's turn
         return super().readings(probe, site, texts)
-
-
-def _section(experiment: Experiment) -> GenerateSection:
-    """Return the section `capture.generate`, which experiments of this engine have."""
-    section = experiment.capture.generate
-    assert section is not None
-    return section
 
 
 def replied(
@@ -137,7 +112,8 @@ def replied(
     Raises:
         DataError: no reply has a text and a label, or all of them have the same one, by the rule.
     """
-    rule, settings = experiment.data.label_of_reply, _section(experiment)
+    settings = cast(GenerateSection, experiment.capture.generate)
+    rule = experiment.data.label_of_reply
     examples, lines = list[Example](), list[str]()
     left_out, cut = Counter[str](), Counter[str | None]()  # `cut`: by label
     group_of: dict[str, str] = {}  # by prompt, unless the data assign groups
@@ -167,22 +143,17 @@ def replied(
                 )
                 examples.append(example)
             cut[label] += reply.stopped_by is None
-            line = {
-                "id": id,
-                "prompt": prompt.text,
-                "reply": reply.text,
-                "label": label,
-                "stopped_by": reply.stopped_by,
-                "ids": reply.ids,
-            }
+            line: dict[str, object] = {"id": id, "prompt": prompt.text, "reply": reply.text}
+            line |= {"label": label, "stopped_by": reply.stopped_by, "ids": reply.ids}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     counts = Counter(example.label for example in examples)
-    sampling = f"up to {counted(settings.max_new_tokens, 'token')}, temperature "
-    sampling += f"{settings.temperature:g}, seed {settings.seed}"
-    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
-        sampling += "" if value is None else f", {name} {value}"
     named = "reply" if len(lines) == 1 else "replies"
-    message = f"{len(lines):,} {named} to {counted(len(prompts), 'prompt')} ({sampling})"
+    message = f"{len(lines):,} {named} to {counted(len(prompts), 'prompt')} (up to "
+    message += f"{counted(settings.max_new_tokens, 'token')}, temperature "
+    message += f"{settings.temperature:g}, seed {settings.seed}"
+    for name, value in (("top_p", settings.top_p), ("top_k", settings.top_k)):
+        message += "" if value is None else f", {name} {value}"
+    message += ")"
     if experiment.probe.reads == "classes":
         message += f": {', '.join(f'{counts[label]:,} {label}' for label in sorted(counts))}"
     message += "".join(f"; {n:,} {why} left out" for why, n in left_out.items())
@@ -199,9 +170,8 @@ def replied(
     if not examples:
         raise DataError(f"No reply has a text: {message} Allow more tokens, or other stop strings.")
     found = [Finding("info", "replies", message)]
-    is_read = any(
-        one.at != "user_last" and one.share != (0,) for one in experiment.tokens.positions
-    )
+    positions = experiment.tokens.positions
+    is_read = any(one.at != "user_last" and one.share != (0,) for one in positions)
     if rule is not None and rule.equals is None and is_read:
         warning = (
             "`label_of_reply` computes the label from the reply: at later tokens, probes and "

@@ -15,22 +15,23 @@ import numpy as np
 
 from probekit.activations.capture import Work
 from probekit.activations.local import Files
-from probekit.activations.records import Location, described_errors
+from probekit.activations.records import Location
 from probekit.activations.requests import Requests, read_requests
-from probekit.activations.upkeep import removed_after_failure
+from probekit.activations.upkeep import described_errors, removed_after_failure
 from probekit.amounts import counted, joined_names
 from probekit.analysis.identify import identify
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import RowPlan
 from probekit.errors import DataError, nearest
-from probekit.experiment.schema import Experiment, RequestsSection
+from probekit.experiment.replies import RequestsSection
+from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import VERIFIED
-from probekit.model.text.tokenizer import TokenizedText
 from probekit.pipeline.engines.engine import TASK
-from probekit.pipeline.engines.network import NetworkEngine, Networks
+from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.texts import ReadTexts, TextReader, read_rows
+from probekit.pipeline.setup.design import Tokens
+from probekit.pipeline.setup.texts import ReadTexts, TextReader
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
@@ -42,9 +43,7 @@ class ServedReader(TextReader):
 
     requests: Requests
 
-    def served(
-        self, dataset: Dataset, tokens: tuple[TokenizedText, ...], plan: RowPlan
-    ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def served(self, dataset: Dataset, tokens: Tokens, plan: RowPlan) -> tuple[Dataset, Tokens]:
         """Return the examples that requests serve, with a note on the others, and their tokens.
 
         Raises:
@@ -81,13 +80,11 @@ class RequestsEngine(NetworkEngine):
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
         """Return the engine of an experiment whose section `capture` has requests."""
-        experiment = experiment.on_device(how.device)
-        reader, dataset = TextReader.of(experiment), read_rows(experiment)
+        reader, models, dataset = read_inputs(experiment, how)
         section = cast(RequestsSection, experiment.capture.requests)
         with experiment.at("capture", "requests"):
             requests = read_requests(Path(section.folder), reader.config.d_model)
         reader = ServedReader(**vars(reader), requests=requests)
-        models = Networks(experiment, how.device, to_compute=how.to_compute)
         return cls.of_rows(reader, models, dataset, stored=requests)
 
     def with_stored(self) -> Self:
@@ -127,17 +124,15 @@ class RequestsEngine(NetworkEngine):
                 near = nearest(layer, of_layer)
                 raise DataError(f"`layers` lists {layer}, but the files have no such layer. {near}")
             if site not in model.sites:
-                near = nearest(site, model.sites)
                 raise DataError(
-                    f"layer {layer} has the name {site}, which is no site. {near} `layers` gives "
-                    "the site of each name."
+                    f"layer {layer} has the name {site}, which is no site. "
+                    f"{nearest(site, model.sites)} `layers` gives the site of each name."
                 )
         if len(set(names.values())) < len(names):
             raise DataError(f"several layers have the same site: {names}. Give each its own.")
         named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
         arrays = {name: of_layer[layer] for name, layer in named.items()}
         found = identify(arrays, ids, model, positions=positions)
-        lines = [f"layer {layer}: {found[name].sentence}" for name, layer in named.items()]
         layers = dict[str, str]()
         for name, layer in named.items():
             if found[name].label.startswith(VERIFIED):
@@ -146,22 +141,20 @@ class RequestsEngine(NetworkEngine):
                 raise DataError(f"layer {layer} is not {name}: {found[name].sentence}.")
         absent = [site for site in texts.sites if site not in layers]
         if absent:
-            listed = "\n  ".join(lines)
+            lines = (f"\n  layer {layer}: {found[name].sentence}" for name, layer in named.items())
             raise DataError(
-                f"no layer in {requests.folder} is {joined_names(absent)}:\n  {listed}\nProbe the "
-                "layers that the files have (`capture.sites`), or let the engine write the others."
+                f"no layer in {requests.folder} is {joined_names(absent)}:{''.join(lines)}\nProbe "
+                "the layers that the files have (`capture.sites`), or let the engine write the "
+                "others."
             )
         return replace(requests, layers=layers)
 
     def described(self) -> dict[str, Any]:
         """Return facts of the network, as of other texts, and the tensor that each site is."""
         errors = self.activations.stores[TASK].errors(self.texts.sites)
+        identities = {}
         # A store has rows of another engine only of sites that they were verified as.
-        identities = {
-            site: TensorIdentity(
-                label=f"{VERIFIED} {site}",
-                sentence=f"{site}; {described_errors(errors[site])}" if site in errors else site,
-            )
-            for site in self.texts.sites
-        }
+        for site in self.texts.sites:
+            sentence = f"{site}; {described_errors(errors[site])}" if site in errors else site
+            identities[site] = TensorIdentity(label=f"{VERIFIED} {site}", sentence=sentence)
         return super().described() | {"identities": identities}

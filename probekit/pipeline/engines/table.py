@@ -59,9 +59,7 @@ class EngineRow(NamedTuple):
 
 # The engine of an experiment is the first one that suits it.
 ENGINES = (
-    EngineRow(
-        "given", lambda one: isinstance(one, ActivationExperiment), ("activations", "folder")
-    ),
+    EngineRow("given", lambda x: isinstance(x, ActivationExperiment), ("activations", "folder")),
     EngineRow(
         "requests", lambda one: one.capture.requests is not None, ("capture", "requests", "folder")
     ),

@@ -38,9 +38,11 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         ConfigError: the name of the model is invalid.
         MissingError: there is no such model.
     """
-    has_files = not engine_of(experiment).folder
-    experiment = cast(Experiment, experiment)  # on texts, if it has no such folder
-    if not (has_files and experiment.model.memory is None and experiment.model.checkpoints is None):
+    is_on_texts = isinstance(experiment, Experiment) and not engine_of(experiment).folder
+    experiment = cast(Experiment, experiment)
+    if not (
+        is_on_texts and experiment.model.memory is None and experiment.model.checkpoints is None
+    ):
         return None
     torch = sys.modules.get("torch")  # unless it is imported, nobody has changed its settings
     for backend in () if torch is None else (torch.backends.cuda, torch.backends.mkldnn):
@@ -63,16 +65,9 @@ def inputs_digest(experiment: AnyExperiment, device: str) -> str | None:
         contents = {name: digest_file(path) for name, path in files.items()}
     except OSError:  # reported when the file is read
         return None
-    return digest_json(
-        {
-            "config": config,
-            "files": contents,
-            "device": device.partition(":")[0],
-            "parts": PART_VERSIONS,
-            "sources": digest_sources(),
-            "versions": versions(),
-        }
-    )
+    given = {"config": config, "files": contents, "device": device.partition(":")[0]}
+    code = {"parts": PART_VERSIONS, "sources": digest_sources(), "versions": versions()}
+    return digest_json(given | code)
 
 
 def find_finished(folder: Path, inputs: str | None) -> Path | None:

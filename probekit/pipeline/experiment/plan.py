@@ -4,43 +4,46 @@ Sizes follow from shapes and rows. Times are those of short measurements on this
 counts: one batch of the capture, and whole sites, with random features if none are given.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product, starmap
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
-from probekit.activations.capture import capture_bytes, described_reading, estimate_seconds
-from probekit.activations.forward import make_batches, make_shards
+from probekit.accelerators import check_device, check_device_name
+from probekit.activations.capture import capture_bytes, described_reading
+from probekit.activations.forward import make_batches, make_shards, run_batches
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
-from probekit.errors import ConfigError
+from probekit.data.positions import IntArray, RowPlan
+from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import available_memory, fits_in_memory
-from probekit.model.config import count_parameters
-from probekit.model.families.table import zero_network
+from probekit.model.config import ModelConfig, count_components, count_parameters
+from probekit.model.families.table import network_class
+from probekit.model.network import Network
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
-from probekit.pipeline.capture.captures import plan_capture, plan_tokens
+from probekit.pipeline.capture.jobs import plan_capture, plan_tokens
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.measure.probers import make_probers, probing_bytes, usable_cores
-from probekit.probes.arrays import Features, Floats
+from probekit.pipeline.measure.probing import make_probers, probing_bytes, usable_cores
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.products import START_UP, check_device, check_device_name, threads
+from probekit.products import START_UP, threads
 
 # The fewest numbers of a measured sample, and the most features and numbers of a measured site.
 _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
+_TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
 _LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
@@ -155,8 +158,8 @@ def probing_times(
     """
     times, n_workers = dict[str, float](), machines.workers
     n_fit = int((machines.memory or available_memory()) // memory)
-    seconds = scheduled(tasks or (), max(1, min(n_workers, n_fit)), machines.units)
     if tasks is not None:
+        seconds = scheduled(tasks, max(1, min(n_workers, n_fit)), machines.units)
         name = "computing"
         if n_fit < min(n_workers, machines.units, len(tasks)):
             name = "memory"
@@ -226,10 +229,20 @@ def cost_of(
         texts, source = source.texts, cast(NetworkEngine, source)
         sizes = plan_capture(source, machines.device)
         if machines.device == "cpu":
-            dtype = getattr(torch, source.experiment.on_device("cpu").model.dtype)
-            sizes["capture_memory"], of_capture["note"] = _capture_memory(source, dtype)
+            config, model = texts.config, source.experiment.on_device("cpu").model
+            dtype = getattr(torch, model.dtype)
+            in_memory = model.in_memory is not None or fits_in_memory(
+                count_parameters(config) * dtype.itemsize
+            )
+            batches = make_batches(texts.ids, texts.plan, batch_tokens("cpu"))
+            shards = make_shards(batches, SHARD_ROWS)
+            sizes["capture_memory"] = capture_bytes(
+                config, dtype, texts.sites, shards, in_memory=in_memory
+            )
+            if not in_memory:
+                of_capture["note"] = described_reading(config, dtype, "cpu", shards)
             if machines.throughput is None:
-                network = zero_network(texts.config, dtype)
+                network = zero_network(config, dtype)
                 seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
                 of_capture["capture"] = n_networks * seconds
     size = round(2 * math.log2(len(probers[0].data.y)))
@@ -240,20 +253,6 @@ def cost_of(
             known[key] = task_seconds(probers, widths, n_networks, limit, given)
     sizes["memory"] = probing_bytes(probers, widths)
     return Cost(sizes, widths, known.get(key), **of_capture)
-
-
-def _capture_memory(source: NetworkEngine, dtype: torch.dtype) -> tuple[int, str]:
-    """Return the predicted peak memory of a capture on the CPU, in bytes.
-
-    Also how the weights are read if they are larger than memory; "" otherwise.
-    """
-    texts, config = source.texts, source.texts.config
-    in_memory = source.experiment.model.in_memory is not None or fits_in_memory(
-        count_parameters(config) * dtype.itemsize
-    )
-    shards = make_shards(make_batches(texts.ids, texts.plan, batch_tokens("cpu")), SHARD_ROWS)
-    note = "" if in_memory else described_reading(config, dtype, "cpu", shards)
-    return capture_bytes(config, dtype, texts.sites, shards, in_memory=in_memory), note
 
 
 def task_seconds(
@@ -300,21 +299,58 @@ def _of_width(
     sizes = [n_rows]
     while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
         sizes.insert(0, sizes[0] // 4)
-    measured = list[tuple[int, Floats]]()
+    measured = [(0, np.zeros(2))]
     for size in sizes:
-        if measured and _extrapolated(measured, size).sum() > limit:
+        if measured[1:] and _extrapolated(measured, size).sum() > limit:
             break
-        sample = prober.sample(size)
-        if sample is not None:
+        if (sample := sample_of(prober, size)) is not None:
             part, rows = sample
             X = imitated(part.data, width) if given is None else given[rows][:, :width]
             measured.append((size, _seconds(part, X, n_networks)))
     return _extrapolated(measured, n_rows)
 
 
+def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
+    """Return the prober of random examples with about `size` rows, and the numbers of its rows.
+
+    Rows stay on their side of the split. None if they are too few to be split and labelled as
+    all rows are.
+    """
+    n_rows, examples = len(prober.data.y), prober.data.examples
+    distinct, codes = np.unique(
+        np.arange(n_rows) if examples is None else examples, return_inverse=True
+    )
+    share = min(1.0, size / n_rows)
+    chosen = np.random.default_rng(0).permutation(len(distinct)) < share * len(distinct)
+    rows = np.flatnonzero(chosen[codes])
+    new = np.full(n_rows, -1)
+    new[rows] = np.arange(len(rows))
+    columns = ("y", "groups", "types", "typical", "words", "texts", "replies", "neighbours")
+    found = {name: getattr(prober.data, name) for name in (*columns, "examples")}
+    selected: dict[str, Any] = {
+        name: None if column is None else column[rows] for name, column in found.items()
+    }
+    fit_rows, splits = prober.settings.fit_rows, list[ProbeData]()
+    try:
+        for one in (*prober.splits, *prober.within):
+            train, test = (side[chosen[codes[side]]] for side in (one.data.train, one.data.test))
+            if prober.settings.reads == "classes":
+                test = test[np.isin(one.data.y[test], one.data.y[train])]
+                # The scores of all folds are concatenated, so that they need the same classes.
+                if prober.is_nested and {*one.data.y[train]} != {*one.data.y[one.data.train]}:
+                    return None
+            selected |= {"train": new[train], "test": new[test]}
+            splits.append(replace(one.data, **selected))
+        settings = prober.settings.changed(fit_rows=fit_rows and math.ceil(fit_rows * share))
+        sample = Prober(splits[: len(prober.splits)], settings, splits[len(prober.splits) :])
+    except (ConfigError, DataError):
+        return None
+    return (sample, rows) if sample.has_control == prober.has_control else None
+
+
 def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
     """Return the seconds for some number of rows, which grow as before the last measured size."""
-    (one, before), (two, seconds) = [(0, np.zeros(2)), *measured][-2:]
+    (one, before), (two, seconds) = measured[-2:]
     return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
 
 
@@ -391,9 +427,7 @@ def plan_run(
     if "caches" in numbers:
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
         times["capture"] = capture_times(numbers, machines, cost.capture, start)
-    n_read = bytes_of_number * sum(
-        _numbers_read(prober, width) for prober in probers for width in cost.widths
-    )
+    n_read = bytes_of_number * sum(starmap(_numbers_read, product(probers, cost.widths)))
     times["probing"] = probing_times(cost.tasks, numbers["memory"], n_read, machines)
     numbers["tasks"] = len(probers) * (1 + len(cost.widths))
     return numbers | slowest_steps(**times)
@@ -406,7 +440,7 @@ def _numbers_read(prober: Prober, width: int) -> int:
         return n_rows * width
     readings = sum(_READINGS.get(one.kind, _OTHER_READINGS) for one in settings.specs)
     n_fitted = min(n_fitted, settings.fit_rows or n_fitted)
-    return width * prober.n_splits * (readings * n_fitted + len(prober.data.test))
+    return width * len(prober.splits) * (readings * n_fitted + len(prober.data.test))
 
 
 def slowest_steps(**times: dict[str, float]) -> dict[str, Any]:
@@ -446,13 +480,62 @@ def described_plan(numbers: Mapping[str, Any]) -> str:
             lines["memory"] += f", {of_capture} in each that captures"
     for step, times in numbers["seconds"].items():
         hours, limit = numbers["hours"][step], numbers["bottleneck"][step]
-        others = [f"{name}: {duration(times[name])}" for name in times if name != limit]
-        if hours is None:
-            lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
-        else:
+        lines[step] = "unknown" if step == "probing" else "unknown; give --throughput"
+        if hours is not None:
             lines[step] = f"{duration(3600 * hours)}, limited by {limit}"
-        if others:
+        if others := [f"{name}: {duration(times[name])}" for name in times if name != limit]:
             lines[step] += f" ({', '.join(others)})"
     if "tasks" in numbers:
         lines["tasks"] = f"{numbers['tasks']} of probing, which workers share"
     return "\n".join(f"{name:12} {text}" for name, text in lines.items())
+
+
+def estimate_seconds(
+    model: Network, tokens: Sequence[IntArray], plan: RowPlan, sites: Sequence[str]
+) -> float:
+    """Return the estimated time to compute all rows in this process, in seconds.
+
+    One small batch is timed; of a large network, only its first blocks. The weights may be random.
+    The estimate includes rows that are already cached.
+    """
+    config = model.config
+    n_blocks = 0
+    for site in sites:
+        layer, is_first = layer_of(site), describe(site).stage == "embedding"
+        n_blocks = max(n_blocks, config.n_layers * (not is_first) if layer is None else layer + 1)
+    of_block = sum(one.number for one in count_components(config) if one.times > 1)
+    # Few tokens need more time each.
+    n_tokens = min(batch_tokens("cpu"), max(256, _TIMED // (1 + of_block * n_blocks)))
+    batches = list(make_batches(tokens, plan, n_tokens))
+    # Of median length, and not the last, smaller one, unless it is the only one.
+    batch = batches[(len(batches) - 1) // 2]
+
+    def timed(sites: Sequence[str]) -> float:
+        times = []
+        for _ in range(3):  # the first is a warm-up
+            start = time.perf_counter()
+            for part in run_batches(model, [batch], plan, sites, "float32"):
+                part.arrays()
+            times.append(time.perf_counter() - start)
+        return min(times[1:])
+
+    if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:
+        one, two = (timed([f"blocks.{number}.hook_resid_post"]) for number in (0, 1))
+        seconds = one + (n_blocks - 1) * (two - one)
+    else:
+        seconds = timed(sites)
+    return seconds * sum(batch.n_tokens for batch in batches) / batch.n_tokens
+
+
+def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
+    """Return a network whose weights are 0, for timing; they take no memory.
+
+    All are parts of one array of zeros, which the system maps to a single page until it is written.
+    """
+    network = network_class(config)(config, seed=None).requires_grad_(False)
+    shapes = {name: like.shape for name, like in network.named_parameters()}
+    n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
+    zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)
+    weights = {name: zeros[: shape.numel()].view(shape) for name, shape in shapes.items()}
+    network.load_state_dict(weights, assign=True)
+    return network

@@ -3,8 +3,6 @@
 Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tables.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -12,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
 from probekit.data.frames import plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
-from probekit.experiment.activations import ActivationExperiment
+from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
-from probekit.experiment.locations import resolve_activations
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
-from probekit.products import check_device
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher
@@ -125,20 +122,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
     if verify is not None:
         path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
-    values = {
-        "name": name,
-        "question": question,
-        "activations": {
-            "folder": folder,
-            "source": source,
-            "sites": sites,
-            "verify": None if verify is None else str(verify),
-            "bos": bos,
-        },
-        "data": {"name": name, "positive": None if positive is None else str(positive)},
-        "split": split if isinstance(split, Mapping) else {},
-        "probe": {} if probe is None else probe,
-    }
+    of_arrays = {"folder": folder, "source": source, "sites": sites, "bos": bos}
+    of_arrays["verify"] = None if verify is None else str(verify)
+    of_data = {"name": name, "positive": None if positive is None else str(positive)}
+    values: dict[str, Any] = {"name": name, "question": question, "activations": of_arrays}
+    values |= {"data": of_data, "split": split if isinstance(split, Mapping) else {}}
+    values["probe"] = {} if probe is None else probe
     experiment = Document(values).settings(ActivationExperiment, resolve_activations)
     sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
     words = None if tokens is None else plain_texts("tokens", tokens)

@@ -1,7 +1,5 @@
 """Capturing and probing with a Ray cluster, whose processes exchange names but never rows."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import os
@@ -186,8 +184,7 @@ class _Workers:
             ProbekitError: the error of a worker.
         """
         errors, found = self._ray.exceptions, []
-        ready, _ = self._ray.wait(self.running, timeout=_SECONDS_TO_WAIT)
-        for worker in ready:
+        for worker in self._ray.wait(self.running, timeout=_SECONDS_TO_WAIT)[0]:
             try:
                 found.append(self._ray.get(next(worker)))
                 self._deaths, self._silent_since = 0, math.inf
@@ -233,33 +230,26 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics
+    before = signal.getsignal(signal.SIGTERM)
     try:
         # Ray itself would try for minutes to reach an address, such as ray://host:port, where
         # nothing listens.
         host, _, port = (address or "").rpartition("/")[2].rpartition(":")
         if port.isdigit():
             socket.create_connection((host, int(port)), _SECONDS_TO_PLACE).close()
-        with _sigterm_handler_restored():
-            ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         where = "a cluster" if address is None else f"the cluster at {address}"
         raise ConfigError(
             f"Cannot reach {where}: {str(error).rstrip('.')}. Start one with `ray start --head`; "
             "without --address and RAY_ADDRESS, one is started on this machine."
         ) from error
+    finally:
+        # `ray.init` replaces our handler with one that exits without cleaning up. Only the main
+        # thread can set handlers; None means that C code has set the handler.
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
     try:
         yield ray
     finally:
         ray.shutdown()
-
-
-@contextmanager
-def _sigterm_handler_restored() -> Iterator[None]:
-    """Keep our SIGTERM handler: `ray.init` replaces it with one that exits without cleaning up."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        # Only the main thread can set handlers; None means that C code has set the handler.
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)

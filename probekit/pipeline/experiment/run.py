@@ -116,26 +116,21 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     """
     given, device = make_any(experiment, over), device_text(device)
     results_folder = path_of("out", out)
+    options: dict[str, Any] = {"out": results_folder, "workers": workers, "page": page}
     if cache_root is not None:
         path_of("cache_root", cache_root)
     if isinstance(given, Study) and data is None and model is None:
+        from probekit.accelerators import check_device
         from probekit.pipeline.experiment.run_study import run_study
-        from probekit.products import check_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)
         check_device(device, several=True)
-        options = {"cache_root": cache_root, "device": device, "engine": engine}
+        of_cells: dict[str, Any] = {"cache_root": cache_root, "device": device, "engine": engine}
+        run_one = partial(run, **of_cells, address=address, page=page)
+        options["shares_cells"] = device == "cpu" and engine == "processes" and workers != 0
         with shown_progress(watcher, progress=progress) as shown:
-            return run_study(
-                given,
-                partial(run, **options, address=address, page=page),
-                out=results_folder,
-                workers=workers,
-                shares_cells=device == "cpu" and engine == "processes" and workers != 0,
-                page=page,
-                watcher=shown,
-            )
+            return run_study(given, run_one, watcher=shown, **options)
     made = make_experiment(given, data, model)
     with shown_progress(watcher, progress=progress) as shown:
         inputs = inputs_digest(made, device)
@@ -144,7 +139,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.products import naming_lost_device
+        from probekit.accelerators import naming_lost_device
         from probekit.workers import check_workers
 
         check_workers(workers, least=0)
@@ -164,14 +159,5 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
             crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         with naming_lost_device(device):
-            return run_source(
-                source,
-                inputs=inputs,
-                out=results_folder,
-                cache_root=cache_root,
-                device=device,
-                workers=workers,
-                crew=crew,
-                watcher=shown,
-                page=page,
-            )
+            options |= {"cache_root": cache_root, "device": device, "crew": crew}
+            return run_source(source, inputs=inputs, watcher=shown, **options)

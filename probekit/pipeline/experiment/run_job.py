@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from probekit.accelerators import check_device, naming_lost_device
 from probekit.activations.local import join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
@@ -44,10 +45,9 @@ from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
-from probekit.pipeline.measure.probers import make_probers
-from probekit.pipeline.measure.probing import SiteJob, tasks_of, threads_of_site
+from probekit.pipeline.measure.probing import SiteJob, make_probers, tasks_of, threads_of_site
 from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
-from probekit.products import check_device, naming_lost_device, threads
+from probekit.products import threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
 from probekit.results.record import STARTED, runs_in_progress
 from probekit.results.table import load_table
@@ -69,12 +69,8 @@ class TaskDone(NamedTuple):
         return f"{self.run}: {self.task}, {self.seconds:.1f} s"
 
 
-class _Task(NamedTuple):
-    """A task: its name, and how its results are read or computed; None if there are none yet."""
-
-    name: str
-    read: Callable[[], object | None]
-    compute: Callable[[], object | None]
+# A task: its name, and how its results are read or computed; None if there are none yet.
+_Task = tuple[str, Callable[[], object | None], Callable[[], object | None]]
 
 
 @dataclass(frozen=True)
@@ -116,15 +112,8 @@ class RunJob:
         # Nor can a record hold the name of a cache that is not UTF-8.
         if not source.is_shared or re.search("[\ud800-\udfff]", "".join(caches.values())):
             return None
-        return cls(
-            experiment=source.experiment,
-            created=created,
-            n_threads=threads_of_site(source),
-            edit_threads=torch.get_num_threads(),
-            bytes=bytes,
-            caches=caches,
-            identity=_identity(source),
-        )
+        n_threads = threads_of_site(source), torch.get_num_threads()
+        return cls(source.experiment, created, *n_threads, bytes, caches, _identity(source))
 
     def write(self, folder: Path) -> None:
         """Write the job into the folder of a run.
@@ -164,8 +153,7 @@ class RunJob:
         """
         source = prepare(self.experiment, How(device)).reopened(self.caches)
         own = _identity(source)
-        differing = [name for name, value in self.identity.items() if own.get(name) != value]
-        if differing:
+        if differing := [key for key, value in self.identity.items() if own.get(key) != value]:
             raise StoreMismatchError(
                 f"This worker differs from the run in {', '.join(differing)}, so that its results "
                 "could differ. Install the same versions, and give the same files, on all machines."
@@ -193,12 +181,12 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
     def wait() -> None:
         nonlocal failed
         pause(waiting, folder)
-        errors, is_left = ended_workers(folder)
-        for name in errors.keys() - told:
+        failures, is_left = ended_workers(folder)
+        for name in failures.keys() - told:
             told.add(name)
-            if errors[name]:
-                failed = f"Worker {name} has failed: {errors[name]}"
-            watcher.tell(failed if errors[name] else f"Worker {name} was stopped; {how}")
+            if failures[name]:
+                failed = f"Worker {name} has failed: {failures[name]}"
+            watcher.tell(failed if failures[name] else f"Worker {name} was stopped; {how}")
         if failed and not is_left:
             raise StoreError(
                 f"{failed} No worker is left. Results of finished tasks are saved: run the same "
@@ -292,15 +280,18 @@ def _work_on_run(
         near, copied = _copy_in(cache_root, source)
         sites = []
         for position, prober in enumerate(make_probers(job.experiment, source.design, device)):
-            far = SiteJob.of(source, position, prober, folder, job.created, SILENT)
+            far, close = (
+                SiteJob(one, position, prober, folder, job.created, SILENT)
+                for one in (source, replace(source, activations=near))
+            )
             for task in tasks_of(source, position, folder.name):
                 selection, _, origin = task
                 is_far = selection is None or not copied.issuperset(
                     one.site for one in selection.parts
                 )
-                site = far if is_far else replace(far, activations=near)
+                site = far if is_far else close
                 name = f"{origin['site']} at {origin['position']}"
-                of_site = _Task(name, partial(site.read, task), partial(site.measure, task))
+                of_site = (name, partial(site.read, task), partial(site.measure, task))
                 sites.append((is_far, random.random(), of_site))
         yield from _done(folder, [task for *_, task in sorted(sites)], job.n_threads)
         if source.experiment.interventions:
@@ -309,9 +300,7 @@ def _work_on_run(
                 yield None
             parts = Edits.of(cast(NetworkEngine, source), load_table(path)).parts
             edits = [
-                _Task(
-                    one.title, partial(read_part, one, folder), partial(compute_part, one, folder)
-                )
+                (one.title, partial(read_part, one, folder), partial(compute_part, one, folder))
                 for one in (parts[number] for number in random.permutation(len(parts)))
             ]
             yield from _done(folder, edits, job.edit_threads)
@@ -324,18 +313,18 @@ def _done(folder: Path, tasks: Sequence[_Task], n_threads: int) -> Iterator[Task
     """
     while tasks:
         left = []
-        for task in tasks:
+        for name, read, compute in tasks:
             if not (folder / STARTED).exists():
                 return
-            if task.read() is not None:
+            if read() is not None:
                 continue
             start = time.monotonic()
             with threads(n_threads):
-                is_done = task.compute() is not None
+                is_done = compute() is not None
             if is_done:
-                yield TaskDone(str(folder), task.name, time.monotonic() - start)
+                yield TaskDone(str(folder), name, time.monotonic() - start)
             else:
-                left.append(task)
+                left.append((name, read, compute))
         if left:
             yield None
         tasks = left

@@ -1,45 +1,43 @@
-"""Running, validating and planning the cells of a study, which share their captures.
+"""Running and planning the cells of a study, and an experiment at each checkpoint of a model.
 
 Cells that use the same model, texts and positions have one identity of activations, so that the
 cache captures them once. Finished cells are recognised as finished runs, which resumes a study.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from joblib import cpu_count
 
 from probekit.amounts import counted, first_names
+from probekit.chosen.registry import without_analyses
 from probekit.errors import DeviceLostError, ProbekitError
+from probekit.experiment.activations import AnyExperiment
+from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.experiment.study import DATA, Study, StudyCell
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory, peak_memory, release_memory
+from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.plan import Machines, plan_run, slowest_steps
 from probekit.pipeline.experiment.validate import capture_key
+from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import recorded_stage
 from probekit.provenance import digest, seal
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.study_page import study_page
+from probekit.results import study as studies
 from probekit.results.record import CELLS, FORMAT, STARTED, load_record
-from probekit.results.study import (
-    RIVAL_COLUMNS,
-    STUDY,
-    STUDY_COLUMNS,
-    STUDY_RECORD,
-    STUDY_RIVALS,
-    StudyResult,
-)
-from probekit.results.table import TableColumn, make_table
+from probekit.results.table import TableColumn, make_table, only
 from probekit.results.verdict import RIVALS
 from probekit.terminal import SILENT, SilentWatcher, Watcher
+from probekit.training.run_files import find_checkpoints
 from probekit.workers import parallel_map
 
 _LEAST_MEMORY = 500e6  # bytes of a process that runs cells
@@ -67,7 +65,7 @@ def run_study(
     shares_cells: bool,
     page: bool,
     watcher: Watcher,
-) -> StudyResult:
+) -> studies.StudyResult:
     """Run all cells of a study, write its tables and report.html, and return the result.
 
     A cell that fails is reported, and its row has the error; the other cells are run.
@@ -92,7 +90,7 @@ def run_study(
     with exclusive(folder, "study"), recorded_stage(folder, watcher) as watched:
         # Until the study ends, workers wait for its next cell.
         write_atomic(folder / STARTED, datetime.now(UTC).isoformat(timespec="seconds"))
-        for name in (STUDY_RECORD, "report.html"):
+        for name in (studies.STUDY_RECORD, "report.html"):
             (folder / name).unlink(missing_ok=True)
         rows = list[dict[str, Any]]()
         job = partial(_row, run_one=run_one, folder=folder, workers=workers, watcher=watched)
@@ -110,26 +108,22 @@ def run_study(
             if alike:
                 names = f"{counted(len(alike), 'other cell')}: {first_names(alike)}"
                 watched.tell(f"The error in cell {one} also occurs in {names}.")
-        first, second, *others = STUDY_COLUMNS
+        first, second, *others = studies.STUDY_COLUMNS
         keys = [TableColumn(key, "value of the varied key") for key in study.keys if key != DATA]
         rivals = [{"cell": row["cell"]} | one for row in rows for one in row.get("rivals", ())]
         tables = {
-            STUDY: make_table(rows, [first, second, *keys, *others]),
-            STUDY_RIVALS: make_table(rivals, RIVAL_COLUMNS),
+            studies.STUDY: make_table(rows, [first, second, *keys, *others]),
+            studies.STUDY_RIVALS: make_table(rivals, studies.RIVAL_COLUMNS),
         }
         contents = {name: csv_text(table).encode() for name, table in tables.items()}
         for name, content in contents.items():
             write_atomic(folder / name, content)
-        record = {
-            "study": study.name,
-            "question": study.question,
-            "keys": list(study.keys),
-            "n_unused": study.n_unused,
-            "files": {name: digest([content]) for name, content in contents.items()},
-        }
-        write_atomic(folder / STUDY_RECORD, seal(record, FORMAT))
+        record: dict[str, Any] = {"study": study.name, "question": study.question}
+        record |= {"keys": list(study.keys), "n_unused": study.n_unused}
+        record["files"] = {name: digest([content]) for name, content in contents.items()}
+        write_atomic(folder / studies.STUDY_RECORD, seal(record, FORMAT))
         (folder / STARTED).unlink()
-        result = StudyResult(folder)
+        result = studies.StudyResult(folder)
         if page:
             write_atomic(folder / "report.html", study_page(result))
     return result
@@ -188,21 +182,12 @@ def _scores(result: RunResult) -> dict[str, Any]:
     """Return the columns of study.csv of a finished cell, and the rows of its `rivals`."""
     record = load_record(result.folder / "run.json")
     verdict = record.verdict
-    score = {} if verdict.score is None else verdict.score.model_dump()
-    return score | {
-        "metric": verdict.metric,
-        "score": score.get("value"),
-        "verdict": verdict.case,
-        "p": verdict.p,
-        "layer": None if verdict.best is None else verdict.best.layer,
-        "repeated": record.data.repeated,
-        "caveats": "\n".join(result.warnings),
-        "rivals": [
-            dict(rival) | {"rival": name}
-            for name, rival in verdict.rivals.items()
-            if name in RIVALS
-        ],
-    }
+    row = {} if verdict.score is None else verdict.score.model_dump()
+    rivals = [dict(one) | {"rival": name} for name, one in verdict.rivals.items() if name in RIVALS]
+    row |= {"metric": verdict.metric, "score": row.get("value"), "verdict": verdict.case}
+    row |= {"p": verdict.p, "layer": None if verdict.best is None else verdict.best.layer}
+    row |= {"repeated": record.data.repeated, "caveats": "\n".join(result.warnings)}
+    return row | {"rivals": rivals}
 
 
 def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> dict[str, Any]:
@@ -234,3 +219,48 @@ def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> d
         seen.add(key)
         watcher.progress("cells", number, len(study.cells))
     return {"cells": len(study.cells), **numbers, **memory} | slowest_steps(**times)
+
+
+def over_training(
+    experiment: AnyExperiment,
+    last: pd.DataFrame,
+    run_one: Callable[..., RunResult],
+    device: str,
+    folder: RunFolder,
+) -> None:
+    """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
+
+    Args:
+        experiment: the experiment; its `model.source` is the last checkpoint.
+        last: results at the last checkpoint.
+        run_one: `run_source`, with its keywords that do not depend on the checkpoint.
+        device: where networks run.
+        folder: the folder of the run.
+
+    Raises:
+        MissingError: there are no checkpoints, or one of the hub does not exist.
+    """
+    if not isinstance(experiment, Experiment) or (model := experiment.model).checkpoints is None:
+        return
+    with experiment.at("model"):
+        sources: Mapping[int, str | Path] = model.steps_on_hub
+        if model.path is not None:
+            sources = find_checkpoints(Path(model.path))
+    # An empty list of checkpoints means all.
+    *first, latest = sorted(model.checkpoints or sources)
+    # The map by step shows only scores; the last checkpoint has controls and statistics, too.
+    counts = dict.fromkeys(("control_draws", "learning_steps", "permutations"), 0)
+    probe = experiment.probe.model_copy(update=counts | {"baselines": (), "description": False})
+    changes = {"probe": probe, "attention": AttentionSection(), "interventions": (), "measure": ()}
+    plain = without_analyses(experiment.model_copy(update=changes))
+    tables = []
+    for step in first:
+        weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
+        network = model.model_copy(update={**weights, "random_weights": 0})
+        earlier = plain.model_copy(update={"name": f"step-{step}", "model": network})
+        source = prepare(earlier, How(device)).ready(device)
+        out = folder.path / "checkpoints"
+        table = run_one(source, out=out, device=device, page=False).table
+        tables.append(only(table, target="task").assign(step=step))
+    tables.append(only(last, target="task").assign(step=latest))
+    folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

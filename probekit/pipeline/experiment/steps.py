@@ -1,9 +1,7 @@
 """The order of the steps: capture, probe, compare, look, intervene, report."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -16,36 +14,21 @@ import safetensors.numpy
 from joblib import cpu_count
 
 from probekit.activations.records import Location
-from probekit.chosen.registry import without_analyses
+from probekit.chosen.selected_probe import SelectedProbe, write_selected_probe
 from probekit.errors import ConfigError
-from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.document import dump_settings
-from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import csv_text, exclusive, write_atomic
 from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.engines.engine import Engine
-from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
 from probekit.pipeline.experiment.run_job import RunJob
+from probekit.pipeline.experiment.run_study import over_training
 from probekit.pipeline.intervene.run import write_causes
+from probekit.pipeline.measure import probing, significance
 from probekit.pipeline.measure.choices import chosen_sites
-from probekit.pipeline.measure.probers import (
-    make_probers,
-    probing_bytes,
-    probing_seconds,
-    seconds_of_processes,
-)
-from probekit.pipeline.measure.probing import probe_sites
 from probekit.pipeline.measure.record import described_run, run_key
 from probekit.pipeline.measure.run_folder import RunFolder
-from probekit.pipeline.measure.selected_probe import SelectedProbe, write_selected_probe
-from probekit.pipeline.measure.significance import (
-    difference_rows,
-    p_value_rows,
-    reliability_rows,
-    scored,
-)
 from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
@@ -57,22 +40,11 @@ from probekit.results.network import AttentionPrompt
 from probekit.results.record import RunRecord, pack_record
 from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_stem
-from probekit.results.table import DIFFERENCES, RESULTS, make_table, only, page_table, read_columns
+from probekit.results.table import DIFFERENCES, RESULTS, make_table, page_table, read_columns
 from probekit.terminal import Watcher
-from probekit.training.run_files import find_checkpoints
 
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
-
-
-# The map by step shows only scores; controls and statistics are computed at the last checkpoint.
-_LEFT_OUT: Mapping[str, Any] = {
-    "control_draws": 0,
-    "baselines": (),
-    "description": False,
-    "learning_steps": 0,
-    "permutations": 0,
-}
 
 
 @contextmanager
@@ -106,13 +78,12 @@ def run_source(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with step("prepare"):
         card = read_card(experiment.data)
-        probers = make_probers(experiment, source.design, device.split(",")[0])
+        probers = probing.make_probers(experiment, source.design, device.split(",")[0])
         path = Path(out) / experiment.name / run_key(source, card)
-    n_bytes = probing_bytes(probers, source.widths)
-    # By default, or with 0 (none of this process), as many as memory allows.
-    n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
-    if device != "cpu":
-        n_workers = 1  # processes cannot share one accelerator
+    n_bytes = probing.probing_bytes(probers, source.widths)
+    n_workers = 1  # processes cannot share one accelerator
+    if device == "cpu":  # by default, or with 0 (none of this process), as many as memory allows
+        n_workers = workers or int(max(1, min(cpu_count(), available_memory() / n_bytes)))
     with (
         exclusive(path, "experiment"),
         recorded_stage(path, watcher) as watched,
@@ -120,15 +91,15 @@ def run_source(
     ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        expected = probing_seconds(probers, source.widths, len(source.networks))
-        n_sites = len(source.widths)
-        watched.expect("probe", seconds_of_processes(expected, n_sites, n_workers))
+        expected = probing.probing_seconds(probers, source.widths, len(source.networks))
+        watched.expect(
+            "probe", probing.seconds_of_processes(expected, len(source.widths), n_workers)
+        )
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
             source = source.open(partial(capture_models, cache_root=cache_root, watcher=watched))
-        job = RunJob.of(source, created, n_bytes)
-        if job is not None:
+        if (job := RunJob.of(source, created, n_bytes)) is not None:
             job.write(path)
         elif crew is not None:
             raise ConfigError(
@@ -141,55 +112,32 @@ def run_source(
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
-
-            def run_one(earlier: Experiment) -> pd.DataFrame:
-                """Return the results of an experiment at an earlier checkpoint."""
-                return run_source(
-                    prepare(earlier, How(device)).ready(device),
-                    out=folder.path / "checkpoints",
-                    cache_root=cache_root,
-                    device=device,
-                    workers=workers,
-                    crew=None if wait is None else lambda *_: nullcontext(wait),
-                    watcher=watched,
-                    page=False,
-                ).table
-
-            _over_training(experiment, table, run_one, folder)
+            how: dict[str, Any] = {"cache_root": cache_root, "workers": workers, "watcher": watched}
+            how["crew"] = None if wait is None else lambda *_: nullcontext(wait)
+            over_training(experiment, table, partial(run_source, **how), device, folder)
         with step("look"):
             scores = Scores.of(table)
             if scores.chosen is not None:
-                chosen = SelectedProbe(
+                write_selected_probe(SelectedProbe(
                     scores.chosen, scores, results, source, probers, folder, cache_root, watched,
                     n_workers, expected,
-                )  # fmt: skip
-                write_selected_probe(chosen)
+                ))  # fmt: skip
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
             write_causes(source, table, folder, watched, wait)
         # The verdict is that of the saved numbers, so that it can be repeated from the files.
-        verdict = judge(
-            Scores.load(folder.path / "results.csv"),
-            read_columns(folder.path / "differences.csv", DIFFERENCES),
-            experiment.probe.C,
-            partial(page_table, folder.path),
-        )
-        record = RunRecord(
-            **described_run(source, probers, prompts, card),
-            inputs=inputs,
-            key=folder.path.name,
-            created=created,
-            verdict=verdict,
-            norms=norms,
-            seconds=seconds,
-            files=folder.digests(),
-        )
-        write_atomic(folder.path / "run.json", pack_record(record.model_dump()))
+        scores = Scores.load(path / "results.csv")
+        differences = read_columns(path / "differences.csv", DIFFERENCES)
+        verdict = judge(scores, differences, experiment.probe.C, partial(page_table, path))
+        facts: dict[str, Any] = {"inputs": inputs, "key": path.name, "created": created}
+        facts |= {"seconds": seconds, "verdict": verdict, "norms": norms, "files": folder.digests()}
+        record = RunRecord(**described_run(source, probers, prompts, card), **facts)
+        write_atomic(path / "run.json", pack_record(record.model_dump()))
         folder.finish()
         if page:
-            write_page(folder.path)
-        return RunResult(folder.path)
+            write_page(path)
+        return RunResult(path)
 
 
 def _measured_sites(
@@ -207,7 +155,7 @@ def _measured_sites(
         if len(probers) > 1:
             watcher.tell(f"position {name}")
         of_position = None if seconds is None else seconds / len(probers)
-        results += probe_sites(
+        results += probing.probe_sites(
             source, position, prober, folder, watcher, n_workers, of_position, wait
         )
     chosen = chosen_sites(results, dict(zip(names, probers, strict=True)))
@@ -227,15 +175,16 @@ def _write_scores(
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
     chosen = Scores.of(table).reported
-    predictions = scored(results, prober.main_metric)
+    predictions = significance.scored(results, prober.main_metric)
     draws = source.experiment.probe.permutations
     for target in ("task", HEADLINE):
-        rows += p_value_rows(predictions, prober, draws, target)
+        rows += significance.p_value_rows(predictions, prober, draws, target)
     table = make_table(rows, RESULTS)
     differences = []
     if chosen is not None:
-        has_p_values = draws > 0
-        differences = difference_rows(predictions, chosen, table, prober, has_p_values=has_p_values)
+        differences = significance.difference_rows(
+            predictions, chosen, table, prober, has_p_values=draws > 0
+        )
     # In the row order of the predictions.
     tested = source.design.dataset.select(source.design.example[prober.test_rows])
     test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
@@ -245,7 +194,7 @@ def _write_scores(
     for name, content in (
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
-        ("reliability", reliability_rows(results, table, prober)),
+        ("reliability", significance.reliability_rows(results, table, prober)),
         ("test_rows", pd.DataFrame(test_rows)),
     ):
         folder.write(f"{name}.csv", csv_text(content))
@@ -264,46 +213,3 @@ def _write_attention(source: Engine, folder: RunFolder) -> list[AttentionPrompt]
         contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         folder.write("attention.safetensors", safetensors.numpy.save(contiguous))
     return prompts
-
-
-def _over_training(
-    experiment: AnyExperiment,
-    last: pd.DataFrame,
-    run_one: Callable[[Experiment], pd.DataFrame],
-    folder: RunFolder,
-) -> None:
-    """Write the task's rows at each checkpoint, with the column `step`, if there are checkpoints.
-
-    Args:
-        experiment: the experiment; its `model.source` is the last checkpoint.
-        last: results at the last checkpoint.
-        run_one: returns results.csv of the experiment at an earlier checkpoint.
-        folder: the folder of the run.
-
-    Raises:
-        MissingError: there are no checkpoints, or one of the hub does not exist.
-    """
-    if not isinstance(experiment, Experiment) or experiment.model.checkpoints is None:
-        return
-    model = experiment.model
-    with experiment.at("model"):
-        sources: Mapping[int, str | Path] = model.steps_on_hub
-        if model.path is not None:
-            sources = find_checkpoints(Path(model.path))
-    # An empty list of checkpoints means all.
-    *earlier, latest = sorted(model.checkpoints or sources)
-    tables = []
-    for step in earlier:
-        weights = {"source": str(sources[step]), "path": None, "checkpoints": None}
-        changes = {
-            "name": f"step-{step}",
-            "model": model.model_copy(update={**weights, "random_weights": 0}),
-            "probe": experiment.probe.model_copy(update=_LEFT_OUT),
-            "attention": AttentionSection(),
-            "interventions": (),
-            "measure": (),
-        }
-        table = run_one(without_analyses(experiment.model_copy(update=changes)))
-        tables.append(only(table, target="task").assign(step=step))
-    tables.append(only(last, target="task").assign(step=latest))
-    folder.write("training.csv", csv_text(pd.concat(tables, ignore_index=True)))

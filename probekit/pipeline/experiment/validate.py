@@ -1,32 +1,35 @@
 """Validation of an experiment and its data before the model runs."""
 
-from __future__ import annotations
-
+import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, size_in_words
-from probekit.data.examples import Finding, by_level
+from probekit.data.examples import WORD, Finding, by_level
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
+from probekit.lazy_rows import Codes, Features
 from probekit.model.network import Network
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
-from probekit.pipeline.measure.probers import make_probers, usable_cores
+from probekit.pipeline.measure.probing import make_probers, usable_cores
 from probekit.pipeline.measure.record import findings
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import read_card
-from probekit.probes.controls.baselines import quick_word_guess, word_identity_log_frequencies
+from probekit.probes.controls import word_identity_log_frequencies
+from probekit.probes.solve.solver import Problem, Solver
 from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
 
@@ -137,8 +140,7 @@ def _of_experiment(
         if source.texts is None:
             source = source.open(lambda _: {})
         design, texts = source.design, source.texts
-        probers = make_probers(experiment, design)
-        found = [*findings(design, probers)]
+        found = [*findings(design, probers := make_probers(experiment, design))]
         if texts is not None and experiment.probe.reads == "classes":
             found += _separating_words(design)
         if isinstance(experiment, Experiment) and experiment.interventions:
@@ -177,9 +179,8 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     """Return the report on a study; see `ValidationReport`."""
     found, errors = list[Finding](), dict[str, tuple[Finding, list[str]]]()
     cells_of, first_message = defaultdict[str, list[str]](list), dict[str, str]()
-    reports, seen = list[ValidationReport](), set[str]()
-    n_bytes, seconds = 0, defaultdict[str, float](float)
-    known = dict[Any, tuple[float, ...]]()
+    reports, known = list[ValidationReport](), dict[Any, tuple[float, ...]]()
+    seen, n_bytes, seconds = set[str](), 0, defaultdict[str, float](float)
     for number, cell in enumerate(study.cells, start=1):
         try:
             report = _of_experiment(cell.experiment, None, known)
@@ -206,22 +207,16 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     seconds["tables"] = len(reports) * _OTHER_SECONDS / usable_cores()
     for one, (_, *others) in errors.values():
         also = f" Also in {counted(len(others), 'other cell')}: {first_names(others)}."
-        found.append(replace(one, message=f"{one.message}{also * bool(others)}"))
+        found.append(replace(one, message=f"{one.message}{also if others else ''}"))
     for code, names in cells_of.items():
         listed = f"{counted(len(names), 'cell')}: {first_names(names)}"
         text = f"{code} in {listed}. In {names[0]}: {first_message[code]}"
         found.append(Finding("warning", code, text))
-    return ValidationReport(
-        tuple(found),
-        n_examples=sum(one.n_examples for one in reports),
-        n_rows=sum(one.n_rows for one in reports),
-        n_sites=max(one.n_sites for one in reports),
-        bytes=n_bytes,
-        seconds=seconds,
-        memory=max(one.memory for one in reports),
-        capture_memory=max(one.capture_memory for one in reports),
-        n_cells=len(reports),
-    )
+    sizes: dict[str, Any] = {"bytes": n_bytes, "seconds": seconds, "n_cells": len(reports)}
+    largest = ("n_sites", "memory", "capture_memory")
+    for fields, total in ((("n_examples", "n_rows"), sum), (largest, max)):
+        sizes |= {name: total(getattr(one, name) for one in reports) for name in fields}
+    return ValidationReport(tuple(found), **sizes)
 
 
 def capture_key(experiment: AnyExperiment) -> str:
@@ -252,7 +247,7 @@ def _separating_words(design: ExperimentDesign) -> list[Finding]:
         return []
     by_word = word_identity_log_frequencies(types[train], codes[train], types[test], len(classes))
     guesses = {
-        "a bag of words of the text": quick_word_guess(texts[train], codes[train], texts[test]),
+        "a bag of words of the text": _quick_word_guess(texts[train], codes[train], texts[test]),
         "the probed word": by_word.argmax(axis=1),
     }
     truth = codes[test]
@@ -272,3 +267,29 @@ def _separating_words(design: ExperimentDesign) -> list[Finding]:
         "does not give."
     )
     return [Finding("warning", "separating-words", message)]
+
+
+def _quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:
+    """Return labels of other texts by a bag of words, with balanced classes and C = 1.
+
+    >>> texts, codes = np.array(["so good", "so bad"]), np.array([1, 0])
+    >>> _quick_word_guess(texts, codes, np.array(["a good day"])).tolist()
+    [1]
+    """
+    number: dict[str, int] = {}  # of each word of the training texts
+    words = [re.findall(WORD, text.lower()) for text in train]
+    for word in chain.from_iterable(words):
+        number.setdefault(word, len(number))
+
+    def counts(texts: Sequence[Sequence[str]]) -> Features:
+        """Return how often each word of the training texts occurs, (n_texts, n_words)."""
+        found = np.zeros((len(texts), len(number)), dtype=np.float32)
+        for row, of_text in zip(found, texts, strict=True):
+            np.add.at(row, [number[word] for word in of_text if word in number], 1)
+        return found
+
+    solver = Solver(counts(words), [np.ones(len(train), dtype=np.float32)])
+    (fit,) = solver.solve([Problem(codes, C=1.0, balanced=True)])
+    others_words = [re.findall(WORD, text.lower()) for text in others]
+    guess: Codes = fit.outputs(counts(others_words), int(codes.max()) + 1).argmax(axis=1)
+    return guess

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from probekit.amounts import counted
-from probekit.data.examples import Example, Finding, Turns, rows_of
+from probekit.data.examples import Example, Finding, Turn, Turns, rows_of
 from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.bundled import bundled_data
 from probekit.experiment.interventions import CHOSEN
+from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
-from probekit.interventions.base_pass import BATCH_BYTES, BasePass
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
+from probekit.interventions.edits import BATCH_BYTES, BasePass
 from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.text.tokenizer import Tokenizer
@@ -78,7 +78,7 @@ class CauseInputs:
         if self.experiment.data.pairs is None:
             return None
         return self._batch(
-            (str(one.counterfactual), one.counterfactual_turns) for one in self.examples
+            (str(one.counterfactual), turns_of_counterfactual(one)) for one in self.examples
         )
 
     @cached_property
@@ -187,7 +187,7 @@ def cause_inputs(source: NetworkEngine) -> CauseInputs:
             return _MISSING
         if example.counterfactual is not None:  # it is None for all rows of data without pairs
             text_ids = ids(example.text, example.turns)
-            other_ids = ids(example.counterfactual, example.counterfactual_turns)
+            other_ids = ids(example.counterfactual, turns_of_counterfactual(example))
             if len(text_ids) != len(other_ids):
                 return _UNEQUAL
             if np.array_equal(text_ids, other_ids):
@@ -302,3 +302,12 @@ def other_texts(own: Collection[str]) -> list[str]:
             # Evenly spaced; each set has at least `_PER_SET` texts.
             found += texts[:: len(texts) // _PER_SET][:_PER_SET]
     return found
+
+
+def turns_of_counterfactual(example: Example) -> Turns:
+    """Return the turns of the counterfactual, which differs in the first turn only."""
+    shift = len(str(example.counterfactual)) - len(example.text)
+    return tuple(  # the first turn begins at the same character
+        Turn(start + shift if number else start, end + shift, *about)
+        for number, (start, end, *about) in enumerate(example.turns)
+    )

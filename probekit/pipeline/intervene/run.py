@@ -20,9 +20,9 @@ from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.loader import make_text_experiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, csv_text, exclusive
-from probekit.interventions.base_pass import BasePass, stream_entry
 from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
+from probekit.interventions.edits import BasePass, stream_entry
 from probekit.interventions.measures import AnswerMeasure
 from probekit.model.network import Network
 from probekit.model.sites.sites import JOINT, SiteSelection
@@ -163,32 +163,22 @@ def write_causes(
     verdicts = [step for step, _ in edits.steps if isinstance(step, VerdictStep)]
     # The sites of all directions; `select` below puts them into forward order.
     used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
+    sites = tuple(one.text for one in source.models(TASK).sites.select(used)) if used else ()
     columns, first = dict(inputs.examples[0].values), experiment.measure[0]
-    record = CausesRecord(
-        name=experiment.name,
-        question=experiment.question,
-        model=experiment.model.name,
-        dataset=experiment.data.name,
-        classes=inputs.classes if verdicts else (),
-        position=experiment.tokens.position.text,
-        measures=tuple(one.name for one in experiment.measure),
-        answers={
-            key: f"column {name}" if name in columns else repr(name)
-            for key, name in (("answer", first.answer), ("wrong", first.wrong))
-            if name is not None
-        },
-        tokens=tuple(tokens),
-        same_tokens=tuple(same),
-        n=len(inputs.test),
-        groups=len(set(inputs.groups[inputs.test].tolist())),
-        folds=len(inputs.splits),
-        draws=max((step.draws for step in verdicts), default=0),
-        seed=experiment.probe.seed,
-        left_out=inputs.left_out,
-        sites=tuple(one.text for one in source.models(TASK).sites.select(used)) if used else (),
-        preferred=preferred,
-        warnings=tuple(warnings),
-    )
+    answers = {
+        key: f"column {name}" if name in columns else repr(name)
+        for key, name in (("answer", first.answer), ("wrong", first.wrong))
+        if name is not None
+    }
+    facts: dict[str, Any] = {"name": experiment.name, "question": experiment.question}
+    facts |= {"model": experiment.model.name, "dataset": experiment.data.name, "answers": answers}
+    facts |= {"classes": inputs.classes if verdicts else (), "sites": sites, "preferred": preferred}
+    facts |= {"position": experiment.tokens.position.text, "seed": experiment.probe.seed}
+    facts |= {"measures": tuple(one.name for one in experiment.measure)}
+    facts |= {"tokens": tuple(tokens), "same_tokens": tuple(same), "left_out": inputs.left_out}
+    facts |= {"n": len(inputs.test), "groups": len(set(inputs.groups[inputs.test].tolist()))}
+    draws = max((step.draws for step in verdicts), default=0)
+    record = CausesRecord(**facts, folds=len(inputs.splits), draws=draws, warnings=tuple(warnings))
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
@@ -279,19 +269,14 @@ def steps_of(
     verdicts = []
     for (along, at, folds), edits in together.items():
         steered = [step.by or CauseSettings.by for step, _ in edits if step.do == "steer"]
-        doses = sorted({dose for by in steered for dose in by})
-        verdict = VerdictStep(
-            along=along,
-            at=at,
-            selected=tuple(dict.fromkeys(one for _, selected in edits for one in selected)),
-            folds=folds,
-            inputs=inputs.of_folds(folds),
-            draws=max(step.draws or CauseSettings.draws for step, _ in edits),
-            by=tuple(doses) or CauseSettings.by,
-            has_swap=any(step.do == "swap" for step, _ in edits),
-            has_downstream=any(step.do == "erase" for step, _ in edits),
+        doses = tuple(sorted({dose for by in steered for dose in by})) or CauseSettings.by
+        selected = tuple(dict.fromkeys(one for _, of_edit in edits for one in of_edit))
+        draws = max(step.draws or CauseSettings.draws for step, _ in edits)
+        do = {step.do for step, _ in edits}
+        where = (along, at, selected, folds, inputs.of_folds(folds))
+        verdicts.append(
+            VerdictStep(*where, draws, doses, has_swap="swap" in do, has_downstream="erase" in do)
         )
-        verdicts.append(verdict)
     return [*effects, *verdicts]
 
 

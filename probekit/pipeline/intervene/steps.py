@@ -8,8 +8,6 @@ all edits along one direction at a site or head. It is saved when it is complete
 if its file is damaged: causes/parts/<name>.json.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,26 +23,18 @@ from probekit.amounts import counted
 from probekit.errors import DamagedError, DataError, StoreError
 from probekit.experiment.interventions import At, InterventionSection
 from probekit.files import regular, write_atomic
-from probekit.interventions.base_pass import linear_entry
+from probekit.interventions import erasure, patching
 from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
-from probekit.interventions.effects import Patch, PatchedValues, effects_of
-from probekit.interventions.erasure import (
-    Eraser,
-    downstream_scores,
-    leace,
-    mean_projection,
-    probe_projection,
-)
+from probekit.interventions.edits import linear_entry
 from probekit.interventions.names import Along
-from probekit.interventions.patching import Positions, ablated_values, patched_values
 from probekit.interventions.verdicts import band_of_draws, best_p_values, summary, why_undecided
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.intervene.inputs import CauseInputs
 from probekit.pipeline.measure.run_folder import do_task
-from probekit.probes.arrays import Floats
 from probekit.provenance import digest_json, seal, unseal
 from probekit.results.causes import FOLDER
 
@@ -154,18 +144,12 @@ class EffectStep:
         for one in self.selected:
             by_site[one.site].append(one)
         for site, selected in by_site.items():
-            yield Part(
-                title=f"{self.step.do} {site} at {self.at}",
-                identity={
-                    "do": self.step.do,
-                    "replacement": self.replacement,
-                    "at": self.at,
-                    "folds": list(self.folds),
-                    "measures": [measure.name for measure in self.inputs.measures],
-                    "sites": [one.text for one in selected],
-                },
-                compute=partial(self._numbers, model, selected),
-            )
+            what = {"do": self.step.do, "replacement": self.replacement, "at": self.at}
+            measures = [measure.name for measure in self.inputs.measures]
+            where = {"folds": list(self.folds), "sites": [one.text for one in selected]}
+            identity = {**what, "measures": measures, **where}
+            title, compute = f"{self.step.do} {site} at {self.at}", partial(self._numbers, model)
+            yield Part(title, identity, partial(compute, selected))
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         """Return the scores of each test row by each measure, without the edit and with it.
@@ -182,14 +166,14 @@ class EffectStep:
         for averaged_rows, edited_rows in folds:
             rows, averaged = torch.from_numpy(edited_rows), torch.from_numpy(averaged_rows)
             batch, measures = inputs.batch[rows], [one[rows] for one in inputs.measures]
-            at: Positions = inputs.position[rows] if self.at == "probed" else self.at
+            at: patching.Positions = inputs.position[rows] if self.at == "probed" else self.at
             averaged_at = inputs.position[averaged] if self.at == "probed" else None
             if self.step.with_ is None:
                 assert inputs.sources is not None
                 sources = inputs.sources[rows]
-                values = patched_values(model, batch, sources, measures, selected, at=at)
+                values = patching.patched_values(model, batch, sources, measures, selected, at=at)
             else:
-                values = ablated_values(
+                values = patching.ablated_values(
                     model, batch, measures, selected, self.step.with_, at=at,
                     averaged=(inputs.batch[averaged], averaged_at),
                     seed=inputs.experiment.probe.seed,
@@ -221,33 +205,25 @@ class EffectStep:
         for number, measure in enumerate(self.inputs.measures):
             of_sites = [numbers["measures"][number] for _, numbers in found]
             patched = {
-                Patch(selection[text], position): _floats(scores)
+                patching.Patch(selection[text], position): _floats(scores)
                 for of_site in of_sites
                 for text, position, scores in of_site["patched"]
             }
             first = of_sites[0]  # the scores without edits are the same in all parts
-            scored = PatchedValues(_floats(first["base"]), _floats(first["source"]), patched)
+            scored = patching.PatchedValues(
+                _floats(first["base"]), _floats(first["source"]), patched
+            )
             test_measure = measure[torch.from_numpy(test)]
-            for effect in effects_of(scored, test_measure, self.inputs.groups[test]):
-                of_source = {
-                    "source": effect.source,
-                    "recovery": effect.recovery,
-                    "recovery_low": effect.low,
-                    "recovery_high": effect.high,
-                }
-                # An ablation has no source, and thus no share of its effect.
-                row = {
-                    **asdict(effect),
-                    **(dict.fromkeys(of_source) if self.step.do == "ablate" else of_source),
-                    "do": self.step.do,
-                    "replacement": self.replacement,
-                    "site": effect.site.partition("[head")[0],
-                    "at": self.at,
-                    "position": effect.position if self.at == "each" else None,
-                    "unit": measure.unit,
-                    "edited": effect.patched,
-                    "folds": len(self.folds),
-                }
+            for effect in patching.effects_of(scored, test_measure, self.inputs.groups[test]):
+                row = asdict(effect) | {"do": self.step.do, "at": self.at, "unit": measure.unit}
+                row |= {"recovery_low": effect.low, "recovery_high": effect.high}
+                if self.step.do == "ablate":  # there is no source, and thus no share of its effect
+                    names = ("source", "recovery", "recovery_low", "recovery_high")
+                    row |= dict.fromkeys(names)
+                row |= {"replacement": self.replacement, "site": effect.site.partition("[head")[0]}
+                row |= {"edited": effect.patched, "folds": len(self.folds)}
+                if self.at != "each":
+                    row["position"] = None
                 yield "effects", row
 
 
@@ -281,20 +257,11 @@ class VerdictStep:
         """Yield the parts: one for each site."""
         for selection in self.selected:
             linear_entry(model, selection)  # raises unless it is a part of the residual stream
-            yield Part(
-                title=f"{self.along} direction at {selection.text}",
-                identity={
-                    "along": self.along,
-                    "at": self.at,
-                    "site": selection.text,
-                    "folds": list(self.folds),
-                    "draws": self.draws,
-                    "by": list(self.by),
-                    "swap": self.has_swap,
-                    "downstream": self.has_downstream,
-                },
-                compute=partial(self._numbers, model, selection),
-            )
+            identity: dict[str, Any] = {"along": self.along, "at": self.at, "site": selection.text}
+            identity |= {"folds": list(self.folds), "draws": self.draws, "by": list(self.by)}
+            identity |= {"swap": self.has_swap, "downstream": self.has_downstream}
+            title = f"{self.along} direction at {selection.text}"
+            yield Part(title, identity, partial(self._numbers, model, selection))
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
         """Return verdicts, null distributions and doses at a site.
@@ -312,20 +279,11 @@ class VerdictStep:
                 "which erase, swap and steer compare. Name columns with the right and the wrong "
                 "answer of each row in `measure`."
             )
-        data = CauseData(
-            batch=inputs.batch,
-            codes=inputs.codes,
-            groups=inputs.groups,
-            splits=inputs.splits,
-            measure=measure,
-            at=position if self.at == "probed" else None,
-            read=position,
-            sources=inputs.sources if self.has_swap else None,
-            other=inputs.others,
-        )
-        settings = CauseSettings(
-            along=self.along, draws=self.draws, by=self.by, C=C, seed=probe.seed
-        )
+        at = position if self.at == "probed" else None
+        sources = inputs.sources if self.has_swap else None
+        rows_of_data = (inputs.batch, inputs.codes, inputs.groups, inputs.splits, measure)
+        data = CauseData(*rows_of_data, at, read=position, sources=sources, other=inputs.others)
+        settings = CauseSettings(self.along, self.draws, by=self.by, C=C, seed=probe.seed)
         result = causal_test(model, data, selection, settings)
         names = ("kernel_share", "n", "groups", "folds", "draws")
         facts = {name: getattr(result, name) for name in names} | {"summary": summary(result)}
@@ -336,12 +294,8 @@ class VerdictStep:
             row["null_low"], row["null_high"] = band_of_draws(verdict.null)
             row["matched_low"], row["matched_high"] = band_of_draws(row.pop("matched"))
             rows.append(row)
-        found = {
-            "verdicts": rows,
-            "doses": list(result.doses),
-            "dose_limit": result.dose_limit,
-            "unit": result.unit,
-        }
+        found: dict[str, Any] = {"verdicts": rows, "doses": list(result.doses), "unit": result.unit}
+        found["dose_limit"] = result.dose_limit
         if self.has_downstream and self.at == "probed":
             # Of several folds, only the first is used here.
             split, codes = inputs.splits[0], inputs.codes
@@ -354,7 +308,7 @@ class VerdictStep:
             # The rows of this fold, and the indices of its training rows among them.
             used = np.sort(np.r_[split.train, split.test])
             rows_used, train = torch.from_numpy(used), np.flatnonzero(np.isin(used, split.train))
-            found["downstream"] = downstream_scores(
+            found["downstream"] = erasure.downstream_scores(
                 model, inputs.batch[rows_used], codes[used], inputs.groups[used],
                 train, (selection, eraser), later, position[rows_used],
             )  # fmt: skip
@@ -378,11 +332,8 @@ class VerdictStep:
                     row["p_best"] = p
         for selection, (_, of_site) in zip(self.selected, found, strict=True):
             method = {"at": self.at, "along": self.along}
-            place = method | {
-                "site": selection.site,
-                "layer": layer_of(selection.site),
-                "head": selection.head,
-            }
+            place = method | {"site": selection.site, "head": selection.head}
+            place["layer"] = layer_of(selection.site)
             for row in of_site["verdicts"]:
                 yield "verdicts", place | row
             for row in of_site["doses"]:
@@ -419,7 +370,9 @@ def strength_of(strengths: Sequence[float]) -> float:
     return strengths[0] if len(strengths) == 1 else CauseSettings.C
 
 
-def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C) -> Eraser:
+def eraser_of(
+    along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettings.C
+) -> erasure.Eraser:
     """Return the eraser of a method, fitted on rows X (n_rows, n_features) with label codes.
 
     C is the inverse regularisation strength of probes.
@@ -429,7 +382,9 @@ def eraser_of(along: Along, X: Floats, codes: np.ndarray, C: float = CauseSettin
     [[1.0, 1.0], [1.0, 1.0]]
     """
     if along == "leace":
-        return leace(X, codes)
+        return erasure.leace(X, codes)
     if along == "mean_difference":
-        return mean_projection(X, codes)
-    return probe_projection(directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0))
+        return erasure.mean_projection(X, codes)
+    return erasure.probe_projection(
+        directions_of("probe", X, codes[None], C=C).unit, X.mean(axis=0)
+    )

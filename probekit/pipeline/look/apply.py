@@ -7,17 +7,17 @@ u is the unit direction of the probe on raw activations, s the standard deviatio
 rows that the probe was fitted on, and k the dose. The prompt and each generated token are steered.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
-from probekit.activations.capture import stream_rows
-from probekit.data.positions import PositionRule, plan_rows
+from probekit.accelerators import check_device
+from probekit.activations.forward import make_batches, run_batches
+from probekit.activations.records import FloatArray, batch_tokens
+from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.errors import (
     ConfigError,
     DataError,
@@ -30,6 +30,7 @@ from probekit.errors import (
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
+from probekit.lazy_rows import Floats
 from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
@@ -40,9 +41,7 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
 from probekit.pipeline.setup.texts import TextEncoder, n_features
-from probekit.probes.arrays import Floats
 from probekit.probes.saved_probe import SavedProbe
-from probekit.products import check_device
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 
@@ -143,9 +142,8 @@ def apply_probe(
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(
-        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
-    )
+    how: Any = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
+    return predict_texts(probe, network, texts, **how)
 
 
 def predict_texts(
@@ -301,13 +299,10 @@ def load_network(
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = own or load_model(source, getattr(torch, facts.compute), device)
+    identity: dict[str, Any] = {"weights": digest_weights(model), "n_heads": config.n_heads}
+    identity |= {"layer_norm_epsilon": config.norm_epsilon, "tokenizer": tokenizer.digest}
     try:
-        probe.check_fits(
-            weights=digest_weights(model),
-            n_heads=config.n_heads,
-            layer_norm_epsilon=config.norm_epsilon,
-            tokenizer=tokenizer.digest,
-        )
+        probe.check_fits(**identity)
     except ConfigError as error:
         if not allow_other:
             raise ConfigError(
@@ -402,3 +397,27 @@ def steered_texts(
     how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stop}
     how |= {"tap": tap, "sites": tap.sites} if by else {}
     return continue_texts(model, tokenizer, prompts, decoding, **how)
+
+
+def stream_rows(
+    model: Network,
+    tokens: Sequence[IntArray],
+    plan: RowPlan,
+    sites: Sequence[str],
+    *,
+    dtype: str = "float32",
+) -> Iterator[tuple[IntArray, dict[str, FloatArray]]]:
+    """Yield the rows of one batch after another: row indices, and values of these rows by site.
+
+    The values equal those that a capture would store, but nothing is written. Rows of one example
+    need not be adjacent in the plan.
+
+    Raises:
+        ConfigError: a site has no pos axis.
+    """
+    check_storable(sites)
+    for batch in make_batches(tokens, plan, batch_tokens(model.device.type)):
+        values: dict[str, FloatArray] = {}
+        for part in run_batches(model, [batch], plan, sites, dtype):
+            values |= part.arrays()
+        yield batch.rows, values

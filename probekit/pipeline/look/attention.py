@@ -1,7 +1,5 @@
 """Attention patterns of texts: pages for exploring them, and figures for papers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 
@@ -15,8 +13,8 @@ from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.texts import TextEncoder
-from probekit.report.attention.figure import draw_heads
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
+from probekit.report.figures.figure_files import draw_heads
 from probekit.results.network import AttentionPrompt
 
 
@@ -47,8 +45,7 @@ def attention_prompt(
     check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     layers = _numbers("layer", layer, model.config.n_layers)
     heads = _numbers("head", head, model.config.n_heads)
-    encoder = TextEncoder(tokenizer, bos, chat, special_tokens)
-    ids = torch.tensor(encoder.encode(text).ids)
+    ids = torch.tensor(TextEncoder(tokenizer, bos, chat, special_tokens).encode(text).ids)
     if not len(ids):
         raise DataError("The text is empty: there is no attention to show.")
     with torch.inference_mode():
@@ -58,14 +55,10 @@ def attention_prompt(
     patterns = torch.stack(values)
     # In bfloat16, rounded weights sum to 1 only within a few percent.
     patterns /= patterns.sum(-1, keepdim=True)
-    return AttentionPrompt(
-        text=text,
-        tokens=tuple(tokenizer.strings(ids.numpy())),
-        patterns=np.ascontiguousarray(patterns.numpy()),
-        layers=layers,
-        heads=heads,
-        scores={name: score.numpy() for name, score in head_scores(patterns, ids).items()},
-    )
+    scores = {name: score.numpy() for name, score in head_scores(patterns, ids).items()}
+    tokens = tuple(tokenizer.strings(ids.numpy()))
+    weights = np.ascontiguousarray(patterns.numpy())
+    return AttentionPrompt(text, tokens, weights, layers=layers, heads=heads, scores=scores)
 
 
 def _numbers(axis: str, number: int | None, size: int) -> tuple[int, ...]:

@@ -1,38 +1,38 @@
-"""Logit lens, attribution, head scores and patching of texts, with a model and its tokenizer."""
+"""Logit lens, attribution, head scores, patching and norms of texts that a model reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
+from probekit.accelerators import check_device
+from probekit.activations.forward import ranges
+from probekit.activations.records import FloatArray
+from probekit.analysis import logits
 from probekit.analysis.heads import known_heads, random_repeats, score_heads
-from probekit.analysis.logits import (
-    SITES,
-    TOP_K,
-    lens_rows,
-    lens_sites,
-    logit_attribution,
-    logit_lens,
-    position_from_start,
-)
+from probekit.data.positions import MASSIVE
 from probekit.errors import ConfigError, DataError
-from probekit.interventions.attribution_patching import estimated_effects, patch_top
 from probekit.interventions.measures import AnswerMeasure, lacks_space
-from probekit.interventions.patching import patch
+from probekit.interventions.patching import estimated_effects, patch, patch_top
 from probekit.model.config import Bos
 from probekit.model.families.table import load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import check_context, check_tokens
-from probekit.model.sites.catalogue import layer_of
+from probekit.model.passes.taps import Tap
+from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.sites import SitePattern
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.products import check_device
+from probekit.pipeline.setup.design import ExperimentDesign
+from probekit.pipeline.setup.texts import ReadTexts
 from probekit.results.network import MEAN, AttributedLogit, PatchedPair, ScoredHeads
+from probekit.results.record import Norms
 from probekit.terminal import SILENT, Watcher
 
 HEADS = "blocks.*.attn.hook_z[head=*]"
@@ -44,6 +44,9 @@ _DTYPES = {
 }
 # Columns as they are computed: `patched`, the measure after the patch, is then renamed to `edited`.
 _COLUMNS = ("base", "source", "patched", *(name for name in _DTYPES if name != "edited"))
+SAMPLE = 64  # sequences; few suffice, because the ratio is large (about 30 in GPT-2)
+MOST_TOKENS = 4  # of the massive ones at a site, in the record
+NORM_TOKENS = 1024  # of one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +66,7 @@ class ModelAndTokenizer:
             MissingError: there is no such model.
         """
         check_device(device)
-        model = load_model(source, device=device)
-        return cls(source, model, Tokenizer.from_pretrained(source))
+        return cls(source, load_model(source, device=device), Tokenizer.from_pretrained(source))
 
     def ids(self, text: str, *, bos: Bos = "auto", chat: bool = False) -> Tensor:
         """Return the token ids of a text, shape (n_tokens,); of the user's turn for a chat.
@@ -92,8 +94,8 @@ def read_lens(
     *,
     bos: Bos = "auto",
     chat: bool = False,
-    sites: Sequence[SitePattern] = SITES,
-    top_k: int = TOP_K,
+    sites: Sequence[SitePattern] = logits.SITES,
+    top_k: int = logits.TOP_K,
     watcher: Watcher = SILENT,
 ) -> pd.DataFrame:
     """Return the logit lens of texts: rows of `lens_rows`, with the text's number as `prompt`.
@@ -110,11 +112,11 @@ def read_lens(
         DataError: a text has no token, or more than the context.
     """
     # The output of the last layer always comes last.
-    names = lens_sites([*sites, ("resid_post", -1)], network.model.sites)
+    names = logits.lens_sites([*sites, ("resid_post", -1)], network.model.sites)
     tables = []
     for number, ids in enumerate([network.ids(text, bos=bos, chat=chat) for text in texts], 1):
-        result = logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
-        rows = lens_rows(result, names, ids, network.tokenizer)
+        result = logits.logit_lens(network.model, ids, names, top_k=top_k, watcher=watcher)
+        rows = logits.lens_rows(result, names, ids, network.tokenizer)
         rows.insert(0, "prompt", number)
         tables.append(rows)
     return pd.concat(tables, ignore_index=True)
@@ -152,28 +154,22 @@ def attribute(
         DataError: the text is empty, or longer than the context.
     """
     ids = network.ids(text, bos=bos)
-    place = position_from_start(position, len(ids))
+    place = logits.position_from_start(position, len(ids))
     with torch.inference_mode():
-        logits = network.model(ids[None, : place + 1])[0, -1].float()
-    chosen = int(logits.argmax()) if token is None else one_token(network.tokenizer, token)
+        values = network.model(ids[None, : place + 1])[0, -1].float()
+    chosen = int(values.argmax()) if token is None else one_token(network.tokenizer, token)
     subtracted = None if minus is None else one_token(network.tokenizer, minus)
-    result = logit_attribution(
+    result = logits.logit_attribution(
         network.model, ids, chosen, minus=subtracted, minus_mean=minus_mean, position=place
     )
     names = network.tokenizer.strings
     subtracted_name = "" if subtracted is None else names([subtracted])[0]
     if minus_mean:
         subtracted_name = MEAN
-    return AttributedLogit(
-        tokens=tuple(names(ids.tolist())),
-        position=place,
-        token=names([chosen])[0],
-        minus=subtracted_name,
-        logit=result.logit,
-        probability=float(logits.softmax(-1)[chosen]),
-        rank=int((logits > logits[chosen]).sum()) + 1,
-        rows=result.rows,
-    )
+    words = (tuple(names(ids.tolist())), place, names([chosen])[0], subtracted_name)
+    rank = int((values > values[chosen]).sum()) + 1
+    numbers = (result.logit, float(values.softmax(-1)[chosen]), rank)
+    return AttributedLogit(*words, *numbers, result.rows)
 
 
 def one_token(tokenizer: Tokenizer, text: str) -> int:
@@ -262,7 +258,7 @@ def patch_pair(
     wrong: str,
     *,
     bos: Bos = "auto",
-    sites: Sequence[SitePattern] = SITES,
+    sites: Sequence[SitePattern] = logits.SITES,
     heads: bool = False,
     verify: int | None = None,
 ) -> PatchedPair:
@@ -343,3 +339,68 @@ def patch_pair(
         rows=table.rename(columns={"patched": "edited"})[list(_DTYPES)].astype(_DTYPES),
         unspaced=tuple(text for text in (answer, wrong) if lacks_space(tokenizer, clean, text)),
     )
+
+
+@torch.inference_mode()
+def residual_norms(model: Network, texts: ReadTexts, design: ExperimentDesign) -> list[Norms]:
+    """Return median norms and massive activations at each site along d_model; see `Norms`.
+
+    They are those of at most `SAMPLE` distinct sequences of at least two tokens, evenly spaced over
+    the data. Without such sites or sequences the list is empty.
+
+    Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks"; Sun et al.
+    2024, "Massive Activations in Large Language Models".
+    """
+    sites = [site for site in texts.sites if describe(site).axes == ("batch", "pos", "d_model")]
+    distinct = list({ids.tobytes(): ids for ids in texts.ids if len(ids) > 1}.values())
+    if not sites or not distinct:
+        return []
+    chosen = np.linspace(0, len(distinct) - 1, min(SAMPLE, len(distinct))).astype(int)
+    sequences = sorted((distinct[index] for index in chosen), key=len)
+    norms: dict[str, list[Tensor]] = {site: [] for site in sites}
+
+    def measure(site: str, value: Tensor) -> Tensor:
+        """Keep the norms of sequences of one length at a site, as a tap that changes nothing."""
+        norms[site].append(value.float().norm(dim=-1).flatten().cpu())  # [batch pos]
+        return value
+
+    passes: list[tuple[Tensor, None, Tap, None]] = []
+    for length, of_length in groupby(sequences, key=len):
+        tokens = torch.from_numpy(np.stack(list(of_length))).to(model.device)
+        batches = torch.split(tokens, max(1, NORM_TOKENS // length))
+        passes += [(batch, None, measure, None) for batch in batches]
+    for _ in model.run_together(passes, sites):
+        pass
+    lengths, plan = np.array([len(ids) for ids in sequences]), texts.plan
+    starts = np.cumsum(lengths) - lengths
+    start_of = dict(zip((ids.tobytes() for ids in sequences), starts.tolist(), strict=True))
+    # The sampled token of each position that rows read; -1 if their text is not sampled.
+    start = np.array([start_of.get(ids.tobytes(), -1) for ids in texts.ids])
+    start = np.repeat(start[plan.example], np.diff(plan.offsets))
+    read = np.where(start < 0, -1, start + plan.positions)
+    text, position = np.repeat(np.arange(len(lengths)), lengths), ranges(0 * starts, lengths)
+    token = np.where(position > 0, np.concatenate(sequences), -1)
+    tokens_of = texts.tokenizer.strings
+
+    def of_site(site: str, norms: FloatArray) -> Norms:
+        """Return the facts of a site from the norms (n_tokens,) of the sampled tokens."""
+        first, other = (float(np.median(norms[(position == 0) == it])) for it in (True, False))
+        is_massive, found = norms > MASSIVE * other, []
+        for one in np.unique(token[is_massive]).tolist():
+            at, name = is_massive & (token == one), "" if one < 0 else tokens_of([one])[0]
+            ends = int(position[at].min()), int(position[at].max())
+            found.append((name, len(set(text[at])), *ends))
+        # Whether each row reads such a token; NaN if its text is not sampled.
+        reads = np.logical_or.reduceat(np.append(is_massive, False)[read], plan.offsets[:-1])
+        reads = np.where(read[plan.offsets[:-1]] < 0, np.nan, reads)
+        shares = {
+            one.text: float(np.nanmean(reads[k :: len(design.positions)]))
+            for k, one in enumerate(design.positions)
+        }
+        return Norms(
+            site=site, layer=layer_of(site), first_position_norm=first, other_norm=other,
+            n_texts=len(lengths), massive=sorted(found, key=lambda one: -one[1])[:MOST_TOKENS],
+            read={} if plan.skip_massive else shares,
+        )  # fmt: skip
+
+    return [of_site(site, torch.cat(norms[site]).numpy()) for site in sites]

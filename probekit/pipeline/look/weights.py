@@ -1,7 +1,5 @@
 """Pages about the weights of a model, or of a file with some of its tensors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +15,8 @@ from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
-from probekit.model.weights.sources import HPARAMS, find_model, ignored_keys
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import HPARAMS, ignored_keys
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -88,13 +87,9 @@ def write_weights_page(
         columns = sorted(np.argsort(-alike, kind="stable")[:N_COLUMNS].tolist())
     is_complete = tensor == "wpe.weight" and values.size <= MOST_CELLS
     attention = _ATTENTION.fullmatch(tensor)
-    weight = WeightTensor(
-        row=summarise([(tensor, stored)]),
-        numbers=values,
-        columns=tuple(columns),
-        corner=None if is_complete else corner or CORNER,
-        heads=_heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None,
-    )
+    corner = None if is_complete else corner or CORNER
+    heads = _heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None
+    weight = WeightTensor(summarise([(tensor, stored)]), values, tuple(columns), corner, heads)
     write_atomic(out, weight_page(weight, source))
     return out
 

@@ -10,8 +10,6 @@ of these networks shows what the architecture reaches without training. Their sc
 the trained network would be too weak a rival.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,7 +64,7 @@ class _Pick:
         # Single draws and networks have no test score: `target` is then that of their mean score.
         groups = prober.data.groups[prober.rows_of(probe)]
         if draw is not None:  # the control task is scored on comparable rows only
-            groups, target = groups[prober.comparable()], "control"
+            groups, target = groups[prober.comparable], "control"
         elif TARGETS[target].network is not None:
             target = "random_weights"
         if prober.is_nested:
@@ -74,7 +72,8 @@ class _Pick:
                 return None
             is_test = predictions.folds == self.fold
             predictions, groups = replace(take(predictions, is_test), folds=None), groups[is_test]
-        chance = prober.chance(predictions, self.fold, draw, within=target == WITHIN)
+        splits = prober.within if target == WITHIN else prober.splits
+        chance = splits[self.fold].chance(predictions, draw)
         key, of_kind = (target, "test", None), self.result.of_kind(probe)
         measured = next(one for one in of_kind if (one.target, one.split, one.fold) == key)
         facts = replace(measured.facts, C=None if draw is not None else self.C)
@@ -126,7 +125,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         chosen.measurements.extend(prober.measure(scored))
         if controls is not None:
             # The control task is scored on comparable rows only, and so is the task here.
-            comparable = np.concatenate([one.prober.comparable(one.fold) for one in picks])
+            comparable = np.concatenate([one.prober.splits[one.fold].comparable for one in picks])
             selectivity = replace(
                 scored.take(comparable), metric=prober.main_metric, against=controls.predictions
             )

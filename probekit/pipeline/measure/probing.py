@@ -1,8 +1,11 @@
-"""Probing the sites of a run; the results of each site are saved as soon as it is done."""
+"""Probing the sites of a run: its probers, how long they will take, and their results.
 
-from __future__ import annotations
+The results of each site are saved as soon as it is done.
+"""
 
 import math
+import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,31 +17,180 @@ from joblib import cpu_count
 
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import size_in_words
-from probekit.errors import OutOfMemoryError
+from probekit.errors import ConfigError, OutOfMemoryError, ProbekitError, TooFewGroupsError
+from probekit.experiment.activations import AnyExperiment
 from probekit.files import Waiting, as_store_error
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Codes, Features, LazyRows, rows_of_block
 from probekit.memory import available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
-from probekit.pipeline.engines.engine import Activations, Engine
-from probekit.pipeline.measure.probers import probing_bytes
+from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
-from probekit.pipeline.setup.design import Probed
-from probekit.probes.arrays import Codes, Features
+from probekit.pipeline.setup.design import ExperimentDesign, Probed
+from probekit.probes.aggregation import text_sides
+from probekit.probes.fitters import FittedRows
+from probekit.probes.kinds.registry import OWN_WEIGHTS
+from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
-from probekit.probes.saved_probe import HeldOutScore, ProbeFacts, SavedProbe, probe_files
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import SiteResult
+from probekit.probes.solve.coordinates import hessian_size
+from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
 from probekit.probes.solve.layers import AffineLayer, unit_rows
+from probekit.probes.solve.solver import BATCH_BYTES
+from probekit.products import threads
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
+# An estimate is made from fits of so many training rows and features, in less than 0.1 s.
+_WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
+# Measured memory of a process: its libraries, and what a row takes in each split besides its
+# features (labels, groups, predictions), twice as much if labels are numbers, each with a text of
+# its own. Blocks of rows that are in memory together, in float64.
+_LIBRARIES, _OF_ROW, _BLOCKS = 412 << 20, 350, 5
+_MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by features
+_OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 # At most so many rows and numbers are converted to float64 together.
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 SiteTask: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
+
+
+def make_probers(
+    experiment: AnyExperiment, design: ExperimentDesign, device: str = "cpu"
+) -> tuple[Prober, ...]:
+    """Return one prober per position; a prober uses the same folds and controls at all sites.
+
+    Probers of two positions differ in control labels and scaling, which depend on the tokens.
+
+    Raises:
+        DataError: the labels, groups or split cannot be probed. Raised before the model runs.
+        ConfigError: a requested control task cannot be drawn.
+    """
+    settings = experiment.probe.on(device)
+    if not design.has_types:  # no lookup of words, and no control labels by word
+        baselines = tuple(name for name in settings.baselines if name != "word_identity")
+        draws = 0 if settings.control_by == "word" else settings.control_draws
+        settings = settings.changed(baselines=baselines, control_draws=draws)
+    probers = []
+    for position, at_position in enumerate(design.positions):
+        try:
+            positive = experiment.data.positive
+            data = design.data(position, positive, design.splits)
+            within = design.data(position, positive, design.within)
+            if settings.reads == "classes":
+                with experiment.at("data", "positive"):
+                    # The property raises if no training row has the label.
+                    _ = [split.positive_code for split in data]
+            try:
+                probers.append(Prober(data, settings, within))
+            except (TooFewGroupsError, ConfigError) as error:  # other DataErrors name their rows
+                is_of_folds = isinstance(error, TooFewGroupsError)
+                with experiment.at("probe", "folds" if is_of_folds else "control_draws"):
+                    raise
+        except ProbekitError as error:
+            is_sweep = len(design.positions) > 1
+            error.args = (f"At {at_position.text}: {error}" if is_sweep else str(error),)
+            raise
+    return tuple(probers)
+
+
+def probing_seconds(
+    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
+) -> float | None:
+    """Return the estimated time to probe all sites in one process, in seconds.
+
+    A probe of each kind is tuned on random features of some training rows, and its time multiplied
+    by how many more numbers all rows of all sites have.
+    None if a kind reads whole texts or trees or is an MLP, whose single fits take seconds, or if
+    the sampled rows have one label.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+        n_networks: number of probed networks, the one of the experiment and those with random
+            weights.
+    """
+    prober = probers[0]
+    data, settings, width = prober.data, prober.settings, min(max(widths), _MOST_FEATURES)
+    if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.specs):
+        return None
+    generator, seconds = np.random.default_rng(0), 0.0
+    for most in (_WARM_UP, _MOST_ROWS):
+        rows = generator.permutation(data.train)[:most]
+        if len(set(data.y[rows])) < 2:
+            return None
+        fitted = FittedRows(data, settings, rows, np.arange(len(rows)) % settings.folds)
+        X = generator.standard_normal((len(rows), width), dtype=np.float32)
+        with threads(1):
+            start = time.process_time()  # does not depend on what else runs on the machine
+            for spec in settings.specs:
+                fitted.fitter(spec).tune(X, [fitted.column], lambda *_: None)
+            seconds = time.process_time() - start
+    n_fits = len(prober.splits) * (n_networks + settings.control_draws * prober.has_control)
+    n_fits += len(prober.within)
+    size = sum(widths) / width * len(data.train) / len(rows)
+    return float(_OTHER_WORK * seconds * n_fits * size * len(probers))
+
+
+def seconds_of_processes(seconds: float | None, n_sites: int, workers: int | None) -> float | None:
+    """Return the time of `probing_seconds` if sites are shared among processes.
+
+    Args:
+        seconds: the time of one process; None if it is unknown.
+        n_sites: the number of sites.
+        workers: the number of processes; None for one per core.
+
+    >>> seconds_of_processes(60.0, n_sites=8, workers=1), seconds_of_processes(None, 8, None)
+    (60.0, None)
+    """
+    cores = usable_cores()
+    return seconds and seconds / min(workers or cores, cores, n_sites)
+
+
+def usable_cores() -> int:
+    """Return the number of cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
+    """Return the predicted peak memory of one process that probes the sites, in bytes.
+
+    Pages of mapped files are not counted. Activations that the caller holds come on top.
+
+    Args:
+        probers: the rows and settings at each position.
+        widths: number of features of each site.
+    """
+    prober, d = probers[0], max(widths)
+    settings, n_rows, n_train = prober.settings, len(prober.data.y), len(prober.data.train)
+    site = 4 * n_rows * d
+    is_loaded = site <= LOADED_BYTES
+    n_splits = sum(len(one.splits) + len(one.within) for one in probers)
+    of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
+    size = _LIBRARIES + of_row * n_rows + is_loaded * site
+    # Standardised rows; kinds without blocks have two copies, means none.
+    kinds = {one.kind for one in settings.specs}
+    # Aggregated probes read tokens by blocks, unless a rule has weights of its own.
+    in_blocks = set() if OWN_WEIGHTS & {*settings.rules} else {"aggregated"}
+    of_tokens = {one.kind for one in settings.specs if one.task in ("text", "tree")}
+    if any(one.traits.copies_rows for one in settings.specs) or of_tokens - in_blocks:
+        size += 16 * n_train * d
+    elif kinds - _MEANS:
+        size += min(4 * n_train * d, RESIDENT_BYTES if is_loaded else MAPPED_BYTES)
+    n_scores = len(prober.data.classes) if len(prober.data.classes) > 2 else 1
+    n_groups = n_scores * len(settings.C) * (1 + settings.control_draws * prober.has_control)
+    if "aggregated" in kinds:  # held-out scores of all tokens at each C
+        size += 8 * n_train * max(2, n_scores) * len(settings.C)
+    # At most: only fits of many iterations need Hessians.
+    if kinds & {"logistic", "k_sparse", "aggregated"}:
+        size += min(4 * n_groups * hessian_size(d), BATCH_BYTES)
+    if kinds - _MEANS:
+        size += 32 * min(d, n_train) ** 2
+    return size + 8 * _BLOCKS * min(rows_of_block(d), n_rows) * d
 
 
 def tasks_of(source: Engine, position: int, key: str) -> list[SiteTask]:
@@ -88,7 +240,7 @@ def probe_sites(
     """
     selections, of_rows = source.selections, source.design.positions[position]
     n_threads = threads_of_site(source)
-    job = SiteJob.of(source, position, prober, folder.path, folder.created, watcher)
+    job = SiteJob(source, position, prober, folder.path, folder.created, watcher)
     tasks = tasks_of(source, position, folder.path.name)
     read = {stem: job.read((selection, stem, origin)) for selection, stem, origin in tasks}
     saved = {stem: site for stem, site in read.items() if site is not None}
@@ -118,14 +270,10 @@ def probe_sites(
         job.progress.report()
     watcher.progress("probe", len(selections), len(selections))
     facts = source.activations.probe_facts(position)
-    of_position = {
-        "run": source.experiment.name,
-        "model": facts["model"],
-        "dataset": source.experiment.data.name,
-        "position": of_rows.text,
-        "main_metric": " ".join(source.experiment.probe.main_metrics),
-        "positive": prober.positive,
-    }
+    settings = source.experiment
+    of_position = {"run": settings.name, "model": facts["model"], "dataset": settings.data.name}
+    of_position |= {"position": of_rows.text, "positive": prober.positive}
+    of_position["main_metric"] = " ".join(settings.probe.main_metrics)
     return [
         replace(saved[stem], place=of_position | _site_columns(selection, facts["view"]))
         for selection, stem, _ in tasks
@@ -177,48 +325,32 @@ class _Progress:
         self.report((number + done / total) / n_parts)
 
 
-@dataclass(frozen=True)
 class SiteJob:
     """Callable that measures one site and saves the results; picklable for worker processes.
 
-    Attributes:
-        activations: the activation rows.
-        untrained: names of the untrained networks.
+    Args:
+        source: the activation rows.
         position: index of the position.
         prober: measures each site.
-        saved: reads and writes the results.
         run_dir: folder of the run.
         created: start time of the run; saved with the probes, so that all processes write the same.
-        progress: receives the progress of the fits.
-        needed: predicted memory of a process, in bytes.
+        watcher: receives the progress of the fits.
     """
 
-    activations: Activations
-    untrained: Sequence[str]
-    position: int
-    prober: Prober
-    saved: SavedSiteResults
-    run_dir: Path
-    created: str
-    progress: _Progress
-    needed: int
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         source: Engine,
         position: int,
         prober: Prober,
         run_dir: Path,
         created: str,
         watcher: Watcher,
-    ) -> SiteJob:
-        """Return the job of the sites at a position."""
-        saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
-        progress = _Progress(watcher, 0, len(source.selections))
-        needed, untrained = probing_bytes([prober], source.widths), source.networks[1:]
-        how = position, prober, saved, run_dir, created, progress, needed
-        return cls(source.activations, untrained, *how)
+    ) -> None:
+        self.activations, self.untrained = source.activations, source.networks[1:]
+        self.position, self.prober, self.run_dir, self.created = position, prober, run_dir, created
+        self.saved = SavedSiteResults(run_dir, prober.truth_of, len(prober.data.classes))
+        self.progress = _Progress(watcher, 0, len(source.selections))
+        self.needed = probing_bytes([prober], source.widths)  # memory of a process
 
     def __call__(self, task: SiteTask) -> SiteResult | None:
         """Return the results of a site, measured now or before; None if another process does it."""
@@ -254,17 +386,14 @@ class SiteJob:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise self._not_enough(origin["site"], error) from error
-
-    def _not_enough(self, name: str, error: Exception) -> OutOfMemoryError:
-        """Return the error for a site whose rows or fits could not be allocated."""
-        return OutOfMemoryError(
-            f"There is not enough memory to probe {name} ({str(error) or 'an allocation failed'}): "
-            f"each process needs about {size_in_words(self.needed)}, and "
-            f"{size_in_words(available_memory())} are available. Probe one site at a time with "
-            "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
-            "finished sites are kept."
-        )
+            reason = str(error) or "an allocation failed"
+            raise OutOfMemoryError(
+                f"There is not enough memory to probe {origin['site']} ({reason}): each process "
+                f"needs about {size_in_words(self.needed)}, and "
+                f"{size_in_words(available_memory())} are available. Probe one site at a time with "
+                "`--workers 1`, or set `probe.fit_rows` to fit probes on fewer rows. Results of "
+                "finished sites are kept."
+            ) from error
 
     def _of_site(self, selection: Probed, folder: Path) -> SiteResult:
         """Return the results at a site; save the probes of the trained model.
@@ -280,7 +409,7 @@ class SiteJob:
             spec = settings.spec(kind)
             penalty = {} if C is None else {spec.grid_name or "C": C}
             is_of_texts = spec.traits.scores_texts
-            rows = prober.text_sides[-1][0].rows if is_of_texts else prober.saved_rows.rows
+            rows = text_sides(prober)[-1][0].rows if is_of_texts else prober.saved_rows.rows
             # Classes that were absent in training have no scores.
             classes = () if settings.reads_numbers else prober.data.classes[fit.classes]
             metrics = {}
@@ -292,21 +421,16 @@ class SiteJob:
                     metrics[one.metric] = HeldOutScore(
                         value=one.value, n=one.n_test, n_groups=one.n_groups, **known
                     )
-            facts = ProbeFacts(
-                kind=kind,
-                # With class weights, the softmax gives probabilities of equally frequent classes.
-                scores_are_logits=spec.logits and settings.class_weight is None,
-                sites=tuple(part.text for part in selection.parts),
-                hyperparameters={**spec.options, **penalty},
-                aggregation=getattr(fit, "aggregation", None),
-                projection_sd=projection_sds(fit.layers, X, rows),
-                seed=settings.seed,
-                **self.activations.probe_facts(self.position),
-                metrics=metrics,
-                is_tested=not prober.is_nested,
-                created=self.created,
-                versions=versions(),
-            )
+            made = self.activations.probe_facts(self.position) | {"versions": versions()}
+            made |= {"kind": kind, "seed": settings.seed, "created": self.created}
+            made |= {"metrics": metrics, "is_tested": not prober.is_nested}
+            made["sites"] = tuple(part.text for part in selection.parts)
+            made["hyperparameters"] = {**spec.options, **penalty}
+            made["aggregation"] = getattr(fit, "aggregation", None)
+            made["projection_sd"] = projection_sds(fit.layers, X, rows)
+            # With class weights, the softmax gives probabilities of equally frequent classes.
+            is_logit = spec.logits and settings.class_weight is None
+            facts = ProbeFacts(scores_are_logits=is_logit, **made)
             SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
             _, weights = probe_files(stem)
             with as_store_error("read", self.run_dir / weights):

@@ -1,7 +1,5 @@
 """The key of a run, and the contents of run.json: data, model, settings and digests."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -51,19 +49,11 @@ def run_key(source: Engine, card: str | None) -> str:
         config["data"].pop(key, None)
     *sections, folder = engine_of(source.experiment).folder or ("",)
     reduce(dict.__getitem__, sections, config).pop(folder, None)
-    installed = versions()
-    return digest_json(
-        {
-            "config": config,
-            "card": card,
-            "data": source.design.dataset.digest,
-            "further": source.further_digests,
-            "activations": source.identity(),
-            "parts": PART_VERSIONS,
-            "sources": digest_sources(),
-            "libraries": {name: installed[name] for name in _LIBRARIES},
-        }
-    )[:12]
+    given = {"config": config, "card": card, "data": source.design.dataset.digest}
+    given |= {"further": source.further_digests, "activations": source.identity()}
+    installed, code = versions(), {"parts": PART_VERSIONS, "sources": digest_sources()}
+    libraries = {name: installed[name] for name in _LIBRARIES}
+    return digest_json(given | code | {"libraries": libraries})[:12]
 
 
 def described_run(
@@ -79,25 +69,15 @@ def described_run(
     """
     experiment, described = source.experiment, source.described()
     seeds = {"split": experiment.split.seed, "probe": experiment.probe.seed}
-    return {
-        "run": experiment.name,
-        "question": experiment.question,
-        "model": described["model"],
-        "data": data_facts(source.design, probers, card, _features_left_out(source)),
-        "attention": [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts],
-        "versions": versions() | {"products on CPU": library()},
-        "digests": {
-            "dataset": source.design.dataset.digest,
-            **described["digests"],
-            **source.further_digests,
-        },
-        "C_grid": list(experiment.probe.C),
-        "control_by": experiment.probe.control_by,
-        "positive": probers[0].positive,
-        "seeds": seeds | described["seeds"],
-        "caches": described["caches"],
-        "identities": described.get("identities", {}),
-    }
+    digests = {"dataset": source.design.dataset.digest} | described["digests"]
+    facts = {"run": experiment.name, "question": experiment.question, "model": described["model"]}
+    facts["data"] = data_facts(source.design, probers, card, _features_left_out(source))
+    facts["attention"] = [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts]
+    facts["versions"] = versions() | {"products on CPU": library()}
+    facts |= {"C_grid": list(experiment.probe.C), "control_by": experiment.probe.control_by}
+    facts |= {"positive": probers[0].positive, "seeds": seeds | described["seeds"]}
+    facts |= {"digests": digests | source.further_digests, "caches": described["caches"]}
+    return facts | {"identities": described.get("identities", {})}
 
 
 def data_facts(
@@ -105,7 +85,6 @@ def data_facts(
 ) -> DataFacts:
     """Return counts by split and label, a few examples, and the findings of the data checks."""
     dataset = design.dataset
-    repeated = repeated_share(dataset, design.examples) if design.has_texts else None
     is_nested, sides = len(design.splits) > 1, _sides(design.splits)
     return DataFacts(
         name=dataset.name,
@@ -113,7 +92,7 @@ def data_facts(
         n_rows=len(design.labels),
         labels=_label_counts(design, probers[0]),
         groups={side: len(np.unique(design.groups[indices])) for side, indices in sides.items()},
-        repeated=repeated,
+        repeated=repeated_share(dataset, design.examples) if design.has_texts else None,
         examples=[
             ExampleRecord(
                 text=e.text,
@@ -139,11 +118,9 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
 
 def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
-    settings, has_texts = probers[0].settings, design.has_texts
-    has_classes = settings.reads == "classes"
-    results = list(
-        check_dataset(design.dataset, design.examples, has_classes=has_classes, has_texts=has_texts)
-    )
+    settings = probers[0].settings
+    has = {"has_classes": settings.reads == "classes", "has_texts": design.has_texts}
+    results = list(check_dataset(design.dataset, design.examples, **has))
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
     metric = METRICS[probers[0].main_metric]
@@ -151,11 +128,9 @@ def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Findi
         results = [finding for finding in results if finding.code != "few-groups-of-label"]
     n_lost = design.n_read - len(design.dataset)
     if n_lost > MOST_LOST * design.n_read:
-        message = (
-            f"{n_lost:,} of {design.n_read:,} examples have no row; see the notes for reasons."
-        )
-        results.append(Finding("warning", "lost", message))
-    results += [*_few_arrangements(probers[0]), *_imprecise(probers[0]), *design.findings]
+        message = f"{n_lost:,} of {design.n_read:,} examples have no row"
+        results.append(Finding("warning", "lost", f"{message}; see the notes for reasons."))
+    results += [*_imprecise(probers[0]), *design.findings]
     pairs = zip(design.positions, probers, strict=True)
     reasons = {one.text: prober.why_no_control for one, prober in pairs if prober.why_no_control}
     if reasons:
@@ -192,33 +167,27 @@ def _features_left_out(source: Engine) -> list[Finding]:
     return [Finding("warning", "constant-features", message)] if left_out else []
 
 
-def _few_arrangements(prober: Prober) -> list[Finding]:
-    """Return a warning if the labels of the test groups have too few arrangements for p-values.
+def _imprecise(prober: Prober) -> Iterator[Finding]:
+    """Yield warnings on few arrangements of labels, heavy tails, and few positive rows in a fold.
 
-    The rows are those of the first kind of probe. There is no warning for trees.
+    They concern p-values, R2 and AUPRC of the first kind of probe. There are none for trees.
     """
     if prober.settings.reads == "trees":
-        return []
-    probe = prober.settings.specs[0].text
-    truth = prober.truth_of(probe)
-    # Numbers, or one-hot classes, shape (n_rows, n_labels).
-    labels = truth[:, None] if prober.settings.reads_numbers else np.eye(truth.max() + 1)[truth]
-    exchange = prober.label_exchange(labels, probe, draws=0)
-    if exchange.is_enough:
-        return []
-    ways = counted(round(exchange.n_arrangements), "way")
-    message = (
-        f"The labels of the {exchange.n_groups} test groups can be exchanged in only {ways}: too "
-        f"few for a p-value, which needs {FEWEST_ARRANGEMENTS}. Give test more groups, above all "
-        "of the rarest label; with `split.folds` all groups are test groups."
-    )
-    return [Finding("warning", "few-exchanges", message)]
-
-
-def _imprecise(prober: Prober) -> Iterator[Finding]:
-    """Yield warnings on few positive rows in a fold, for the AUPRC, and on heavy tails, for R2."""
+        return
     probe, positive = prober.settings.specs[0].text, prober.positive
-    if prober.settings.reads_numbers and has_heavy_tails(prober.truth_of(probe)):
+    truth, reads_numbers = prober.truth_of(probe), prober.settings.reads_numbers
+    # Numbers, or one-hot classes, shape (n_rows, n_labels).
+    labels = truth[:, None] if reads_numbers else np.eye(truth.max() + 1)[truth]
+    exchange = prober.label_exchange(labels, probe, draws=0)
+    if not exchange.is_enough:
+        ways = counted(round(exchange.n_arrangements), "way")
+        message = (
+            f"The labels of the {exchange.n_groups} test groups can be exchanged in only {ways}: "
+            f"too few for a p-value, which needs {FEWEST_ARRANGEMENTS}. Give test more groups, "
+            "above all of the rarest label; with `split.folds` all groups are test groups."
+        )
+        yield Finding("warning", "few-exchanges", message)
+    if reads_numbers and has_heavy_tails(truth):
         message = "A few labels determine R² (heavy tails): read Spearman's ρ."
         yield Finding("warning", "heavy-tails", message)
     if prober.is_nested and positive is not None and prober.main_metric == "auprc":

@@ -9,8 +9,6 @@ A task is a site or an edit. Any process with access to the folder can do it: it
 that ends. Without locks in the file system, two processes may do a task, and save the same results.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets
@@ -25,7 +23,6 @@ from probekit.errors import ProbekitError, StoreError
 from probekit.files import Waiting, holder_of, is_held, sweep_drafts, try_lock, write_atomic
 from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
-from probekit.results.site_results import site_stem
 
 JOB, CLAIMS = "job.json", "claims"
 _PAUSE = 0.5  # seconds until the results of other processes are read again
@@ -193,13 +190,3 @@ class RunFolder:
             "another run of the same experiment. The run was stopped. Run the same command again; "
             "captured activations are reused."
         )
-
-
-def probe_path(run_dir: Path, offset: int, site: str, probe: str) -> Path:
-    """Return the common stem of the two files of a probe in the folder of a run.
-
-    >>> probe_path(Path("run"), -1, "blocks.0.hook_resid_pre", "k_sparse:4").as_posix()
-    'run/probes/-1/blocks.0.hook_resid_pre/k_sparse-4'
-    """
-    of_site = site_stem(site, offset).relative_to("sites")
-    return run_dir / "probes" / of_site / probe.replace(":", "-")

@@ -17,21 +17,13 @@ import pandas as pd
 
 from probekit.amounts import LEVEL
 from probekit.probes.prober import Prober
-from probekit.probes.score.calibration import ReliabilityBin, reliability_bins
+from probekit.probes.score import scored as scoring
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
-from probekit.probes.score.scored import (
-    Predictions,
-    Predictor,
-    SiteResult,
-    metrics_of,
-    parts_of,
-    with_interval,
-)
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
 from probekit.results.scores import Scores, answers_name, named_rivals
 from probekit.results.table import P_VALUES, only
@@ -42,7 +34,7 @@ MOST_DRAWS = 20_000  # exchanges of labels
 
 
 _PLACE = ("site", "head", "position")  # columns that identify a site at a position
-RELIABILITY = ("probe", *_PLACE, *ReliabilityBin.__dataclass_fields__)  # columns
+RELIABILITY = ("probe", *_PLACE, *scoring.ReliabilityBin.__dataclass_fields__)  # columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +48,7 @@ class ScoredPredictions:
     """
 
     row: Mapping[str, Any]
-    predictions: tuple[Predictions, ...]
+    predictions: tuple[scoring.Predictions, ...]
 
     @property
     def name(self) -> str:
@@ -64,7 +56,7 @@ class ScoredPredictions:
         return _name(self.row)
 
 
-def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions]:
+def scored(results: Sequence[scoring.SiteResult], metric: str) -> list[ScoredPredictions]:
     """Return the test predictions of every probe and baseline that has a score of the metric.
 
     Scores without saved predictions, and those inside the sources, are left out.
@@ -76,10 +68,10 @@ def scored(results: Sequence[SiteResult], metric: str) -> list[ScoredPredictions
             if row["split"] == "test" and row["metric"] == metric and not is_within:
                 target = TARGETS[row["target"]]
                 names = NETWORKS if target.is_mean_of_networks else (target.name,)
-                predictors = [Predictor(row["probe"], name) for name in names]
-                saved = [one for one in predictors if one in site.predictions]
-                if saved:
-                    predictions = tuple(site.predictions[one] for one in saved)
+                predictors = (scoring.Predictor(row["probe"], name) for name in names)
+                known = [one for one in predictors if one in site.predictions]
+                if known:
+                    predictions = tuple(site.predictions[one] for one in known)
                     found.append(ScoredPredictions(row, predictions))
     return found
 
@@ -112,10 +104,11 @@ def p_value_rows(
     by_rows: dict[bytes, list[tuple[Mapping[str, Any], RowScores]]] = {}
     for one in all_scored:
         if one.row["target"] == target:
-            found = row_scores(one)
-            if found is not None:
+            first = one.predictions[0]
+            of_rows = association(one.row["metric"], first.family)
+            if of_rows is not None:  # otherwise the metric has no p-value
                 key = prober.rows_of(one.row["probe"]).tobytes()
-                by_rows.setdefault(key, []).append((one.row, found))
+                by_rows.setdefault(key, []).append((one.row, of_rows(first)))
     rows = []
     for entries in by_rows.values():
         n_draws = max(draws, min(DRAWS_A_SITE * len(entries), MOST_DRAWS))
@@ -141,13 +134,6 @@ def p_value_rows(
             for row, value in zip(null_rows, values, strict=True):
                 rows.append(row | {"metric": metric, "value": float(value)})
     return sorted(rows, key=lambda row: P_VALUES.index(row["metric"]))
-
-
-def row_scores(one: ScoredPredictions) -> RowScores | None:
-    """Return the score of each test row under each label; None if the metric has no p-value."""
-    first = one.predictions[0]
-    function = association(one.row["metric"], first.family)
-    return None if function is None else function(first)
 
 
 def difference_rows(
@@ -189,10 +175,10 @@ def difference_rows(
     resamples = prober.resamples_of(chosen["probe"])
     # The first value of each is that of all rows, the others are those of the resamples.
     values = {
-        other: np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+        other: np.mean([scoring.metrics_of(one)[metric](one, resamples) for one in several], axis=0)
         for other, several in predictions.items()
     }
-    parts = {other: parts_of(metric, several) for other, several in predictions.items()}
+    parts = {other: scoring.parts_of(metric, several) for other, several in predictions.items()}
 
     def compared(others: Iterable[str]) -> dict[str, Difference]:
         """Return the differences of the selected probe from others, adjusted for these alone."""
@@ -208,7 +194,7 @@ def difference_rows(
     found = compared(values)
     rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
-    has_p_values = has_p_values and bool(METRICS[metric].associations)
+    has_p_values = has_p_values and METRICS[metric].has_p
     if has_p_values and "majority" in found:
         # The p-value that the page shows. That of a nested choice is not adjusted for the choice,
         # which did not use the test rows.
@@ -218,7 +204,7 @@ def difference_rows(
         # With too few groups, the table has no p-values.
         p = float(p_of_name[0]) if p_of_name else float("nan")
         of_majority = values["majority"]
-        interval = with_interval(metric, predictions[name], resamples)
+        interval = scoring.with_interval(metric, predictions[name], resamples)
         # If the majority class scores the same on any rows, its score is subtracted from the limits
         # of the score. If the score has no interval, the limits stay NaN.
         if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
@@ -249,7 +235,7 @@ def difference_columns(found: Difference, metric: str) -> dict[str, Any]:
 
 
 def reliability_rows(
-    results: Sequence[SiteResult], table: pd.DataFrame, prober: Prober
+    results: Sequence[scoring.SiteResult], table: pd.DataFrame, prober: Prober
 ) -> pd.DataFrame:
     """Return the reliability bins of each probabilistic kind of probe at its best site.
 
@@ -257,14 +243,12 @@ def reliability_rows(
     """
     bins = []
     for _, row in Scores.of(table).ranked.drop_duplicates("probe").iterrows():
-        probe, place = row["probe"], {name: row[name] for name in _PLACE}
+        probe, place = row["probe"], {name: row[name] for name in ("probe", *_PLACE)}
         for site in results:
-            found = site.predictions.get(Predictor(probe, "task"))
+            found = site.predictions.get(scoring.Predictor(probe, "task"))
             if not (isinstance(found, ClassPredictions) and found.scores_are_log_probabilities):
                 continue
-            own = {name: site.place[name] for name in _PLACE}
-            # A site without heads has None or NaN as its head, which are unequal.
-            if all(own[n] == place[n] or (pd.isna(own[n]) and pd.isna(place[n])) for n in _PLACE):
-                of_probe = reliability_bins(found, prober.resamples_of(probe))
-                bins += [{"probe": probe, **place, **asdict(one)} for one in of_probe]
+            if answers_name({**site.place, "probe": probe}) == answers_name(row):
+                of_probe = scoring.reliability_bins(found, prober.resamples_of(probe))
+                bins += [place | asdict(one) for one in of_probe]
     return pd.DataFrame(bins, columns=list(RELIABILITY))

@@ -5,8 +5,6 @@ plan_positions    the tokens that the rows of texts read, at one position or eac
 position_rows     the words of the rows at one position
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -20,22 +18,11 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
-from probekit.data.examples import Dataset, Example, Finding, StringArray, rows_of
+from probekit.data import splits as splitting
+from probekit.data.examples import WORD, Dataset, Finding, StringArray, rows_of
 from probekit.data.labels import check_names
 from probekit.data.positions import REPLY, TURNS, IntArray, PositionRule, RowPlan, plan_rows
-from probekit.data.splits import (
-    LabelCounts,
-    Split,
-    given_split,
-    grouped_split,
-    in_one_group,
-    joined_groups,
-    labels_of_groups,
-    unlabelled_split,
-    without_repeated,
-    without_shared_words,
-)
-from probekit.data.words import WORD
+from probekit.data.splits import LabelCounts, Split
 from probekit.errors import DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
@@ -49,6 +36,7 @@ LONGEST_WORD = 100  # the previous word is searched in this many characters befo
 Probed: TypeAlias = SiteSelection | SiteConcatenation | GivenSite
 Strings: TypeAlias = npt.NDArray[np.str_]
 Objects: TypeAlias = npt.NDArray[np.object_]
+Tokens: TypeAlias = tuple[TokenizedText, ...]  # of each example
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +155,8 @@ class ExperimentDesign:
         texts, reply = self.texts, self.positions[position].reply
         if reply is None:
             return texts, None
-        parts = [
-            (text[:end], text[start:end]) for text, (start, end) in zip(texts, reply, strict=True)
-        ]
+        pairs = zip(texts, reply, strict=True)
+        parts = [(text[:end], text[start:end]) for text, (start, end) in pairs]
         read, replies = np.array(parts, dtype=object).T
         return read, replies
 
@@ -179,22 +166,15 @@ class ExperimentDesign:
         if not self.has_texts:
             return None
 
-        def name_of(example: Example) -> str:
-            """Return a name that all words of a sentence share; for a whole text, its id."""
-            if example.span is None:
-                return example.id
-            # Each word of a sentence is an example of its own; their ids share the part before the
-            # colon. Ids of other files may have no colon: the text then identifies the sentence.
-            return f"{example.id.rpartition(':')[0]}\0{example.text}"
-
-        names = np.array([name_of(example) for example in self.dataset.examples], dtype=str)
-        _, index_of_example = np.unique(names, return_inverse=True)
+        # A whole text has its id as its name. Each word of a sentence is an example of its own, and
+        # their ids share the part before the colon. Ids of other files may have no colon: the text
+        # then identifies the sentence.
+        names = [
+            one.id if one.span is None else f"{one.id.rpartition(':')[0]}\0{one.text}"
+            for one in self.dataset.examples
+        ]
+        _, index_of_example = np.unique(np.array(names, dtype=str), return_inverse=True)
         return index_of_example[self.example]
-
-    def token_read(self, row: int, position: int) -> tuple[int, int] | None:
-        """Return the characters of the only token that a row reads; None without one."""
-        token = self.positions[position].token
-        return None if token is None or token[row, 0] < 0 else tuple(token[row].tolist())
 
     def data(self, position: int, positive: str | None, splits: Sequence[Split]) -> list[ProbeData]:
         """Return the data of the probes at a position, one for each split.
@@ -207,25 +187,12 @@ class ExperimentDesign:
         Raises:
             DataError: labels, groups or split cannot be probed.
         """
-        at_position, (texts, replies) = self.positions[position], self.texts_at(position)
-        return [
-            ProbeData(
-                y=self.labels,
-                groups=self.groups,
-                group_names=self.dataset.group_names,
-                types=at_position.types,
-                train=split.train,
-                test=split.test,
-                typical=at_position.typical,
-                words=at_position.words,
-                texts=texts,
-                replies=replies,
-                neighbours=at_position.neighbours,
-                examples=self.text_indices,
-                positive=positive,
-            )
-            for split in splits
-        ]
+        names, at_position = ("types", "typical", "words", "neighbours"), self.positions[position]
+        shared = {name: getattr(at_position, name) for name in names}
+        shared |= {"y": self.labels, "groups": self.groups, "examples": self.text_indices}
+        shared |= {"group_names": self.dataset.group_names, "positive": positive}
+        shared |= zip(("texts", "replies"), self.texts_at(position), strict=True)
+        return [ProbeData(train=split.train, test=split.test, **shared) for split in splits]
 
 
 def _held_out(
@@ -249,33 +216,29 @@ def _held_out(
     if settings.folds is not None:
         with experiment.at("split", "folds" if settings.leave_out is None else "leave_out"):
             return _nested(experiment, dataset, example, settings.folds)
+    how: Any = {"test": settings.test, "seed": settings.seed}
     has_classes = experiment.probe.reads == "classes"
     if any(side is not None for side in dataset.column("split")):
-        split = given_split(dataset, has_classes=has_classes)
+        split = splitting.given_split(dataset, has_classes=has_classes)
     else:
         groups: StringArray | IntArray = dataset.group_codes
         if settings.word_disjoint:
             # All rows of an example have one group before, and therefore also after the merge.
-            groups = dataset.groups.copy()
-            groups[example] = joined_groups(dataset.labels[example], groups[example], words)
+            labels, groups = dataset.labels[example], dataset.groups.copy()
+            groups[example] = splitting.joined_groups(labels, groups[example], words)
         if has_classes:
-            labels, test, seed = dataset.labels, settings.test, settings.seed
-            split = grouped_split(labels, groups, test=test, seed=seed, dataset=dataset)
+            split = splitting.grouped_split(dataset.labels, groups, dataset=dataset, **how)
         else:
-            split = unlabelled_split(groups, test=settings.test, seed=settings.seed)
+            split = splitting.unlabelled_split(groups, **how)
     if settings.drop_repeated:
-        n_test = len(split.test)
-        split = without_repeated(split, dataset)
-        n_dropped = n_test - len(split.test)
+        n_read, split = len(split.test), splitting.without_repeated(split, dataset)
+        n_dropped = n_read - len(split.test)
         dataset = _noting_removed(dataset, n_dropped, "removed from test: {} also in train")
-    is_train, is_test = np.isin(example, split.train), np.isin(example, split.test)
-    rows = Split(np.flatnonzero(is_train), np.flatnonzero(is_test))
+    rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
         with experiment.at("split", "word_disjoint"):
-            rows = without_shared_words(
-                before, labels, words, test=settings.test, seed=settings.seed
-            )
+            rows = splitting.without_shared_words(before, labels, words, **how)
         note = (
             f"{len(before.train) - len(rows.train)} of {len(before.train)} training rows and "
             f"{len(before.test) - len(rows.test)} of {len(before.test)} test rows were removed, so "
@@ -298,14 +261,14 @@ def _nested(
     """
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
-        tested = in_one_group(dataset)
+        tested = splitting.in_one_group(dataset)
         n_dropped = len(dataset) - len(tested)
         template = "removed: {} whose text and span also occur in an earlier group"
         dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.group_codes[tested]
     if has_classes:
         # Raises if a label is in a single group or the only one.
-        labels_of_groups(labels, groups, dataset.select(tested))
+        splitting.labels_of_groups(labels, groups, dataset.select(tested))
     # Folds are stratified by class; numbers and syntactic heads have no classes.
     strata: npt.NDArray[np.generic] = labels if has_classes else np.zeros(len(tested))
     column, source = experiment.split.leave_out, np.zeros(len(tested), dtype=np.int64)
@@ -340,11 +303,10 @@ def _nested(
 
 def _splits_by(fold: IntArray) -> tuple[Split, ...]:
     """Return the split that tests each fold, given the fold of each example or row; -1 for none."""
-    splits = []
-    for number in range(fold.max() + 1):
-        train = np.flatnonzero((fold != number) & (fold >= 0))
-        splits.append(Split(train, np.flatnonzero(fold == number)))
-    return tuple(splits)
+    return tuple(
+        Split(np.flatnonzero((fold != number) & (fold >= 0)), np.flatnonzero(fold == number))
+        for number in range(fold.max() + 1)
+    )
 
 
 def _sources(dataset: Dataset, column: str, *, has_classes: bool) -> IntArray:
@@ -400,8 +362,8 @@ def _noting_removed(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
 
 
 def plan_positions(
-    experiment: Experiment, dataset: Dataset, tokens: tuple[TokenizedText, ...]
-) -> tuple[Dataset, tuple[TokenizedText, ...], tuple[RowPlan, ...]]:
+    experiment: Experiment, dataset: Dataset, tokens: Tokens
+) -> tuple[Dataset, Tokens, tuple[RowPlan, ...]]:
     """Return the examples that have all probed positions, their tokens, and a plan per position.
 
     All offsets of a sweep use the same examples, so that their scores can be compared.
@@ -457,13 +419,9 @@ def plan_positions(
     for plan in plans:
         # For each row, whether its example is kept, and how many tokens it reads.
         is_kept, lengths = new_index[plan.example] >= 0, np.diff(plan.offsets)
-        kept_plan = replace(
-            plan,
-            example=new_index[plan.example][is_kept],
-            positions=plan.positions[np.repeat(is_kept, lengths)],
-            offsets=np.concatenate([[0], np.cumsum(lengths[is_kept])]),
-        )
-        kept_plans.append(kept_plan)
+        of_kept, read = new_index[plan.example], plan.positions[np.repeat(is_kept, lengths)]
+        offsets = np.concatenate([[0], np.cumsum(lengths[is_kept])])
+        kept_plans.append(RowPlan(of_kept[is_kept], read, offsets, plan.skip_massive))
     selected = replace(dataset.select(kept), notes=(*dataset.notes, note))
     return selected, tuple(tokens[index] for index in kept), tuple(kept_plans)
 
@@ -503,20 +461,13 @@ def interleave(plans: Sequence[RowPlan]) -> RowPlan:
     # Positions of each row, by plan; then of all rows, one plan after the other for each row.
     by_plan = [np.split(plan.positions, plan.offsets[1:-1]) for plan in plans]
     by_row = [positions for row in zip(*by_plan, strict=True) for positions in row]
-    return replace(
-        plans[0],
-        example=np.repeat(plans[0].example, len(plans)),
-        positions=np.concatenate(by_row),
-        offsets=np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])]),
-    )
+    example = np.repeat(plans[0].example, len(plans))
+    offsets = np.concatenate([[0], np.cumsum([len(positions) for positions in by_row])])
+    return RowPlan(example, np.concatenate(by_row), offsets, plans[0].skip_massive)
 
 
 def position_rows(
-    position: PositionRule,
-    plan: RowPlan,
-    dataset: Dataset,
-    tokens: tuple[TokenizedText, ...],
-    tokenizer: Tokenizer,
+    position: PositionRule, plan: RowPlan, dataset: Dataset, tokens: Tokens, tokenizer: Tokenizer
 ) -> PositionRows:
     """Return the words of the rows at a position, from which a lookup could predict the label.
 
@@ -540,21 +491,17 @@ def position_rows(
     # For each row, the index of its example and the index of that token in the example.
     ends = list(zip(plan.example.tolist(), last.tolist(), strict=True))
 
-    @cache
-    def string_of(token: int) -> str:
-        return tokenizer.strings([token])[0]
+    string_of = cache(lambda token: tokenizer.strings([token])[0])
 
     def token(example: int, index: int) -> str:
         """Return a token of an example; "" beyond an end of the text."""
         ids = tokens[example].ids
         return string_of(int(ids[index])) if 0 <= index < len(ids) else ""
 
-    @cache
     def word_or_token(example: int, index: int) -> str:
-        if reads_text:
-            text_to_here = examples[example].text[: int(tokens[example].offsets[index, 1])]
-            return last_word(text_to_here) or token(example, index)
-        return token(example, index)
+        """Return a token, or the last word up to it if rows read texts that have one."""
+        end = int(tokens[example].offsets[index, 1]) if reads_text else 0
+        return last_word(examples[example].text[:end]) or token(example, index)
 
     # A row that reads its span has the labelled word as its type; other types are words or tokens.
     types, neighbours = words, None

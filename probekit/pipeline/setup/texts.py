@@ -1,10 +1,8 @@
 """Rows of an experiment on texts: sites, examples, tokens, positions and splits, before the run."""
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +13,7 @@ import numpy as np
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, Finding, RowExamples, Turns, rows_of
 from probekit.data.positions import REPLY, TURNS, IntArray, RowPlan
-from probekit.data.text_files import read_text
+from probekit.data.table import read_text
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples
@@ -26,7 +24,7 @@ from probekit.model.passes.inputs import PaddingSide, TokenBatch
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
-from probekit.pipeline.setup.design import Probed, interleave, plan_positions
+from probekit.pipeline.setup.design import Probed, Tokens, interleave, plan_positions
 from probekit.probes.data import check_numbers
 
 
@@ -61,12 +59,9 @@ class TextEncoder:
         prompt = self.encode(example.text[: turns[-1].end], tuple(turns))
         reply = self.tokenizer.decode_tokens(example.reply_ids)
         # The last token may have characters of a stop string, which the text does not have.
-        offsets = np.minimum(start + reply.offsets, end)
-        return replace(
-            prompt,
-            ids=np.concatenate([prompt.ids, reply.ids]),
-            offsets=np.concatenate([prompt.offsets, offsets]),
-        )
+        of_reply = np.minimum(start + reply.offsets, end)
+        ids, offsets = [prompt.ids, reply.ids], [prompt.offsets, of_reply]
+        return replace(prompt, ids=np.concatenate(ids), offsets=np.concatenate(offsets))
 
     def encode(self, text: str, turns: Turns = ()) -> TokenizedText:
         """Return the tokens of a text.
@@ -96,7 +91,7 @@ def text_encoder(experiment: Experiment, tokenizer: Tokenizer) -> TextEncoder:
     return TextEncoder(tokenizer, tokens.bos, tokens.chat, experiment.data.special_tokens)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class ReadTexts:
     """Texts as a network reads them, and the tokens and sites that are captured of them.
 
@@ -112,7 +107,7 @@ class ReadTexts:
 
     dataset: Dataset
     tokenizer: Tokenizer
-    tokens: tuple[TokenizedText, ...]
+    tokens: Tokens
     plans: tuple[RowPlan, ...]
     selections: tuple[Probed, ...]
     config: ModelConfig
@@ -204,9 +199,7 @@ class TextReader:
         encoder = text_encoder(experiment, tokenizer)
         return cls(experiment, config, encoder, find_features(experiment, config))
 
-    def served(
-        self, dataset: Dataset, tokens: tuple[TokenizedText, ...], _plan: RowPlan
-    ) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def served(self, dataset: Dataset, tokens: Tokens, _plan: RowPlan) -> tuple[Dataset, Tokens]:
         """Return the examples whose activations can be had, and their tokens."""
         return dataset, tokens
 
@@ -227,36 +220,27 @@ class TextReader:
         if len(served[0]) < len(dataset):
             dataset, tokens, plans = plan_positions(experiment, *served)
         # The texts as the model reads them, so that the baselines read no more.
-        examples_read, truncated = [], []
-        for example, of_text in zip(dataset.examples, tokens, strict=True):
-            if of_text.is_cut:  # not where its tokens leave out a space or accent at its end
-                truncated.append(example)
-                text = example.text[: int(of_text.offsets[-1, 1])]
-                examples_read.append(replace(example, text=text))
-            else:
-                examples_read.append(example)
+        examples_read = list(dataset.examples)
+        # Not texts whose tokens leave out a space or accent at their end.
+        cut = [number for number, of_text in enumerate(tokens) if of_text.is_cut]
+        for number in cut:
+            text = examples_read[number].text[: int(tokens[number].offsets[-1, 1])]
+            examples_read[number] = replace(examples_read[number], text=text)
         dataset = replace(dataset, examples=tuple(examples_read))
         findings = _special_tokens(dataset, self.encoder)
-        if truncated:
-            n = len(truncated)
+        if n := len(cut):
+            rows = rows_of([examples_read[number] for number in cut])
             message = (
                 f"{n:,} of {counted(len(dataset), 'example')} {'was' if n == 1 else 'were'} "
-                f"truncated to the context of {context:,} tokens ({rows_of(truncated)}): network "
-                "and baselines read only the beginning of the text. Shorten the texts, or set "
-                "tokens.too_long to `skip`."
+                f"truncated to the context of {context:,} tokens ({rows}): network and baselines "
+                "read only the beginning of the text. Shorten the texts, or set tokens.too_long to "
+                "`skip`."
             )
             findings.append(Finding("warning", "truncated", message))
-        return ReadTexts(
-            dataset=dataset,
-            tokenizer=self.encoder.tokenizer,
-            tokens=tokens,
-            plans=plans,
-            selections=self.selections,
-            config=self.config,
-            findings=tuple(findings),
-        )
+        how = self.encoder.tokenizer, tokens, plans, self.selections, self.config
+        return ReadTexts(dataset, *how, tuple(findings))
 
-    def tokenize(self, dataset: Dataset, context: int) -> tuple[Dataset, tuple[TokenizedText, ...]]:
+    def tokenize(self, dataset: Dataset, context: int) -> tuple[Dataset, Tokens]:
         """Return the examples that the rule for long texts keeps, and their first `context` tokens.
 
         Raises:
@@ -280,9 +264,8 @@ class TextReader:
         of_each = [encoded[key] for key in keys]
         long = [index for index, tokens in enumerate(of_each) if len(tokens.ids) > context]
         policy, settings = experiment.tokens.too_long, experiment.capture.generate
-        reserved = ""
-        if settings is not None:
-            reserved = f" without the {settings.max_new_tokens:,} of a reply"
+        n_new = None if settings is None else settings.max_new_tokens
+        reserved = "" if n_new is None else f" without the {n_new:,} of a reply"
         if long and policy == "error":
             is_cut = not experiment.tokens.chat and settings is None
             other = "`truncate` or `skip`" if is_cut else "`skip`"
@@ -302,24 +285,6 @@ class TextReader:
         # `read` cuts the texts themselves later, because spans refer to the whole text.
         return dataset, tuple(tokens.first(context) for tokens in of_each)
 
-    def check_attention_texts(self) -> None:
-        """Raise ConfigError if a text of the section `attention` has no token or too many."""
-        n_ctx = self.config.n_ctx
-        for number, text in enumerate(self.experiment.attention.texts):
-            n_tokens = len(self.encoder.encode(text).ids)
-            if not 0 < n_tokens <= n_ctx:
-                with self.experiment.at("attention", "texts", number):
-                    raise ConfigError(
-                        f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {n_ctx}."
-                    )
-
-
-def doubts(experiment: Experiment, tokenizer: Tokenizer) -> Iterator[Finding]:
-    """Yield a warning if the choice of beginning-of-text differs from the tokenizer's own."""
-    settings = experiment.tokens
-    if not settings.chat and (doubt := tokenizer.doubt_of_bos(settings.bos)):
-        yield Finding("warning", "other-bos", doubt)
-
 
 def read_rows(experiment: Experiment) -> Dataset:
     """Return the examples of an experiment; an error states the key that is at fault.
@@ -327,9 +292,10 @@ def read_rows(experiment: Experiment) -> Dataset:
     Raises:
         MissingError: a data file does not exist.
         ConfigError: a column does not exist.
-        DataError: the data cannot be read, or a conversation ends with another turn than needed.
+        DataError: the data cannot be read, or a conversation ends with another turn than the
+            position, or the generation, needs.
     """
-    data = experiment.data
+    data, at = experiment.data, experiment.tokens.position.at
     try:
         dataset = read_examples(data, experiment.value_columns)
     except (ConfigError, MissingError) as error:  # a DataError names the row already
@@ -342,28 +308,17 @@ def read_rows(experiment: Experiment) -> Dataset:
             key = "columns"
         with experiment.at("data", *([key] if key else [])):
             raise
-    if data.columns.messages is not None:
-        _check_last_turns(experiment, dataset)
+    generates = experiment.capture.generate is not None
+    if data.columns.messages is not None and (generates or at in (*TURNS, *REPLY)):
+        needed = "user" if generates or at == "user_last" else "assistant"
+        for example in dataset.examples:
+            if example.turns[-1].role != needed:
+                reason = "`capture.generate`" if generates else f"`at: {at}`"
+                raise DataError(
+                    f"{example.where}: {reason} needs conversations that end with the turn of the "
+                    f"{needed}. Remove the last message, or the row."
+                )
     return dataset
-
-
-def _check_last_turns(experiment: Experiment, conversations: Dataset) -> None:
-    """Check that conversations end with the turn that the position, or the generation, needs.
-
-    Raises:
-        DataError: one of them does not; the message names its row.
-    """
-    at, generates = experiment.tokens.position.at, experiment.capture.generate is not None
-    needed = "user" if generates or at == "user_last" else "assistant"
-    if not generates and at not in (*TURNS, *REPLY):
-        return
-    for example in conversations.examples:
-        if example.turns[-1].role != needed:
-            reason = "`capture.generate`" if generates else f"`at: {at}`"
-            raise DataError(
-                f"{example.where}: {reason} needs conversations that end with the turn of the "
-                f"{needed}. Remove the last message, or the row."
-            )
 
 
 def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:
@@ -411,8 +366,7 @@ def find_features(
             joined[SiteConcatenation(parts)] = None
     selections: tuple[SiteSelection | SiteConcatenation, ...] = (*single, *joined)
     if settings.view == "normalized":
-        sites = dict.fromkeys(part.site for selection in selections for part in selection.parts)
-        for site in sites:
+        for site in dict.fromkeys(part.site for one in selections for part in one.parts):
             axes = config.sites.describe(site).axes
             if axes[-1] != "d_model":
                 allowed = [row.name for row in config.sites.rows if row.axes[-1] == "d_model"]
@@ -433,8 +387,7 @@ def check_sparse(experiment: AnyExperiment, widths: Mapping[str, int]) -> None:
         experiment: gives the kinds of probe.
         widths: number of features of each site.
     """
-    narrowest = min(widths, key=lambda site: widths[site])
-    width = widths[narrowest]
+    narrowest, width = min(widths.items(), key=lambda item: item[1])
     for number, kind in enumerate(experiment.probe.kinds):
         # A kind without `k` counts as 0, which is never too large.
         wide = [spec for spec in kind.each if spec.options.get("k", 0) > width]
@@ -452,14 +405,7 @@ def width_of(selection: Probed, config: ModelConfig) -> int:
 
 
 def n_features(name: str, config: ModelConfig) -> int:
-    """Return the number of features of a site, or of one head or neuron of it, by its full name.
-
-    >>> from probekit.model.families.gpt2 import GPT2Config
-    >>> n_features("blocks.3.attn.hook_z", GPT2Config())
-    768
-    >>> n_features("blocks.3.attn.hook_z[head=2]", GPT2Config())
-    64
-    """
+    """Return the number of features of a site, or of one head or neuron of it, by its full name."""
     return math.prod(row_shape(name, config))
 
 
@@ -469,6 +415,8 @@ def row_shape(name: str, config: ModelConfig) -> tuple[int, ...]:
     >>> from probekit.model.families.gpt2 import GPT2Config
     >>> row_shape("blocks.3.attn.hook_z", GPT2Config())
     (12, 64)
+    >>> row_shape("blocks.3.attn.hook_z[head=2]", GPT2Config())
+    (64,)
     """
     axes = [axis for axis in config.sites.axes_of(name) if axis not in ("batch", "pos")]
     return tuple(config.axis_sizes[axis] for axis in axes)

@@ -13,8 +13,6 @@ held-out scores are rated best is selected, fitted on all texts, with the same p
 in the folds, and calibrated on all held-out scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
@@ -22,17 +20,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask
 from probekit.probes.aggregation import AggregatedFit, Aggregation
-from probekit.probes.arrays import Codes, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
-from probekit.probes.kinds import base
-from probekit.probes.kinds.attention_pooled import (
-    TextProbe,
-    TokensOfTexts,
-    fit_attention,
-    fit_multimax,
-)
+from probekit.probes.kinds import attention_pooled, base
 from probekit.probes.kinds.registry import AGGREGATE, C_GRID, OWN_WEIGHTS, parse_rule, positive_grid
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import Judge, Tuning, held_out_scores, rate_scores, search_paths
@@ -60,7 +51,7 @@ class RuleScores(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class AggregatedProbe(TextProbe):
+class AggregatedProbe(attention_pooled.TextProbe):
     """A linear probe of tokens, and a rule that combines their scores into that of a text.
 
     Rule and C are selected together, by cross-validation over texts; ties go to the first rule,
@@ -174,7 +165,7 @@ class AggregatedProbe(TextProbe):
         return self
 
     def _own_scores(
-        self, rule: str, C: float, texts: TokensOfTexts, codes: Codes, folds: Codes
+        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes, folds: Codes
     ) -> Floats:
         """Return the held-out scores (n_texts, n_out) of a rule with weights of its own."""
         scores = np.zeros((len(codes), len(self.classes_)))
@@ -184,12 +175,14 @@ class AggregatedProbe(TextProbe):
             scores[~inside] = fit.by_class(fit.text_scores(texts.take(~inside)), scores.shape[1])
         return _outputs(scores)
 
-    def _own_fit(self, rule: str, C: float, texts: TokensOfTexts, codes: Codes) -> AggregatedFit:
+    def _own_fit(
+        self, rule: str, C: float, texts: attention_pooled.TokensOfTexts, codes: Codes
+    ) -> AggregatedFit:
         """Return the fit of a rule with weights of its own."""
         if rule == "multimax":
-            fit = fit_multimax(texts, codes, C, self.max_iter, self.random_state)
+            fit = attention_pooled.fit_multimax(texts, codes, C, self.max_iter, self.random_state)
         else:
-            fit = fit_attention(texts, codes, C, self.max_iter, self.random_state)
+            fit = attention_pooled.fit_attention(texts, codes, C, self.max_iter, self.random_state)
             ((weight, bias),) = fit.layers
             layer = AffineLayer(np.vstack([weight, fit.query]), np.append(bias, 0.0))
             fit = replace(fit, layers=(layer,))

@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch.nn.functional import cross_entropy, pad
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows, Sum, put_on, rows_of_block
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Sum, put_on, rows_of_block
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import POOLED_C, at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores
@@ -358,9 +357,9 @@ class TextProbe(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklear
     ) -> tuple[TokensOfTexts, Codes]:
         """Return the validated tokens sorted by text, and the row (n_tokens,) of X of each."""
         check_is_fitted(self)
-        if isinstance(X, LazyRows):
-            return _texts(X, base.units_of(X, groups))
-        rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        rows: Any = X
+        if not isinstance(X, LazyRows):
+            rows = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         return _texts(rows, base.units_of(rows, groups))
 
 
@@ -421,28 +420,24 @@ class AttentionPooledProbe(TextProbe):
             DataError: A text has two labels, there is only one class, the labels have several
                 types, or there are fewer groups than folds.
         """
-        grid = np.array(positive_grid("C", self.C))
+        grid, how = np.array(positive_grid("C", self.C)), (self.max_iter, self.random_state)
         texts, text_codes, text_units = self.read_texts(X, y, groups, typical, units)
 
         def held_out(outside: Mask) -> list[Floats]:
             """Return the scores of held-out texts at each C, by fits on the other texts."""
             inside, others = texts.take(~outside), texts.take(outside)
-            fits = [self._fit_at(C, inside, text_codes[~outside]) for C in grid]
+            fits = [fit_attention(inside, text_codes[~outside], C, *how) for C in grid]
             return [fit.by_class(fit.text_scores(others), len(self.classes_)) for fit in fits]
 
         rate = judge or rate_scores
         best = base.selected(self, len(grid), rate, text_codes, text_units, held_out)
         self.C_ = float(grid[best])
-        solution = self._fit_at(self.C_, texts, text_codes)
+        solution = fit_attention(texts, text_codes, self.C_, *how)
         self.fit_ = replace(solution, classes=self.classes_)
         self.query_, (self.coef_, self.intercept_) = solution.query, solution.layers[0]
         self.n_iter_, self.converged_ = solution.n_iter, solution.converged
         base.warn_if_flat(self.coef_)
         return self
-
-    def _fit_at(self, C: float, texts: TokensOfTexts, codes: Codes) -> AttentionFit:
-        """Return the fit at one C, with the other parameters of this probe."""
-        return fit_attention(texts, codes, C, self.max_iter, self.random_state)
 
     def attention(self, X: ArrayLike, groups: ArrayLike | None = None) -> Floats:
         """Return the attention weight (n_tokens,) of each token; the weights of a text sum to 1."""

@@ -1,7 +1,5 @@
 """What the kinds of probe share: checks of labels, choice of a penalty, base classes."""
 
-from __future__ import annotations
-
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence, Sized
@@ -19,9 +17,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from probekit.errors import DataError
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds.registry import at_least, positive_grid
 from probekit.probes.solve.fits import Judge, rate_scores, search
@@ -84,24 +81,19 @@ def refuse_mixed_types(y: ArrayLike, what: str = "labels") -> None:
     Traceback (most recent call last):
     probekit.errors.DataError: The labels have several types: number, str. Make all of them text ...
     """
-    values = y if isinstance(y, list | tuple) else np.asarray(y)
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        return
-    flat = values.ravel() if isinstance(values, np.ndarray) else values
-    types = {_type_name(value) for value in flat}
+    if not isinstance(y, list | tuple):
+        y = np.asarray(y).ravel()
+        if y.dtype != object:
+            return
+    types = set()
+    for value in y:  # all numbers count as one type; NumPy's str_ is a subclass of str
+        one = type(value).__name__ if not isinstance(value, str) else "str"
+        types.add("number" if isinstance(value, Number) else one)
     if len(types) > 1:
         raise DataError(
             f"The {what} have several types: {', '.join(sorted(types))}. Make all of them text or "
             "all of them numbers, and remove rows without a value."
         )
-
-
-def _type_name(value: Any) -> str:
-    """Return the name of a value's type in messages; all numbers count as one type."""
-    if isinstance(value, Number):
-        return "number"
-    # NumPy's str_ is a subclass of str.
-    return "str" if isinstance(value, str) else type(value).__name__
 
 
 def warn_if_flat(weights: Floats) -> None:

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Floats, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Rows, Sum
 from probekit.probes.kinds.base import LayeredProbe
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.training_rows import Scaling, TrainingRows, class_means
+from probekit.probes.training_rows import Scaling, TrainingRows
 
 # Two mirrored rows per class give an estimated shrinkage of 0 and a singular covariance.
 LEAST_SHRINKAGE = 1e-6
@@ -189,3 +188,19 @@ class NearestMeanProbe(LayeredProbe):
         scaling = Scaling.standard(data.X, data.typical)
         means = class_means(scaling.lazily(data.X), data.codes)
         return FittedLayers(np.unique(data.codes), (scaling.fold(*nearest_rule(means, means)),))
+
+
+def class_means(X: Rows, codes: Codes) -> Floats:
+    """Return the class means (n_classes, n_features) for the codes 0, 1, 2, ...
+
+    Each code up to the largest must occur.
+
+    >>> class_means(np.array([[1.0], [3.0], [7.0]]), np.array([0, 0, 1])).tolist()
+    [[2.0], [7.0]]
+    """
+    rows, sizes = LazyRows.of(X), np.bincount(codes)
+    classes, sums = rows.put(np.arange(len(sizes))[:, None]), Sum(rows.device)
+    for block, of_block in rows.parts(codes):
+        sums.add((of_block == classes) * 1.0 @ block)
+    means: Floats = sums.array() / sizes[:, None]
+    return means

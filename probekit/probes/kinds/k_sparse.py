@@ -1,22 +1,20 @@
 """The k-sparse probe: logistic regression on the k most informative features."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from probekit.errors import ConfigError
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.kinds.base import TunedProbe
+from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.logistic import TOLERANCES
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
-from probekit.probes.solve.solver import Fit, Problem, Solver
-from probekit.probes.training_rows import Scaling, TrainingRows, class_means
+from probekit.probes.solve.solver import Problem, Solver
+from probekit.probes.training_rows import Scaling, TrainingRows
 
 # Scores of identical features differ by rounding error; rounded, they tie and the first one wins.
 SCORE_DIGITS = 12
@@ -79,17 +77,16 @@ class KSparseProbe(TunedProbe):
         selected = LazyRows.of(X).on(rows.device)
         solver = Solver(selected, [np.ones(len(X), dtype=bool)], typical=data.typical)
         problems = [Problem(data.codes, float(C), balanced=self.balanced) for C in values]
-        fits = solver.solve(problems, StoppingRule(TOLERANCES[selected.dtype.name], self.max_iter))
-        return [self._wide(fit, features, width) for fit in fits]
-
-    def _wide(self, fit: Fit, features: Codes, width: int) -> FittedLayers:
-        """Return a fit on the selected features as one on all; the others get a weight of 0."""
-        weight = np.zeros((len(fit.coef), width))
-        weight[:, features] = fit.coef
-        layer = AffineLayer(weight, fit.intercept)
-        # The solver may stop before its first iteration if the features are uninformative, but
-        # scikit-learn requires that `n_iter_` is at least 1.
-        return FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged)
+        path = []
+        stopping = StoppingRule(TOLERANCES[selected.dtype.name], self.max_iter)
+        for fit in solver.solve(problems, stopping):
+            weight = np.zeros((len(fit.coef), width))  # the other features get a weight of 0
+            weight[:, features] = fit.coef
+            layer = AffineLayer(weight, fit.intercept)
+            # The solver may stop before its first iteration if the features are uninformative, but
+            # scikit-learn requires that `n_iter_` is at least 1.
+            path.append(FittedLayers(fit.classes, (layer,), max(fit.n_iter, 1), fit.converged))
+        return path
 
 
 def best_features(X: Rows, codes: Codes, k: int, typical: Mask | None = None) -> Codes:

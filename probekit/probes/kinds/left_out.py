@@ -14,8 +14,6 @@ Feature scaling and row weights remain those of all rows. With a weak penalty an
 3.2 % of new negatives are above one for 5 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,8 +23,7 @@ from scipy.linalg.blas import dsyrk, dtrsm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import expit
 
-from probekit.lazy_rows import LazyRows, rows_of_block
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, rows_of_block
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 

@@ -14,8 +14,7 @@ from sklearn.utils import Tags, column_or_1d, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import LazyRows
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows
 from probekit.probes.data import fittable_insides, group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import C_GRID, at_least, positive_grid

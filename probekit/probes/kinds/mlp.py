@@ -1,7 +1,5 @@
 """The MLP probe: a perceptron with one hidden layer, the non-linear reference."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +12,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.utils import shuffle
 from torch.nn.functional import cross_entropy, pad
 
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Floats
+from probekit.lazy_rows import Codes, Floats, LazyRows, fetched
 from probekit.probes.kinds.base import TunedProbe
 from probekit.probes.kinds.registry import MLP_ALPHAS
 from probekit.probes.solve.layers import AffineLayer, FittedLayers

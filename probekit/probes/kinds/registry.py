@@ -140,6 +140,8 @@ class ProbeKind:
         can_balance: Whether it can weight rows so that all classes have the same total weight.
         scores_tokens: Whether it scores each token of a text, by blocks of rows, and combines the
             scores by a rule that is selected with C.
+        copies_rows: Whether its fit has two copies of all training rows in memory, in float64, and
+            does not read them by blocks.
     """
 
     name: str
@@ -152,6 +154,7 @@ class ProbeKind:
     offers: tuple[str, ...] = ("scores", "alarms")
     can_balance: bool = False
     scores_tokens: bool = False
+    copies_rows: bool = False
 
     @property
     def scores_texts(self) -> bool:
@@ -240,6 +243,7 @@ _ROWS = (
         "probekit.probes.kinds.svm:SvmProbe",
         grid=("C", C_GRID),
         can_balance=True,
+        copies_rows=True,
     ),
     ProbeKind(
         "k_sparse",
@@ -257,6 +261,7 @@ _ROWS = (
         options={"hidden": 64},
         grid=("alpha", MLP_ALPHAS),
         offers=("scores", "probabilities", "alarms"),
+        copies_rows=True,
     ),
     ProbeKind(
         "ridge_regression",

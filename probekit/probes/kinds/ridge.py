@@ -1,18 +1,15 @@
 """Ridge regression for classification and regression, all penalties from one decomposition."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import LazyRows, Sum
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows, Sum
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import base
 from probekit.probes.kinds.registry import ALPHAS, at_least, positive_grid
@@ -105,28 +102,24 @@ class RidgeRegressionProbe(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self, X, y, dtype=[np.float64, np.float32], y_numeric=True, ensure_min_samples=2
         )
         targets = targets.astype(np.float64)
-        self.alpha_ = self._choose(grid, rows, targets, base.units_of(rows, groups))
-        there = LazyRows.of(rows).on(self.device)
+        units, there = base.units_of(rows, groups), LazyRows.of(rows).on(self.device)
+
+        def held_out(outside: Mask) -> list[Floats]:
+            """Return the predictions of held-out rows at each alpha, fitted on other rows."""
+            path = ridge_path(there.select(~outside), targets[~outside, None], grid)
+            return [apply_layers((layer,), rows[outside])[:, 0] for layer in path]
+
+        best = 0
+        if len(grid) > 1:
+            # Numbers have no classes to stratify by; a single label balances the fold sizes.
+            folds = group_folds(np.zeros(len(rows)), units, self.folds, self.random_state)
+            best = search(rate_numbers, targets, folds, held_out)
+        self.alpha_ = float(grid[best])
         self.layers_ = ridge_path(there, targets[:, None], np.array([self.alpha_]))
         self.coef_, self.intercept_ = self.layers_[0]
         self.n_iter_, self.converged_ = 1, True
         base.warn_if_flat(self.coef_)
         return self
-
-    def _choose(self, grid: Floats, X: Features, y: Floats, groups: NDArray[np.generic]) -> float:
-        """Return the alpha with the smallest held-out squared error; the first of ties."""
-        if len(grid) == 1:
-            return float(grid[0])
-
-        def held_out(outside: Mask) -> list[Floats]:
-            """Return the predictions of held-out rows at each alpha, fitted on other rows."""
-            inside = LazyRows.of(X).on(self.device).select(~outside)
-            path = ridge_path(inside, y[~outside, None], grid)
-            return [apply_layers((layer,), X[outside])[:, 0] for layer in path]
-
-        # Numbers have no classes to stratify by; a single label balances the fold sizes.
-        fold_of_row = group_folds(np.zeros(len(y)), groups, self.folds, self.random_state)
-        return float(grid[search(rate_numbers, y, fold_of_row, held_out)])
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the predicted number (n_samples,) of each row."""

@@ -1,7 +1,5 @@
 """Structural probes: linear maps under which token geometry matches the dependency tree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from probekit.lazy_rows import fetched, put_on
+from probekit.lazy_rows import Features, Floats, Mask, fetched, put_on
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Features, Floats, Mask
 from probekit.probes.kinds import trees as dependency
 from probekit.probes.kinds.base import units_of
 from probekit.probes.kinds.registry import at_least
@@ -113,11 +110,6 @@ def squared_norms(tokens: Reals) -> Reals:
     return found
 
 
-def _chain_distances(positions: Reals) -> Reals:
-    """Return the distances (n_tokens, n_tokens) of words in a tree that is a linear chain."""
-    return np.abs(positions[:, None] - positions)
-
-
 def fit_projection(
     sentences: Sequence[SentenceTargets],
     loss: SentenceLoss,
@@ -169,7 +161,7 @@ def fit_projection(
         golds = [inside[index][1] for index in batch]
         ends = np.cumsum([len(gold) for gold in golds])[:-1]
         projected = zip(np.split(rows @ weight, ends), golds, strict=True)
-        slopes = [loss(tokens, gold)[1] for tokens, gold in projected]
+        slopes = [gradient for _, gradient in (loss(*pair) for pair in projected)]
         return rows.T @ np.concatenate(slopes) / len(batch)
 
     best_loss = mean_loss(best)
@@ -356,7 +348,11 @@ class DistanceProbe(StructuralProbe):
     """
 
     _geometry = _Geometry(
-        "distances", distance_loss, squared_distances, _chain_distances, dependency.score_distances
+        "distances",
+        distance_loss,
+        squared_distances,
+        lambda positions: np.abs(positions[:, None] - positions),
+        dependency.score_distances,
     )
 
     def distances(self, X: ArrayLike) -> Reals:

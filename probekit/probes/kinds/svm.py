@@ -1,16 +1,13 @@
 """The linear support vector machine, solved by L-BFGS on dense rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from probekit.lazy_rows import Sum, fetched, put_on, rows_of_block
+from probekit.lazy_rows import Floats, Sum, fetched, put_on, rows_of_block
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Floats
 from probekit.probes.kinds.base import TunedProbe, minimum
 from probekit.probes.kinds.registry import C_GRID
 from probekit.probes.solve.layers import AffineLayer, FittedLayers

@@ -1,7 +1,5 @@
 """Dependency trees from word heads, and scores of predicted distances and depths."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Features, Floats, Mask
+from probekit.lazy_rows import Codes, Features, Floats, Mask
 from probekit.probes.data import as_number
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, ratio

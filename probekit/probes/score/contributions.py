@@ -40,7 +40,7 @@ from functools import partial
 import numpy as np
 import scipy
 
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score import metrics
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy
@@ -34,9 +34,15 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from probekit.errors import ConfigError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
+from probekit.probes.score.scored import Scored
+
+if TYPE_CHECKING:  # these modules import this one
+    from probekit.lazy_rows import LazyRows
+    from probekit.probes.fitters import FittedRows
+    from probekit.probes.split import SplitProber, TunedColumn
 
 
 def learning_sizes(n_samples: int, steps: int, smallest: int = 32) -> tuple[int, ...]:
@@ -262,3 +268,52 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
 
     # The bounds of the logarithm allow factors from 3e-7 to 3e6.
     return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))
+
+
+def description_lengths(
+    rows: FittedRows, coded: Sequence[CodedBlock], columns: Sequence[TunedColumn]
+) -> list[Scored]:
+    """Return the description lengths of the training labels and of their control labels.
+
+    Args:
+        rows: the training rows.
+        coded: their blocks, at least two.
+        columns: the labels of the task, then those of each draw of the control task.
+    """
+    first, n_classes = columns[0], rows.n_classes
+    masks = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
+    tasks = [(column.codes, column.tuned.penalty) for column in columns]
+    scores = []
+    for column, fits in zip(columns, first.fitter.refit(first.X, tasks, masks), strict=True):
+        tables = []
+        for block, fit in zip(coded[1:], fits, strict=True):  # the fit on the blocks before
+            fitted = column.codes[block.fitted]
+            outputs = fit.outputs(column.X.select(block.coded), n_classes)
+            removed = rows.removed_prior(fitted)
+            prior = 0.0 if removed is None else removed
+            if not column.fitter.spec.logits:
+                train_scores = fit.outputs(column.X.select(block.fitted), n_classes)
+                outputs = outputs * tempered(train_scores, fitted, prior)
+            tables.append(log_softmax(outputs + prior, axis=1))
+        code = OnlineCode.of_blocks(coded, tables, column.codes)
+        facts = column.facts.of_fits(fits, split="online")
+        scores.append(Scored((code,), (code.reference,), rows.groups, facts))
+    task, *controls = scores
+    return [task, Scored.of_draws(controls)] if controls else [task]
+
+
+def learning_curve(split: SplitProber, task: TunedColumn, outside: LazyRows) -> list[Scored]:
+    """Return the points of the learning curve: one test score per training set size.
+
+    The penalty is not selected again: it is the one selected on all training rows. `outside` are
+    the test rows.
+    """
+    rows, metric = split.fitted, split.settings.main_metric
+    samples = list(subsets(rows.groups, split.sizes, split.settings.seed))
+    (fits,) = task.fitter.refit(task.X, [(task.codes, task.tuned.penalty)], samples)
+    scores = []
+    for sample, solution in zip(samples, fits, strict=True):
+        predictions = split.predict(task, solution, outside, rows.rows[sample])
+        facts = task.facts.of_fits([solution], n_train=int(sample.sum()), split="learning")
+        scores.append(split.with_chance(predictions, task.labels, facts, metric=metric))
+    return scores

@@ -1,13 +1,11 @@
 """Differences of a metric between two probes, with confidence interval and p-value.
 
 Predictions on the same rows are compared group by group (paired), so that common variation cancels;
-this is used for layers, seeds and runs on one test set. Predictions on different rows are compared
-by the intervals of both scores (unpaired).
+this is used for layers, seeds and runs on one test set. See `probekit.probes.score.unpaired` for
+predictions on different rows.
 
-    paired                            contributions of groups get random signs, and are resampled
-    paired, and a class is rare       Welch's t by class, with Satterthwaite's degrees of freedom
-    unpaired                          both intervals, their distances added in quadrature
-    of scores, over data sets         signed ranks of the differences
+    usually             contributions of groups get random signs, and are resampled
+    a class is rare     Welch's t by class, with Satterthwaite's degrees of freedom
 
 A class is rare if it occurs in fewer than half of the groups. For a metric that weights classes
 equally, its few groups then carry most of the variance, and random signs would reject too often.
@@ -29,16 +27,11 @@ import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.arrays import Floats
-from probekit.probes.score.contributions import (
-    ClassParts,
-    ClassSpread,
-    class_spread,
-    has_rare_class,
-)
-from probekit.probes.score.exchange import BLOCK, ROUNDING, holm, sign_patterns
-from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
-from probekit.probes.score.metric_table import UNBOUNDED, Range
+from probekit.lazy_rows import Floats
+from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
+from probekit.probes.score.exchange import BLOCK, ROUNDING, sign_patterns
+from probekit.probes.score.intervals import jackknife_interval
+from probekit.probes.score.metric_table import Range
 from probekit.probes.score.metrics import Resamples
 
 DRAWS = 10_000  # number of random sign patterns, if there are too many to use all, and bootstraps
@@ -78,28 +71,6 @@ class Difference:
         names = ("ci_low", "ci_high", "adjusted_low", "adjusted_high")
         ends = np.clip([getattr(self, name) for name in names], bottom - top, top - bottom)
         return replace(self, **dict(zip(names, ends.tolist(), strict=True)))
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """A score of one of two runs on different rows.
-
-    Attributes:
-        values: the metric over all groups, then with each unit left out, shape (1 + n_units,).
-        resamples: the resamples that the values were computed for.
-        parts: the parts of the score by class; None for metrics without.
-    """
-
-    values: Floats
-    resamples: Resamples
-    parts: ClassParts | None = None
-
-    @property
-    def fewest_groups(self) -> int:
-        """The number of units; with parts by class, the number of groups of the rarest class."""
-        if self.parts is None:
-            return len(self.resamples.weights)
-        return int(class_spread(self.parts, self.resamples).n_groups.min())
 
 
 # Array (6, n_tests): its rows are the fields of a `Difference` that `_TESTED` names.
@@ -183,117 +154,12 @@ def paired_differences(
     return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
 
 
-def unpaired_differences(
-    pairs: Sequence[tuple[Side, Side]], limits: Range = UNBOUNDED
-) -> list[Difference]:
-    """Return the differences a - b of pairs of scores on different rows.
-
-    The distances of the limits from a difference are those of both scores' intervals, added in
-    quadrature; p is the alpha at which the interval, of confidence 1 - alpha, ends at 0. The
-    p-values are adjusted by Holm's method, the adjusted limits agree with them. A p-value is NaN if
-    one side, or a class, has fewer than 6 groups, or if the limits are NaN.
-
-    Args:
-        pairs: the two sides of each difference.
-        limits: the range of the metric.
-
-    >>> from probekit.probes.score.metrics import ClassPredictions, accuracy
-    >>> truth, resamples = np.tile([0, 1], 50), Resamples.leave_one_out(np.arange(100))
-    >>> good, bad = (
-    ...     Side(accuracy(ClassPredictions(truth, guess, 2), resamples), resamples)
-    ...     for guess in (truth, 0 * truth)
-    ... )
-    >>> (found,) = unpaired_differences([(good, bad)], (0.0, 1.0))
-    >>> found.value, found.ci_low > 0, found.p < 0.001
-    (0.5, True, True)
-
-    Source: Zou and Donner (2008), Construction of confidence limits about effect measures.
-    """
-    found = []
-    for a, b in pairs:
-        low, high = _unpaired_limits(a, b, limits, LEVEL)
-        is_known = min(a.fewest_groups, b.fewest_groups) >= FEWEST_UNITS and not np.isnan(low)
-        p = _alpha_at_0(a, b, limits) if is_known else float("nan")
-        score_a, score_b = float(a.values[0]), float(b.values[0])
-        found.append(Difference(score_a, score_b, score_a - score_b, low, high, p, p_adjusted=p))
-    tested = [number for number, one in enumerate(found) if not np.isnan(one.p)]
-    all_adjusted = holm(np.array([found[number].p for number in tested])).tolist()
-    for number, adjusted in zip(tested, all_adjusted, strict=True):
-        one = found[number]
-        # The adjusted p-value is below LEVEL exactly if p is below this alpha.
-        low, high = _unpaired_limits(*pairs[number], limits, alpha=LEVEL * one.p / adjusted)
-        found[number] = replace(one, p_adjusted=adjusted, adjusted_low=low, adjusted_high=high)
-    return found
-
-
-def signed_rank(differences: Floats) -> tuple[Interval, float]:
-    """Return median and 95 % interval of differences (n_units,), and the two-sided p of median 0.
-
-    The median is that of all means of two differences (Hodges-Lehmann). If the differences are
-    independent and symmetric about their median, the number of positive means has the exact
-    distribution of Wilcoxon's signed-rank statistic, whose p this is. Means of exactly 0, which
-    equal or zero differences cause, count against significance. The interval excludes 0 exactly if
-    p < 0.05. With fewer than 6 units, no p is below 0.05: p and limits are NaN.
-
-    >>> interval, p = signed_rank(np.array([0.1, 0.02, 0.07, 0.04, 0.05, 0.3]))
-    >>> interval.low, interval.high, p
-    (0.02, 0.3, 0.03125)
-
-    Source: Hollander, Wolfe and Chicken (2014), Nonparametric statistical methods, sections 3.1 to
-    3.3; Randles and Wolfe (1979), Introduction to the theory of nonparametric statistics, section
-    6.1: with ties the closed interval covers at least as often.
-    """
-    n, nan = len(differences), float("nan")
-    rounded = np.round(differences, 12)  # without rounding errors of equal differences
-    means = np.sort(((rounded[:, None] + rounded) / 2)[np.triu_indices(n)])
-    median = float(np.median(means)) if n else nan
-    if n < FEWEST_UNITS:
-        return Interval(median, nan, nan), nan
-    null = np.ones(1)  # the probability of each number of positive means
-    for rank in range(1, n + 1):
-        null = (np.pad(null, (0, rank)) + np.pad(null, (rank, 0))) / 2
-    p = np.minimum(2 * np.cumsum(null), 1.0)
-    at_level = int(np.searchsorted(p, LEVEL))
-    low, high = float(means[at_level - 1]), float(means[-at_level])
-    return Interval(median, low, high), float(p[min((means <= 0).sum(), (means >= 0).sum())])
-
-
-def _unpaired_limits(a: Side, b: Side, limits: Range, alpha: float) -> tuple[float, float]:
-    """Return the limits of the interval of a - b, which misses the truth at a rate of alpha."""
-    # A perfect side counts with its groups: limits that no mistake can narrow would cost power.
-    x, y = (score_interval(s.values, s.resamples, limits, s.parts, alpha, None) for s in (a, b))
-    value = x.value - y.value
-    below = np.hypot(x.value - x.low, y.high - y.value)
-    above = np.hypot(x.high - x.value, y.value - y.low)
-    return float(value - below), float(value + above)
-
-
-def _alpha_at_0(a: Side, b: Side, limits: Range) -> float:
-    """Return the p-value: the alpha whose interval, of confidence 1 - alpha, ends at 0.
-
-    It is at least 1e-12, and 1 if even the narrowest interval, of alpha 0.999, contains 0.
-    """
-    sign = np.sign(a.values[0] - b.values[0])
-
-    def end_nearest_0(log_alpha: float) -> float:
-        """Return the lower end of the interval of |a - b|; negative if the interval contains 0."""
-        low, high = _unpaired_limits(a, b, limits, float(np.exp(log_alpha)))
-        return low if sign > 0 else -high
-
-    smallest, largest = np.log([1e-12, 0.999])
-    if sign == 0 or end_nearest_0(largest) <= 0:
-        return 1.0
-    if end_nearest_0(smallest) >= 0:
-        return 1e-12
-    return float(np.exp(scipy.optimize.brentq(end_nearest_0, smallest, largest, xtol=1e-6)))
-
-
 def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     """Return the tests of contributions (n_tests, n_units) by random signs of the units.
 
     To test a hypothetical difference, each unit's share of it is subtracted from the contribution
     of the unit. A pattern of signs is then at least as extreme as the observed signs for all
-    hypothetical differences between two ends; see `_ends`. The interval ends where fewer than 5 %
+    hypothetical differences between two ends. The interval ends where fewer than 5 %
     of the patterns are as extreme, the adjusted one where only those patterns are that exceed the
     critical value of the step-down maximum. Over outer folds, the interval is widened around the
     difference, and p is that of the difference divided by the same factor.
@@ -306,7 +172,16 @@ def sign_tests(contributions: Floats, resamples: Resamples) -> _Tests:
     drawn, ends = [], []
     for signs in sign_patterns(len(weights), DRAWS, seed=0):
         drawn.append(np.abs(signs @ standardised.T))
-        ends.append(_ends(signs @ contributions.T, (signs @ weights)[:, None], value))
+        # A pattern is at least as extreme as the observed signs between the two differences d that
+        # solve sums - shares d = value - d and sums - shares d = -(value - d).
+        sums, shares = signs @ contributions.T, (signs @ weights)[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            two = np.stack([(value - sums) / (1 - shares), (value + sums) / (1 + shares)])
+        # If all units have the same sign, the pattern is as extreme for every difference.
+        same = (np.abs(np.abs(shares) - 1) < ROUNDING)[:, 0]
+        two = np.stack([two.min(axis=0), two.max(axis=0)])
+        two[:, same] = [[[-np.inf]], [[np.inf]]]
+        ends.append(two)
     absolute = np.concatenate(drawn)  # of each pattern, (n_patterns, n_tests)
     p, critical = _step_down(absolute)
     # The number of sorted patterns before each limit.
@@ -358,10 +233,11 @@ def bootstrap_tests(contributions: Floats, resamples: Resamples, is_skewed: bool
     p, critical = (one[[0, int(is_skewed)]] for one in _step_down(absolute / scale))
     root = np.sqrt(squares)
     skewness = np.divide(cubes, squares * root, out=np.zeros_like(root), where=root > 0)
-    # The limits are the differences whose statistic is critical.
-    ends = [_hall_inverse(sign * scale * critical, skewness) for sign in (1, -1)]
-    limits = np.stack([value - widening * root * end for end in ends], axis=1)
-    return np.concatenate([p, limits.reshape(4, -1)])
+    a, limits = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness), []  # so little changes no limit
+    for sign in (1, -1):  # the limits are the differences whose statistic is critical
+        t = 3 / a * (np.cbrt(1 + a * (sign * scale * critical - a / 6)) - 1)  # inverse of `_hall`
+        limits.append(value - widening * root * t)
+    return np.concatenate([p, np.stack(limits, axis=1).reshape(4, -1)])
 
 
 def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
@@ -378,13 +254,6 @@ def _hall(totals: Floats, squares: Floats, cubes: Floats) -> Floats:
         t, a = totals / root, cubes / root**3
         found: Floats = t * (1 + a * t * (1 / 3 + a * t / 27)) + a / 6
     return np.where(squares > 0, found, np.where(totals == 0, 0.0, np.inf))
-
-
-def _hall_inverse(found: Floats, a: Floats) -> Floats:
-    """Return the t whose transformation with skewness a is found; see `_hall`."""
-    a = np.where(np.abs(a) < 1e-6, 1e-6, a)  # 0 would give 0 / 0, and so little changes no limit
-    t: Floats = 3 / a * (np.cbrt(1 + a * (found - a / 6)) - 1)
-    return t
 
 
 def _at_level(statistics: Floats) -> int:
@@ -414,41 +283,39 @@ def _step_down(statistics: Floats) -> tuple[Floats, Floats]:
     return p, critical
 
 
-def _ends(sums: Floats, weights: Floats, value: Floats) -> Floats:
-    """Return two hypothetical differences for each pattern of signs, (2, n_patterns, n_tests).
-
-    Between these two the pattern is at least as extreme as the observed signs. They solve
-    sums - weights d = value - d and sums - weights d = -(value - d) for d.
-
-    Args:
-        sums: the sum of the contributions with the signs of each pattern, (n_patterns, n_tests).
-        weights: the sum of the units' shares with these signs, (n_patterns, 1).
-        value: the observed difference (n_tests,).
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ends = np.stack([(value - sums) / (1 - weights), (value + sums) / (1 + weights)])
-    low, high = ends.min(axis=0), ends.max(axis=0)
-    # If all units have the same sign, the pattern is as extreme for every difference.
-    same = np.abs(np.abs(weights) - 1)[:, 0] < ROUNDING
-    low[same], high[same] = -np.inf, np.inf
-    return np.stack([low, high])
-
-
 def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:
     """Return the tests of differences (n_tests, 1 + n_units) by Welch's t over groups of a class.
 
     All are NaN if a class is in a single group.
+
+    If all n groups of a class have the same difference, its variance would be estimated as 0. It is
+    replaced by the variance whose t has the two-sided p-value of random signs, 2 * 0.5^n.
+
+    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components,
+    for the degrees of freedom: sum(variances)^2 / sum(variances^2 / df).
     """
-    value, of_tests = values[:, 0], zip(parts, values, strict=True)
-    spreads = [class_spread(part, resamples, own) for part, own in of_tests]
-    pairs = zip(parts, spreads, strict=True)
-    variances = np.stack([_class_variances(part, spread) for part, spread in pairs])
+    of_tests = []  # the variances (n_parts,) of each difference
+    for part, own in zip(parts, values, strict=True):
+        # All differences are of the same rows, so that they share the groups of each class.
+        spread = class_spread(part, resamples, own)
+        n_groups, df_of_class = spread.n_groups, spread.n_effective - 1
+        of_test = spread.variances * spread.scale
+        sums = np.array([part.rows[part.truth == code].sum() for code in part.classes])
+        agree = (of_test < ROUNDING**2) & (np.abs(sums) > ROUNDING)
+        df = np.maximum(df_of_class[agree], 1)  # the quantile is huge or undefined below 1
+        of_test[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** n_groups[agree], df))
+        of_tests.append(of_test)
+    value, variances = values[:, 0], np.stack(of_tests)
     if np.isnan(variances).any():
         return np.full((len(_TESTED), len(parts)), np.nan)
-    # All differences are of the same rows, so that they share the groups of each class.
-    n_groups, df_of_class = spreads[0].n_groups, spreads[0].n_effective - 1
-    error, df = np.sqrt(variances.sum(axis=1)), satterthwaite(variances, df_of_class)
-    p = _two_sided(value, error, df)
+    square_of_sum = np.square(variances.sum(axis=-1))
+    sum_of_squares = (np.square(variances) / df_of_class).sum(axis=-1)
+    df = np.full_like(square_of_sum, df_of_class.sum())  # without variances, it is undefined
+    np.divide(square_of_sum, sum_of_squares, out=df, where=sum_of_squares > 0)
+    error = np.sqrt(variances.sum(axis=1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = 2 * scipy.stats.t.sf(np.abs(value) / error, df)
+    p = np.where(error > 0, p, (value == 0).astype(np.float64))
     adjusted = np.minimum(1.0, len(parts) * p)
     limits = [
         value + sign * error * scipy.stats.t.ppf(1 - alpha / 2, df)
@@ -459,49 +326,3 @@ def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resampl
         unknown = np.full(len(parts), np.nan)
         return np.stack([unknown, unknown, *limits[:2], unknown, unknown])
     return np.stack([p, adjusted, *limits])
-
-
-def _class_variances(parts: ClassParts, spread: ClassSpread) -> Floats:
-    """Return the variance (n_parts,) of each part of a difference.
-
-    If all n groups of a class have the same difference, its variance would be estimated as 0. It is
-    replaced by the variance whose t has the two-sided p-value of random signs, 2 * 0.5^n.
-    """
-    variances = spread.variances * spread.scale
-    sums = np.array([parts.rows[parts.truth == code].sum() for code in parts.classes])
-    agree = (variances < ROUNDING**2) & (np.abs(sums) > ROUNDING)
-    df = np.maximum(spread.n_effective[agree] - 1, 1)  # the quantile is huge or undefined below 1
-    variances[agree] = np.square(sums[agree] / scipy.stats.t.isf(0.5 ** spread.n_groups[agree], df))
-    return variances
-
-
-def _two_sided(value: Floats, error: Floats, df: Floats) -> Floats:
-    """Return two-sided p-values of Student's t.
-
-    Where the standard error is 0, p is 1 for a value of 0, and 0 for all others.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p: Floats = 2 * scipy.stats.t.sf(np.abs(value) / error, df)
-    return np.where(error > 0, p, (value == 0).astype(np.float64))
-
-
-def satterthwaite(variances: Floats, df: Floats) -> Floats:
-    """Return the degrees of freedom (...) of sums of estimated variances (..., n_parts).
-
-    The approximation of Welch and Satterthwaite is sum(variances)^2 / sum(variances^2 / df). If all
-    variances are 0 it is undefined, and sum(df) is returned.
-
-    Args:
-        variances: the variances that are added up.
-        df: the degrees of freedom (n_parts,) of each variance.
-
-    >>> float(satterthwaite(np.array([1.0, 1.0]), np.array([5.0, 5.0])))
-    10.0
-
-    Source: Satterthwaite (1946), An approximate distribution of estimates of variance components.
-    """
-    square_of_sum = np.square(variances.sum(axis=-1))
-    sum_of_squares = (np.square(variances) / df).sum(axis=-1)
-    found: Floats = np.full_like(square_of_sum, df.sum())
-    np.divide(square_of_sum, sum_of_squares, out=found, where=sum_of_squares > 0)
-    return found

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS
 
@@ -100,7 +100,7 @@ class LabelExchange:
 
     Attributes:
         labels: the label (n_samples, n_labels) of each row; see `RowScores`.
-        group_of_row: the group number (n_samples,) of each row.
+        groups: the group (n_samples,) of each row.
         fold_of_row: the outer fold (n_samples,) in which each row is a test row; the same for all
             rows of a group.
         draws: number of random exchanges.
@@ -108,28 +108,23 @@ class LabelExchange:
     """
 
     labels: Floats
-    group_of_row: Codes
+    groups: NDArray[np.generic]
     fold_of_row: Codes
     draws: int
     seed: int
 
-    @classmethod
-    def of(
-        cls, labels: Floats, groups: NDArray[np.generic], fold_of_row: Codes, draws: int, seed: int
-    ) -> LabelExchange:
-        """Return the exchanges for rows with group names `groups` (n_samples,)."""
-        return cls(labels, np.unique(groups, return_inverse=True)[1], fold_of_row, draws, seed)
+    @cached_property
+    def group_of_row(self) -> Codes:
+        """The group number (n_samples,) of each row."""
+        numbers: Codes = np.unique(self.groups, return_inverse=True)[1]
+        return numbers
 
     @property
     def name(self) -> str:
         """The name of the null distribution, for the column `null` of results.csv."""
-        parts = {
-            "labels exchanged between groups": len(self._whole) > 0,
-            "labels exchanged within groups": bool(self._mixed.any()),
-        }
-        names = [name for name, is_part in parts.items() if is_part]
-        if self._n_folds > 1:
-            names.append("widened 1.41 times for dependent folds")
+        names = ["labels exchanged between groups"] * (len(self._whole) > 0)
+        names += ["labels exchanged within groups"] * bool(self._mixed.any())
+        names += ["widened 1.41 times for dependent folds"] * (self._widening > 1)
         return ", ".join(names)
 
     @property
@@ -169,14 +164,9 @@ class LabelExchange:
         return whole[np.argsort(folds, kind="stable")]
 
     @property
-    def _n_folds(self) -> int:
-        """The number of outer folds."""
-        return len(np.unique(self.fold_of_row))
-
-    @property
     def _widening(self) -> float:
         """The factor on the statistics of exchanges: larger over dependent folds."""
-        return WIDER_OVER_FOLDS if self._n_folds > 1 else 1.0
+        return WIDER_OVER_FOLDS if len(np.unique(self.fold_of_row)) > 1 else 1.0
 
     @cached_property
     def _folds(self) -> list[slice]:
@@ -213,7 +203,7 @@ class LabelExchange:
             rows: for each site, the score of each row under each label.
 
         >>> labels = np.eye(2)[[0, 0, 0, 1, 1, 1]]
-        >>> exchange = LabelExchange.of(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
+        >>> exchange = LabelExchange(labels, np.arange(6), np.zeros(6, int), draws=99, seed=0)
         >>> scores = np.array([[0.6, 0.4], [0.8, 0.2], [0.7, 0.3]])
         >>> null = exchange.null([RowScores(np.concatenate([scores, 1 - scores]) / 6, labels)])
         >>> null.t.shape, int(null.t.argmax()), int(null.scores.argmax())
@@ -341,13 +331,14 @@ class _Groups:
         return labels
 
     def sums(self, labels: NDArray[Any]) -> Floats:
-        """Return the score, its variance and the score of all rows (3, n_draws, n_sites)."""
+        """Return sums over groups (3, n_draws, n_sites): `scores`, their variance, and `totals`."""
         score, variance, row_score = np.zeros((3, len(labels), self.scores.shape[2]))
+        # Weights (n_draws, n_groups): 1 for groups with the label, else 0; the labels, for numbers.
         for number, weights in enumerate(_weights(labels, range(self.n_classes))):
             row_score += weights @ self.totals[:, number]
             # Every exchange gives the label to equally many groups.
             n = (weights != 0).sum(axis=1)[0] if self.n_classes else weights.shape[1]
-            if n > 1:  # for classes 0 or at least 2; a single number has no variance
+            if n > 1:  # a label has no group or at least 2; a single number has no variance
                 of_label = self.scores[:, number]
                 total, squares = weights @ of_label, np.square(weights) @ np.square(of_label)
                 spread = squares - np.square(total) / n
@@ -497,17 +488,9 @@ def p_values(observed: Floats, permuted: Floats) -> PValues:
     if np.isnan(observed).any() or np.isnan(permuted).any():
         raise DataError("A score is NaN, so it cannot be ranked. Remove that site.")
     least = observed[:, None] - ROUNDING
-    draws = permuted.shape[1]
-
-    def share(scores: Floats) -> Floats:
-        """Return the share (n_sites,) of draws at least as high as the observed score.
-
-        The observed labels are one of the draws. `scores` has one row, or one per site.
-        """
-        found: Floats = (1 + (scores >= least).sum(axis=1)) / (1 + draws)
-        return found
-
-    return PValues(single=share(permuted), maximum=share(permuted.max(axis=0, keepdims=True)))
+    # The share of draws, the observed labels among them, at least as high as the observed score.
+    of_all = (permuted, permuted.max(axis=0, keepdims=True))
+    return PValues(*((1 + (one >= least).sum(axis=1)) / (1 + permuted.shape[1]) for one in of_all))
 
 
 def holm(p: Floats) -> Floats:

@@ -25,15 +25,13 @@ positive counts estimated from survey data; Efron and Tibshirani (1993), An intr
 bootstrap, chapter 11 (jackknife); Kish (1965), Survey sampling (effective sample size).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
-from probekit.probes.arrays import Floats
+from probekit.lazy_rows import Floats
 from probekit.probes.score.contributions import ClassParts, class_spread, has_rare_class
 from probekit.probes.score.metric_table import UNBOUNDED, Range
 from probekit.probes.score.metrics import Resamples
@@ -89,12 +87,12 @@ def jackknife_interval(
         size = resamples.n_effective, len(resamples.group_of_row), resamples.widening
         low, high = _korn_graubard(share, variance, *size, level, rows_alike)
         return Interval(value, bottom + width * low, bottom + width * high)
-    if np.isfinite(bottom) and (values > bottom).all():
-        distance = _log_t(values - bottom, resamples, level)
-        return Interval(value, bottom + distance.low, bottom + distance.high)
-    if np.isfinite(top) and (values < top).all():
-        distance = _log_t(top - values, resamples, level)
-        return Interval(value, top - distance.high, top - distance.low)
+    for end, sign in ((bottom, 1), (top, -1)):
+        distances = sign * (values - end)
+        if np.isfinite(end) and (distances > 0).all():
+            found = _t(np.log(distances), resamples, level)  # of the logarithm of the distance
+            low, high = sorted(end + sign * float(np.exp(log)) for log in (found.low, found.high))
+            return Interval(value, low, high)
     # There are no bounds, or a value is at the end of the range, where there is no logarithm. A NaN
     # limit stays NaN, because `max` and `min` keep their first argument then.
     found = _t(values, resamples, level)
@@ -216,12 +214,6 @@ def _t(values: Floats, resamples: Resamples, level: float) -> Interval:
     # Without an error there may be no degrees of freedom for a quantile.
     margin = error * t_quantile(degrees_of_freedom(resamples), level) if error else error
     return Interval(value, value - margin, value + margin)
-
-
-def _log_t(distances: Floats, resamples: Resamples, level: float) -> Interval:
-    """Return the interval of positive distances (1 + n_units,): jackknife t on their logarithms."""
-    found = _t(np.log(distances), resamples, level)
-    return Interval(float(distances[0]), float(np.exp(found.low)), float(np.exp(found.high)))
 
 
 def _korn_graubard(

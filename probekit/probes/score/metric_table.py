@@ -4,10 +4,8 @@ To add a metric, write the function that computes it and add a row here. Measure
 figures, captions and page sections are derived from the row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from math import inf
 from pkgutil import resolve_name
@@ -36,10 +34,10 @@ class Metric:
     Attributes:
         name: the value in the column `metric` of results.csv.
         title: the name in sentences and on axes.
-        functions: for each family of predictions, the import path `module:function` of the function
-            that computes the metric. It takes predictions and resamples and returns 1 + n_units
-            numbers: the value over all groups, then with each unit left out. Empty for metrics
-            that are not computed from one set of predictions.
+        families: the families of predictions that it is computed from, by the function of its name,
+            of trees by `of_trees`. A function takes predictions and resamples and returns
+            1 + n_units numbers: the value over all groups, then with each unit left out. Empty for
+            metrics that are not computed from one set of predictions.
         kind: whether it is a score, a difference of scores or a p-value.
         needs: what the predictions must contain besides `guess`: "scores", "probabilities",
             "alarms", or the name of the hits of a tree; empty for nothing.
@@ -49,11 +47,11 @@ class Metric:
             if those of the jackknife do not always hold; "" for all others.
         range: its lowest and highest value, which determine its confidence interval; see
             `probekit.probes.score.intervals`.
-        associations: for each family of predictions, the import path of the function that returns
-            the score of each row under each label, from which p-values are computed; see
-            `probekit.probes.score.contributions`. Empty for metrics without p-values.
-        parts: the import path of the function that returns the contributions of rows by class; see
-            `probekit.probes.score.contributions`. Empty for metrics that do not weight classes.
+        of_trees: the name of the function for trees.
+        has_p: whether `of_NAME` in `probekit.probes.score.contributions` returns the score of each
+            row under each label, from which p-values are computed; there are none of trees.
+        has_parts: whether `parts_of_NAME` there returns the contributions of rows by class, as for
+            metrics that weight classes.
         beats_the_mean: whether predictions are compared with the mean label, as chance level and
             baseline, instead of the majority label.
         is_linear: whether the row scores of its association add up to the metric plus a constant.
@@ -73,15 +71,16 @@ class Metric:
 
     name: str
     title: str
-    functions: Mapping[Family, str] = field(default_factory=dict)
+    families: tuple[Family, ...] = ("class",)
     kind: MetricKind = "score"
     needs: str = ""
     lower_is_better: bool = False
     reference: Reference = "chance"
     interval: str = ""
     range: Range = SHARE
-    associations: Mapping[Family, str] = field(default_factory=dict)
-    parts: str = ""
+    of_trees: str = "hit_rate"
+    has_p: bool = False
+    has_parts: bool = False
     is_linear: bool = True
     is_rank: bool = False
     beats_the_mean: bool = False
@@ -105,47 +104,14 @@ class Metric:
 
     def fits(self, family: Family, offers: Collection[str]) -> bool:
         """Return whether the metric is defined for predictions of a family that have `offers`."""
-        return family in self.functions and (not self.needs or self.needs in offers)
+        return family in self.families and (not self.needs or self.needs in offers)
 
 
 _SCORE = "probekit.probes.score"
-_PARTS = f"{_SCORE}.contributions"
-_TREE = "probekit.probes.kinds.trees"
-_WITHIN_FOLDS = f"{_SCORE}.metrics:within_folds"
-
-
-def _of_classes(
-    name: str,
-    title: str,
-    module: str = "metrics",
-    *,
-    has_p: bool = False,
-    has_parts: bool = False,
-    **facts: Any,
-) -> Metric:
-    """Return the row of a metric of classes; its functions are named after it.
-
-    Args:
-        name: the name; see `Metric`.
-        title: the title; see `Metric`.
-        module: the module of the metric function.
-        has_p: whether it has an association, and so p-values.
-        has_parts: whether it has contributions of rows by class.
-        facts: other attributes of `Metric`.
-    """
-    return Metric(
-        name,
-        title,
-        {"class": f"{_SCORE}.{module}:{name}"},
-        associations={"class": f"{_PARTS}:of_{name}"} if has_p else {},
-        parts=f"{_PARTS}:parts_of_{name}" if has_parts else "",
-        **facts,
-    )
-
-
+_MODULES = {"tree": "probekit.probes.kinds.trees", "code": f"{_SCORE}.description_length"}
 # This is also the order of the rows of results.csv and of the figures of a page.
 _ROWS = (
-    _of_classes(
+    Metric(
         "accuracy",
         "accuracy",
         has_p=True,
@@ -153,12 +119,10 @@ _ROWS = (
         sentence="{score} of held-out {unit}",
         in_percent=True,
     ),
-    _of_classes(
-        "balanced_accuracy", "balanced accuracy", has_p=True, has_parts=True, in_percent=True
-    ),
-    _of_classes("macro_f1", "macro F1", has_p=True),
-    _of_classes("auroc", "AUROC", has_p=True, has_parts=True, needs="scores", is_rank=True),
-    _of_classes(
+    Metric("balanced_accuracy", "balanced accuracy", has_p=True, has_parts=True, in_percent=True),
+    Metric("macro_f1", "macro F1", has_p=True),
+    Metric("auroc", "AUROC", has_p=True, has_parts=True, needs="scores", is_rank=True),
+    Metric(
         "auprc",
         "AUPRC",
         has_p=True,
@@ -173,7 +137,7 @@ _ROWS = (
         ),
     ),
     *(
-        _of_classes(
+        Metric(
             f"tpr_at_fpr_{rate}",
             f"TPR at {rate} % FPR",
             has_p=True,
@@ -187,7 +151,7 @@ _ROWS = (
         for rate in (1, 5)
     ),
     *(
-        _of_classes(
+        Metric(
             f"achieved_fpr_{rate}",
             f"FPR at the threshold for {rate} %",
             has_parts=True,
@@ -200,17 +164,17 @@ _ROWS = (
     Metric(
         "r2",
         "R²",
-        {"number": f"{_SCORE}.metrics:r2"},
+        families=("number",),
         beats_the_mean=True,
         is_main=True,
         range=(-inf, 1.0),
         interval=f"{_SCORE}.scored:r2_limits",
-        associations={"number": f"{_PARTS}:of_r2"},
+        has_p=True,
     ),
     Metric(
         "uuas",
         "UUAS",
-        {"tree": f"{_TREE}:hit_rate"},
+        families=("tree",),
         needs="uuas",
         reference="chain",
         is_main=True,
@@ -223,7 +187,7 @@ _ROWS = (
     Metric(
         "root_accuracy",
         "root accuracy",
-        {"tree": f"{_TREE}:hit_rate"},
+        families=("tree",),
         needs="root_accuracy",
         reference="chain",
         is_main=True,
@@ -236,16 +200,16 @@ _ROWS = (
     Metric(
         "spearman",
         "Spearman's ρ",
-        {"number": f"{_SCORE}.metrics:spearman", "tree": f"{_TREE}:tree_spearman"},
+        families=("number", "tree"),
+        of_trees="tree_spearman",
         beats_the_mean=True,
         is_rank=True,
         range=(-1.0, 1.0),
-        associations={"number": f"{_PARTS}:of_spearman"},
+        has_p=True,
     ),
-    _of_classes(
+    Metric(
         "brier",
         "Brier score",
-        "calibration",
         needs="probabilities",
         lower_is_better=True,
         range=(0.0, 2.0),
@@ -253,27 +217,26 @@ _ROWS = (
             "Lower is better: 0 for a certain correct prediction, 2 for a certain wrong one."
         ),
     ),
-    _of_classes(
+    Metric(
         "ece",
         "calibration error",
-        "calibration",
         needs="probabilities",
         lower_is_better=True,
         selects=False,
         is_tested=False,
         range=UNBOUNDED,
-        interval=f"{_SCORE}.calibration:ece_limits",
+        interval=f"{_SCORE}.scored:ece_limits",
         explanation=(
             "Lower is better: mean absolute difference between confidence and accuracy over "
             "confidence bins (Guo et al. 2017), without the part due to chance; 0 = calibrated, "
             "and a value may be negative. Compare calibration by the Brier score."
         ),
     ),
-    Metric("selectivity", "selectivity", kind="difference", range=UNBOUNDED),
+    Metric("selectivity", "selectivity", families=(), kind="difference", range=UNBOUNDED),
     Metric(
         "codelength",
         "description length, bits",
-        {"code": f"{_SCORE}.description_length:codelength"},
+        families=("code",),
         lower_is_better=True,
         is_drawn=False,
         range=(0.0, inf),
@@ -281,7 +244,7 @@ _ROWS = (
     Metric(
         "compression",
         "compression",
-        {"code": f"{_SCORE}.description_length:compression"},
+        families=("code",),
         reference="label_counts",
         explanation=(
             "Code length of the training labels under the label frequencies, divided by that of "
@@ -291,9 +254,9 @@ _ROWS = (
         ),
         range=(0.0, inf),
     ),
-    Metric("p_value", "p", kind="p_value", is_drawn=False),
-    Metric("p_holm", "p, adjusted for all sites", kind="p_value", is_drawn=False),
-    Metric("p_best", "p, against the best site", kind="p_value", is_drawn=False),
+    Metric("p_value", "p", families=(), kind="p_value", is_drawn=False),
+    Metric("p_holm", "p, adjusted for all sites", families=(), kind="p_value", is_drawn=False),
+    Metric("p_best", "p, against the best site", families=(), kind="p_value", is_drawn=False),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ROWS})
 
@@ -301,7 +264,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 SELECTING = tuple(
     metric.name
     for metric in _ROWS
-    if metric.selects and metric.functions.keys() & {"class", "number", "tree"}
+    if metric.selects and {"class", "number", "tree"} & {*metric.families}
 )
 
 
@@ -323,9 +286,11 @@ def metric_functions(
     found: dict[str, MetricFunction] = {}
     for name, metric in METRICS.items():
         if metric.fits(family, offers):
-            function = resolve_name(metric.functions[family])
             # Imported here, because this table is read before any numerics are imported.
-            found[name] = resolve_name(_WITHIN_FOLDS)(function) if metric.is_rank else function
+            own = metric.of_trees if family == "tree" else name
+            function = resolve_name(f"{_MODULES.get(family, f'{_SCORE}.metrics')}:{own}")
+            within_folds = f"{_SCORE}.metrics:within_folds"
+            found[name] = resolve_name(within_folds)(function) if metric.is_rank else function
     return MappingProxyType(found)
 
 
@@ -335,8 +300,10 @@ def association(metric: str, family: Family) -> MetricFunction | None:
     >>> association("accuracy", "class").__name__
     'of_accuracy'
     """
-    path = METRICS[metric].associations.get(family)
-    return None if path is None else resolve_name(path)
+    if not METRICS[metric].has_p or family == "tree" or family not in METRICS[metric].families:
+        return None
+    found: MetricFunction = resolve_name(f"{_SCORE}.contributions:of_{metric}")
+    return found
 
 
 def class_parts(metric: str) -> MetricFunction | None:
@@ -345,5 +312,5 @@ def class_parts(metric: str) -> MetricFunction | None:
     >>> class_parts("balanced_accuracy").__name__
     'parts_of_balanced_accuracy'
     """
-    path = METRICS[metric].parts
-    return resolve_name(path) if path else None
+    path = f"{_SCORE}.contributions:parts_of_{metric}"
+    return resolve_name(path) if METRICS[metric].has_parts else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from scipy.sparse import csc_array
 from scipy.special import log_softmax
 
 from probekit.errors import DataError
-from probekit.probes.arrays import Codes, Floats, Mask
+from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.
@@ -490,23 +490,16 @@ def _precisions(predictions: ClassPredictions, code: int, resamples: Resamples) 
         (level_of_positive, units[is_positive], len(levels)),
         (level_of_negative[is_counted], units[~is_positive][is_counted], len(levels)),
     )
-    sums = np.concatenate([_precision_of(*tables) for _, tables in blocks], axis=-1)
+    sums = []
+    for _, (hits, negatives) in blocks:  # numbers of rows (n_levels, n_draws)
+        # A level accepts the rows at this level and at all higher ones.
+        accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
+        accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
+        shape = accepted.shape
+        precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
+        sums.append([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
     has_negatives: Mask = resamples.sums(~is_positive)[0] > 0
-    return sums * has_negatives
-
-
-def _precision_of(hits: Floats, negatives: Floats) -> Floats:
-    """Return summed precision and number of positives (2, n_draws).
-
-    `hits` and `negatives` are the numbers (n_levels, n_draws) of positive and negative rows at each
-    level.
-    """
-    # A level accepts the rows at this level and at all higher ones.
-    accepted_hits = np.cumsum(hits[::-1], axis=0)[::-1]
-    accepted = accepted_hits + np.cumsum(negatives[::-1], axis=0)[::-1]
-    shape = accepted.shape
-    precision = np.divide(accepted_hits, accepted, out=np.zeros(shape), where=accepted > 0)
-    return np.stack([np.einsum("ld,ld->d", hits, precision), hits.sum(axis=0)])
+    return np.concatenate(sums, axis=-1) * has_negatives
 
 
 def thresholds(negatives: Floats) -> Floats:
@@ -572,6 +565,97 @@ tpr_at_fpr_1 = partial(_alarm_rate, rate=0.01, of_positives=True)
 tpr_at_fpr_5 = partial(_alarm_rate, rate=0.05, of_positives=True)
 achieved_fpr_1 = partial(_alarm_rate, rate=0.01, of_positives=False)
 achieved_fpr_5 = partial(_alarm_rate, rate=0.05, of_positives=False)
+
+
+BINS = 15  # of confidence
+ROUNDING = 1e-9  # smaller sums of differences have no sign
+
+
+def brier(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the Brier score: 0 at best, 2 at worst.
+
+    Shape (1 + n_units,): the value over all groups, then with each unit left out; see `Resamples`.
+
+    For each row, (p - [class is true])^2 is summed over the classes; the score is the mean over the
+    rows. For two classes this is twice the Brier score that is computed from one class.
+
+    >>> scores = np.log([[0.75, 0.25], [0.5, 0.5]])
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> brier(predictions, Resamples.whole(2)).round(4).tolist()
+    [0.3125]
+
+    Source: Brier (1950), Verification of forecasts expressed in terms of probability.
+    """
+    misses = _probabilities(predictions)
+    misses[np.arange(len(misses)), predictions.truth] -= 1
+    return mean_of_rows(np.einsum("ij,ij->i", misses, misses), resamples)
+
+
+def ece(predictions: ClassPredictions, resamples: Resamples) -> Floats:
+    """Return the expected calibration error without the bias of chance differences.
+
+    Shape (1 + n_units,): the value over all groups, then NaN. The signs below change with a single
+    group, so that no jackknife holds: limits are those of `ece_limits`, differences have none.
+
+    The error is the mean over rows of |accuracy - mean confidence| of the row's bin. The confidence
+    is the probability of the predicted class; there are 15 bins of equal width, which include their
+    upper end. Chance differences in bins with few rows would make the error positive even for
+    perfectly calibrated predictions. The difference of each group therefore gets the sign of that
+    of the other groups in the bin, and none if there are no others. As a result, calibrated
+    predictions score 0 on average, and a score may be negative.
+
+    >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
+    >>> predictions = ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> ece(predictions, Resamples.whole(2)).round(4).tolist()  # (-1 * 0.25 + 1 * -0.75) / 2
+    [-0.5]
+
+    Source: Guo et al. (2017), On calibration of modern neural networks, equation 3; Roelofs et al.
+    (2022), Mitigating bias in calibration error estimation, for the bias.
+    """
+    value = calibration_errors(predictions, resamples)[0]
+    return np.append(value, np.full(resamples.n_units, np.nan))
+
+
+def calibration_errors(
+    predictions: ClassPredictions, resamples: Resamples
+) -> tuple[float, Floats, float]:
+    """Return the calibration error without bias, with bias, and its bias if it is 0.
+
+    The second has shape (1 + n_units,), as `ece`.
+    """
+    confidence = confidence_of(predictions)
+    bins, n_rows, n_groups = bin_of(confidence, BINS), len(confidence), resamples.n_groups
+    excess = (predictions.truth == predictions.guess) - confidence
+    cells = bins * n_groups + resamples.group_of_row
+    by_group = np.bincount(cells, weights=excess, minlength=BINS * n_groups).reshape(BINS, -1)
+    others = by_group.sum(axis=1, keepdims=True) - by_group
+    signs = np.sign(others) * (np.abs(others) > ROUNDING)
+    plug_in = ratio(np.abs(resamples.sums(excess, bins, BINS)).sum(axis=0), resamples.sums()[0])
+    # The mean absolute deviation of a normal sum is sqrt(2 / pi) times its standard deviation.
+    bias = np.sqrt(2 / np.pi * np.square(by_group).sum(axis=1)).sum() / n_rows
+    return float((signs * by_group).sum() / n_rows), plug_in, float(bias)
+
+
+def _probabilities(predictions: ClassPredictions) -> Floats:
+    """Return the probability (n_samples, n_classes) of each class."""
+    assert predictions.scores is not None, "computed from log probabilities only"
+    return np.exp(predictions.scores)
+
+
+def confidence_of(predictions: ClassPredictions) -> Floats:
+    """Return the probability (n_samples,) of the predicted class of each row."""
+    probabilities = _probabilities(predictions)
+    return probabilities[np.arange(len(probabilities)), predictions.guess]
+
+
+def bin_of(confidence: Floats, bins: int) -> Codes:
+    """Return the bin number (n_samples,) of each confidence.
+
+    Bin b contains values above b / bins, up to and including (b + 1) / bins. Values just above an
+    edge count as below it, because taking logarithms and exponentials changes the last bit.
+    """
+    numbers: Codes = np.ceil(confidence * bins - 1e-9).astype(np.int64) - 1
+    return np.clip(numbers, 0, bins - 1)
 
 
 # If the variance is below this fraction of the mean square, the numbers are constant.
@@ -648,35 +732,19 @@ def spearman(predictions: NumberPredictions, resamples: Resamples) -> Floats:
     [0.5]
     """
     # The ranks in a resample follow from its number of rows at each level (distinct value).
-    units, levels, level_of_row = resamples.unit_of_row, [], []
+    unit_of_row, levels = resamples.unit_of_row, []
     for values in (predictions.truth, predictions.guess):
-        distinct, numbers = np.unique(values, return_inverse=True)
-        levels.append((numbers, units, len(distinct)))
-        level_of_row.append(numbers)
-    blocks = _blocks(resamples, *levels)
-    found = [_correlation(level_of_row, units, left_out, *tables) for left_out, tables in blocks]
+        distinct, level_of_row = np.unique(values, return_inverse=True)
+        levels.append((level_of_row, unit_of_row, len(distinct)))
+    found, ((of_truth, *_), (of_guess, *_)) = [], levels
+    for left_out, (n_a, n_b) in _blocks(resamples, *levels):
+        a, b = _centred_ranks(n_a), _centred_ranks(n_b)
+        squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
+        kept = unit_of_row[:, None] != left_out
+        products = np.einsum("rd,rd,rd->d", kept, a[of_truth], b[of_guess])
+        # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
+        found.append(ratio(products, np.sqrt(squares)))
     return np.concatenate(found)
-
-
-def _correlation(
-    level_of_row: Sequence[Codes], unit_of_row: Codes, units: Codes, n_a: Floats, n_b: Floats
-) -> Floats:
-    """Return the Spearman correlation (n_draws,) of each resample.
-
-    Args:
-        level_of_row: the level (n_samples,) of each row's label, its index among the sorted
-            distinct labels; and the same of the predictions.
-        unit_of_row: the unit (n_samples,) of each row.
-        units: the unit (n_draws,) that each resample leaves out.
-        n_a: the number of rows at each level of the labels, shape (n_levels, n_draws).
-        n_b: the same for the predictions.
-    """
-    a, b = _centred_ranks(n_a), _centred_ranks(n_b)
-    squares = np.einsum("ld,ld,ld->d", n_a, a, a) * np.einsum("ld,ld,ld->d", n_b, b, b)
-    kept, (of_truth, of_guess) = unit_of_row[:, None] != units, level_of_row
-    products = np.einsum("rd,rd,rd->d", kept, a[of_truth], b[of_guess])
-    # Ranks are multiples of 1/2, so these sums are exact: a single level gives exactly 0.
-    return ratio(products, np.sqrt(squares))
 
 
 def _centred_ranks(n_rows: Floats) -> Floats:
@@ -688,10 +756,7 @@ def _centred_ranks(n_rows: Floats) -> Floats:
     return centred
 
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-P = TypeVar("P", bound="DataclassInstance")
+P = TypeVar("P", bound=Any)  # of any kind
 
 
 def take(predictions: P, rows: NDArray[np.generic]) -> P:

@@ -11,28 +11,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pkgutil import resolve_name
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.probes.arrays import Codes, Floats, Mask
-from probekit.probes.kinds.trees import SentenceScores
-from probekit.probes.score import metrics
+from probekit.lazy_rows import Codes, Floats
+from probekit.probes.score import metric_table, metrics
 from probekit.probes.score.contributions import ClassParts, difference_of_parts, mean_parts
-from probekit.probes.score.description_length import OnlineCode
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.intervals import Interval, jackknife_interval, score_interval
-from probekit.probes.score.metric_table import (
-    METRICS,
-    MetricFunction,
-    class_parts,
-    metric_functions,
-)
+from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.solve.layers import FittedLayers
 
+if TYPE_CHECKING:  # features, which import this module
+    from probekit.probes.kinds.trees import SentenceScores
+    from probekit.probes.score.description_length import OnlineCode
+
 RowsScored = Literal["test", "validation", "online", "learning"]
-Predictions = metrics.ClassPredictions | metrics.NumberPredictions | OnlineCode | SentenceScores
+Predictions: TypeAlias = (
+    "metrics.ClassPredictions | metrics.NumberPredictions | OnlineCode | SentenceScores"
+)
 N = TypeVar("N", int, float)
 
 
@@ -242,7 +241,7 @@ def metrics_of(predictions: Predictions) -> Mapping[str, MetricFunction]:
     >>> list(metrics_of(metrics.NumberPredictions(np.zeros(2), np.zeros(2))))
     ['r2', 'spearman']
     """
-    return metric_functions(predictions.family, predictions.offers)
+    return metric_table.metric_functions(predictions.family, predictions.offers)
 
 
 def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | None:
@@ -250,7 +249,7 @@ def parts_of(metric: str, predictions: Sequence[Predictions]) -> ClassParts | No
 
     None if the metric has no parts, or if the true classes differ.
     """
-    function = class_parts(metric)
+    function = metric_table.class_parts(metric)
     return None if function is None else mean_parts([function(one) for one in predictions])
 
 
@@ -271,30 +270,6 @@ def with_interval(
     return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, several))
 
 
-def rates_at(
-    threshold: float, scores: Floats, is_positive: Mask, resamples: metrics.Resamples
-) -> dict[str, float]:
-    """Return `tpr` and `test_fpr` of rows at a threshold, each with its limits `_low` and `_high`.
-
-    Intervals are those of the metrics at a fixed false positive rate.
-
-    Args:
-        threshold: rows with a higher score raise an alarm.
-        scores: scores of the rows for the positive class, shape (n_test,).
-        is_positive: which rows are of the positive class, shape (n_test,).
-        resamples: resamples of the rows.
-    """
-    truth, of_classes = is_positive.astype(np.int64), np.stack([0 * scores, scores], axis=1)
-    predictions = metrics.ClassPredictions(truth, truth, 2, of_classes, positive=1)
-    # The metrics read these alarms; the rate in their names has no meaning here.
-    alarmed = metrics.with_alarms(predictions, np.full(len(metrics.RATES), threshold))
-    rates: dict[str, float] = {}
-    for name, metric in (("tpr", "tpr_at_fpr_1"), ("test_fpr", "achieved_fpr_1")):
-        found = with_interval(metric, [alarmed], resamples)
-        rates |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
-    return rates
-
-
 def r2_limits(
     predictions: metrics.NumberPredictions, resamples: metrics.Resamples
 ) -> tuple[float, float]:
@@ -302,6 +277,68 @@ def r2_limits(
     found = jackknife_interval(metrics.r2(predictions, resamples), resamples, METRICS["r2"].range)
     is_unknown = metrics.has_heavy_tails(predictions.truth)
     return (np.nan, np.nan) if is_unknown else (found.low, found.high)
+
+
+def ece_limits(
+    predictions: metrics.ClassPredictions, resamples: metrics.Resamples
+) -> tuple[float, float]:
+    """Return the limits of the 95 % confidence interval of the calibration error.
+
+    They are the limits of the error with its bias, which is subtracted from the lower one as it is
+    for calibrated predictions. In simulations they contain the true error in 96 % of draws or more
+    from 5 groups on.
+    """
+    value, plug_in, bias = metrics.calibration_errors(predictions, resamples)
+    found = jackknife_interval(plug_in, resamples)
+    return min(found.low - bias, value), found.high
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Mean confidence and accuracy of the rows whose confidence is in (low, high].
+
+    The lowest bin also contains 0.
+
+    `ci_low` and `ci_high` are the limits of the 95 % confidence interval of `accuracy`; NaN if all
+    rows are in one group.
+    """
+
+    low: float
+    high: float
+    n_rows: int
+    confidence: float
+    accuracy: float
+    ci_low: float
+    ci_high: float
+
+
+def reliability_bins(
+    predictions: metrics.ClassPredictions, resamples: metrics.Resamples, bins: int = metrics.BINS
+) -> list[ReliabilityBin]:
+    """Return the reliability bins that contain rows, in ascending order of confidence.
+
+    The bins have equal width.
+
+    >>> scores = np.log([[0.75, 0.25], [0.75, 0.25]])
+    >>> predictions = metrics.ClassPredictions(np.array([0, 1]), np.array([0, 0]), 2, scores, True)
+    >>> (found,) = reliability_bins(predictions, metrics.Resamples.whole(2), bins=4)
+    >>> found.low, found.high, found.n_rows, round(found.confidence, 6), found.accuracy
+    (0.5, 0.75, 2, 0.75, 0.5)
+    """
+    confidence = metrics.confidence_of(predictions)
+    correct = (predictions.truth == predictions.guess).astype(np.float64)
+    bin_of_row, found = metrics.bin_of(confidence, bins), []
+    for number in map(int, np.unique(bin_of_row)):
+        rows = bin_of_row == number
+        of_bin = metrics.Resamples.leave_one_out(
+            resamples.group_of_row[rows], widening=resamples.widening
+        )
+        interval = jackknife_interval(metrics.mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
+        accuracy_and_limits = (interval.value, interval.low, interval.high)
+        n_and_confidence = (int(rows.sum()), float(confidence[rows].mean()))
+        edges = (number / bins, (number + 1) / bins)
+        found.append(ReliabilityBin(*edges, *n_and_confidence, *accuracy_and_limits))
+    return found
 
 
 def differences_of(
@@ -353,15 +390,13 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
     >>> both.guess.tolist()
     [2.0, 2.0]
     """
-    first = parts[0]
-    changed: dict[str, Any] = {"n_codes": len(parts)} if isinstance(first, OnlineCode) else {}
-    columns = {
-        column.name: [getattr(one, column.name) for one in parts] for column in fields(first)
-    }
+    first, changed = parts[0], dict[str, Any]()
+    columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(first)}
     for name, values in columns.items():
-        if name == "folds":
-            sizes = [len(truth) for truth in columns["truth"]]
-            changed[name] = metrics.joined_folds(values, sizes)
+        if name == "n_codes":
+            changed[name] = len(parts)
+        elif name == "folds":
+            changed[name] = metrics.joined_folds(values, list(map(len, columns["truth"])))
         elif name == "scores_are_log_probabilities":
             # Outer folds may select different kinds, some of them without probabilities.
             changed[name] = all(values)

@@ -235,6 +235,7 @@ def _hessians(objectives: Objectives, point: Tensor) -> Tensor:
         numbers = order[score, n_left_out[score] :]
         stride = max(1, len(numbers) // enough_rows(q))
         numbers = numbers[stride // 2 :: stride].sort().values
+        # `numbers` are those of every k-th row, `part` those of all rows.
         for part, rows in objectives.rows.take(numbers * every):
             root = (stride * curvature[score, part // every]).sqrt()
             weighted = rows * root[:, None]

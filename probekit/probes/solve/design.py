@@ -3,8 +3,7 @@
 Shapes of objectives: F fits, c scores per fit (one for two classes, else one per class), n rows, q
 coordinates plus one for the intercept.
 
-`shared` builds one matrix for many fits, each on its own share (weighted subset) of the rows;
-`dual` builds one for a share of few rows, with at most as many coordinates as rows.
+`shared` builds one matrix for many fits, each on its own share (weighted subset) of the rows.
 """
 
 from __future__ import annotations
@@ -20,9 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from probekit.lazy_rows import LazyRows, Sum, fetched, rows_of_block
+from probekit.lazy_rows import (
+    Codes,
+    Features,
+    Floats,
+    LazyRows,
+    Mask,
+    Rows,
+    Sum,
+    fetched,
+    rows_of_block,
+)
 from probekit.memory import available_memory, is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.products import eigh, gram, linear, put, weighted_sums
 
 # Size of the standardised rows that are stored; the others are standardised by block in each pass.
@@ -113,20 +121,19 @@ class Design:
     """Standardised rows, and the conversion of their coefficients to raw features.
 
     Attributes:
-        rows: the standardised features or, in the dual form, their coordinates.
+        rows: the standardised features.
         axes: (n_coordinates, n_coordinates), orthonormal columns: the principal axes of the rows.
         variances: (n_coordinates,), variances of the rows along the axes.
         weights: (n_shares, n_samples), weight of each row in the fits of each share, or whether it
             belongs to the share.
         largest: number that the weights were divided by: the largest, so that float32 can hold
-            them. 1 in a dual design.
+            them.
         units: (n_shares, n_coordinates), reciprocal standard deviation of the rows within each
             share. It converts coefficients on features standardised within the share to
             coefficients on `rows`. It is 0 for a feature that is constant within the share, so that
             the feature is not used there.
         mean: (n_features,), mean of the raw features.
-        back: (n_features, n_coordinates), or (n_features,) for a diagonal matrix: converts
-            coefficients on `rows` to coefficients on raw features.
+        back: (n_features,), converts coefficients on `rows` to coefficients on raw features.
     """
 
     rows: DesignRows
@@ -150,14 +157,11 @@ class Design:
             intercept: intercepts (n_out,) on standardised features.
         """
         coef = coef * fetched(self.units[share])
-        raw = coef * self.back if self.back.ndim == 1 else coef @ self.back.T
+        raw = coef * self.back
         return raw, intercept - raw @ self.mean
 
     def unfold(self, share: int, raw: Floats, intercept: Floats) -> tuple[Floats, Floats]:
-        """Convert coefficients and intercepts on raw features to those of a share; undoes `fold`.
-
-        The design must not be dual: its coordinates are the features.
-        """
+        """Convert coefficients and intercepts on raw features to a share's; undoes `fold`."""
         units = self.back * fetched(self.units[share])
         coef = np.divide(raw, units, out=np.zeros_like(raw), where=units > 0)
         return coef, intercept + raw @ self.mean
@@ -226,42 +230,6 @@ def enough_rows(n_features: int) -> int:
     (2048, 3072)
     """
     return max(2048, 4 * n_features)
-
-
-def dual(X: Features, weights: Features | Mask, typical: Mask, device: str = "cpu") -> Design:
-    """Return the dual design of one share, with at most as many coordinates as rows.
-
-    The solution of a penalised fit is a linear combination of its rows, so that the span of the
-    standardised rows suffices. Rows with weight 0 are removed. The coordinates are computed on the
-    CPU; fits on them are computed on `device`.
-
-    >>> X = np.array([[1.0, 2.0, 3.0], [4.0, 0.0, 9.0], [9.0, 9.0, 9.0]])
-    >>> design = dual(X, np.array([1.0, 1.0, 0.0]), typical=np.ones(3, dtype=bool))
-    >>> len(design.rows), design.variances.shape, design.back.shape
-    (2, torch.Size([1]), (3, 1))
-    """
-    counted = weights > 0
-    mean, scale = moments(X[counted], weights[counted], typical[counted])
-    Z = (X[counted] - mean) / scale
-    squares, vectors = np.linalg.eigh(Z @ Z.T)
-    spanned = squares > squares.max(initial=0) * len(Z) * np.finfo(np.float64).eps
-    # Z = vectors diag(lengths) V^T (singular values). The coordinates of the rows are
-    # Z V = vectors diag(lengths), and V = Z^T vectors diag(1 / lengths) leads back to features.
-    lengths = np.sqrt(squares[spanned])
-    coordinates = vectors[:, spanned] * lengths
-    n = coordinates.shape[1]
-    lazily = LazyRows.of(coordinates).on(device)
-    dtype = torch.float32 if lazily.is_elsewhere else torch.float64
-    return Design(
-        rows=DesignRows(lazily, np.zeros(n), np.ones(n), dtype),
-        axes=torch.eye(n, dtype=dtype, device=device),
-        variances=put(squares[spanned] / len(Z), device),
-        weights=put(weights[None, counted].astype(np.float64), device),
-        largest=1.0,
-        units=torch.ones(1, n, dtype=dtype, device=device),
-        mean=mean,
-        back=(Z.T @ vectors[:, spanned]) / lengths / scale[:, None],
-    )
 
 
 def moments(X: Rows, weights: Features | Mask, typical: Mask) -> tuple[Floats, Floats]:

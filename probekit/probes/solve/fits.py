@@ -5,25 +5,22 @@ or at several if there are few columns and folds; it starts from an extrapolatio
 fits. The last batch contains the final fits, one per column, on all rows at the selected C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.layers import AffineLayer, FittedLayers, on_rows, through, with_reference
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
 SEARCH_TOLERANCE = 1e-5
-JOINT_TOLERANCE = 1e-6  # one step more, so that ties of C are not decided by errors of the fits
+PRODUCTS_TOLERANCE = 1e-6  # costs one step more where rows are few
 # Number of scores, of all fits together, in a batch of the search. Products with fewer columns take
 # hardly less time.
 PATH_SCORES = 40
@@ -81,7 +78,6 @@ def fit_columns(
     weights: Features | None = None,
     typical: Mask | None = None,
     on_fit: OnFit | None = None,
-    paths: NDArray[np.object_] | None = None,
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
@@ -97,7 +93,6 @@ def fit_columns(
         weights: weight (n_samples,) of each row in every fit; None means equal weights.
         typical: which rows (n_samples,) feature scaling is estimated from; None means all.
         on_fit: called as `on_fit(done, total)` after each fit.
-        paths: the fits of the search, if they are known; see `joint_search`.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
@@ -117,8 +112,7 @@ def fit_columns(
     row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
     shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
     solver = Solver(X, [*shares, row_weights], typical=typical)
-    if paths is None:
-        paths = search_paths(solver, columns, grid, tuning, report)
+    paths = search_paths(solver, columns, grid, tuning, report)
     held_out = _held_out(X, paths, fold_of_row)
     # `best` holds the index in the grid of the best C of each column.
     if tuning.judge is None:
@@ -132,7 +126,7 @@ def fit_columns(
     searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
     # The final fits use all rows: the last share, number `n_folds`.
     finals = [
-        Problem(codes, grid[index], n_folds, _mean(codes, fits, solver.is_wide), tuning.balanced)
+        Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
         for codes, index, fits in zip(columns, best, searches, strict=True)
     ]
     solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
@@ -154,96 +148,41 @@ def search_paths(
     The shares of the solver are the fitted rows of each fold, then all rows. The search does not
     use the last share.
     """
-    n_folds = len(solver.shares) - 1
-    tasks = [(codes, fold) for codes in columns for fold in range(n_folds)]
-    fits = _up_the_grid(solver, tasks, grid, tuning, report)
-    return fits.reshape(len(columns), n_folds, len(grid)).swapaxes(1, 2)
-
-
-def _up_the_grid(
-    solver: Solver,
-    tasks: Sequence[tuple[Codes, int]],
-    grid: Sequence[float],
-    tuning: Tuning,
-    report: Callable[[int], None],
-) -> NDArray[np.object_]:
-    """Return the fits (n_tasks, n_grid) of label columns on shares, from small to large C."""
-    tolerance = SEARCH_TOLERANCE if not solver.is_wide else JOINT_TOLERANCE
+    tolerance = PRODUCTS_TOLERANCE if solver.is_wide else SEARCH_TOLERANCE
     tolerance = max(tuning.stopping.tolerance, tolerance)
     stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
-    n_classes = [int(codes.max()) + 1 for codes, _ in tasks]
-    n_scores = sum(1 if n <= 2 else n for n in n_classes)
+    n_folds = len(solver.shares) - 1
+    n_classes = [int(codes.max()) + 1 for codes in columns]
+    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
     # The number of values of C whose fits make one batch.
     at_once = 1 if solver.is_wide else max(1, PATH_SCORES // n_scores)
-    fits = np.empty((len(tasks), len(grid)), dtype=object)
+    paths = np.empty((len(columns), len(grid), n_folds), dtype=object)
     for first in range(0, len(grid), at_once):
-        batch = list(product(range(len(tasks)), range(len(grid))[first : first + at_once]))
+        indices = range(len(grid))[first : first + at_once]
+        batch = list(product(range(len(columns)), indices, range(n_folds)))
         problems = []
-        for task, index in batch:
-            codes, share = tasks[task]
-            start = _ahead(fits[task, :first], grid[index], solver.is_wide)
-            problems.append(Problem(codes, grid[index], share, start, tuning.balanced))
-        n_done = first * len(tasks)
+        for column, index, fold in batch:
+            start, C = _ahead(paths[column, :first, fold], grid[index]), grid[index]
+            problems.append(Problem(columns[column], C, fold, start, tuning.balanced))
+        n_done = first * len(columns) * n_folds
         solved = solver.solve(problems, stopping, lambda done, _, n=n_done: report(n + done))
         for place, fit in zip(batch, solved, strict=True):
-            fits[place] = fit
-    return fits
-
-
-class Search(NamedTuple):
-    """Label columns (n_rows,) of some rows, whose penalty is searched in folds of these rows."""
-
-    rows: Codes
-    columns: Sequence[Codes]
-    fold_of_row: Codes
-    typical: Mask | None
-
-
-def joint_search(
-    X: LazyRows, searches: Sequence[Search], grid: Sequence[float], tuning: Tuning
-) -> list[NDArray[np.object_]]:
-    """Return `search_paths` of several searches on rows of one site, whose fits are one batch."""
-    shares: list[Mask] = []
-    typical, tasks = np.ones(len(X), dtype=bool), list[tuple[Codes, int]]()
-    for one in searches:
-        if one.typical is not None:
-            typical[one.rows] = one.typical
-        folds = range(len(shares), len(shares) + int(one.fold_of_row.max()) + 1)
-        for fold in range(len(folds)):
-            shares.append(np.zeros(len(X), dtype=bool))
-            shares[-1][one.rows] = one.fold_of_row != fold
-        for codes in one.columns:
-            whole = np.zeros(len(X), dtype=np.int64)
-            whole[one.rows] = codes
-            tasks += [(whole, share) for share in folds]
-    solver = Solver(X, shares, typical=typical)
-    fits, paths = _up_the_grid(solver, tasks, sorted(grid), tuning, lambda _: None), []
-    for one in searches:
-        n_folds = int(one.fold_of_row.max()) + 1
-        n_tasks = len(one.columns) * n_folds
-        own, fits = fits[:n_tasks], fits[n_tasks:]
-        paths.append(own.reshape(len(one.columns), n_folds, len(grid)).swapaxes(1, 2))
+            paths[place] = fit
     return paths
 
 
-def _ahead(path: Sequence[Fit], C: float, is_wide: bool) -> AffineLayer | None:
+def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
     """Return the start of a fit at C: its path so far, extrapolated linearly in log C.
 
     `path` holds the fits at smaller values of C, in ascending order. None if it is empty; a single
     fit is the start itself.
     """
-    points = [_point(fit, is_wide) for fit in path[-2:]]
-    if len(points) < 2 or any(point is None for point in points) or path[-1].C == path[-2].C:
-        return points[-1] if points else None
-    before, last = path[-2:]
-    steps = np.log(C / last.C) / np.log(last.C / before.C)
-    of_both = zip(points[0], points[1], strict=True)
-    return AffineLayer(*(b + steps * (b - a) for a, b in of_both))
-
-
-def _point(fit: Fit, is_wide: bool) -> AffineLayer | None:
-    """Return a fit as a start for others on the same rows; see `Problem`."""
-    return fit.dual if is_wide else fit.layers[0]
+    points = [(fit.C, fit.point) for fit in path[-2:] if fit.point is not None]
+    if len(points) < 2 or points[0][0] == points[1][0]:  # or the grid has a value twice
+        return points[-1][1] if points else None
+    (before, earlier), (last, later) = points
+    steps = np.log(C / last) / np.log(last / before)
+    return AffineLayer(*(b + steps * (b - a) for a, b in zip(earlier, later, strict=True)))
 
 
 def best_rated(
@@ -349,15 +288,14 @@ def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, An
             yield int(fold), place.start + inside, block[rows.put(inside)]
 
 
-def _mean(codes: Codes, fits: Sequence[Fit], is_wide: bool) -> AffineLayer | None:
+def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:
     """Return the mean of the fits whose training rows contained all classes of the labels.
 
     None if there is no such fit.
     """
     n_classes = len(np.unique(codes))
-    points = [_point(fit, is_wide) for fit in fits if len(fit.classes) == n_classes]
-    found = [point for point in points if point is not None]
-    if not found:
+    points = [fit.point for fit in fits if len(fit.classes) == n_classes and fit.point is not None]
+    if not points:
         return None
-    weights, biases = zip(*found, strict=True)
+    weights, biases = zip(*points, strict=True)
     return AffineLayer(np.mean(weights, axis=0), np.mean(biases, axis=0))

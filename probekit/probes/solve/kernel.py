@@ -1,4 +1,4 @@
-"""Fits on sites with fewer rows than features: Newton steps on the products of the rows.
+"""Fits on few rows of many features: Newton steps on the products of the rows of a site.
 
 The weights of a penalised fit are a combination of its rows: on features standardised within its
 share they are u * Z^T a, where Z are the rows standardised over the whole site, u the ratio of the
@@ -9,9 +9,8 @@ shares, labels and C. No share has a matrix of its own.
 A step solves the Newton system of each fit approximately. Its matrix, of the products of a share's
 rows, is replaced by that of the site, u = 1, which is computed once: the two differ by a few per
 cent, so that each step removes all but a few per cent of the error. The system is solved by
-conjugate gradients. Small shares, whose standard deviations differ more, have products of their
-own. The intercept is the multiplier of the constraint sum(a) = 0, which is augmented by a large
-constant in the products.
+conjugate gradients. The intercept is the multiplier of the constraint sum(a) = 0, which is
+augmented by a large constant in the products.
 
 A fit stops at a bound of its excess, the duality gap: if the intercept is optimal, a' = C w (y - p)
 is feasible in the dual problem, and the two objectives differ by (a' - a)^T K (a' - a) / (2 C).
@@ -26,30 +25,25 @@ Sources: Rasmussen and Williams (2006), Gaussian processes for machine learning,
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import softplus
 
-from probekit.lazy_rows import LazyRows, fetched
+from probekit.lazy_rows import Floats, LazyRows, Mask, fetched
 from probekit.memory import is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask
-from probekit.probes.solve.layers import AffineLayer
+from probekit.probes.solve.descent import StoppingRule
 
+MOST_ROWS = 8192  # products of more rows take too much memory
+WIDE = 2.0  # the largest ratio of rows to features at which products are faster
 AXES = 32  # leading axes of the preconditioner
-SMALL = 128  # shares of at most this many rows have products of their own
-FAR = 0.3  # mean difference of squared units from 1, beyond which a share has its own products
 CG_STEPS, CG_TOLERANCE = 100, 0.1
-LEAST_C = 1e-30
-FIRST = 1.0  # size of the products of a row, times C, from which C is raised
 TINY = 1e-30  # no divisor is smaller
 RAISED = 10.0  # by which C is raised after each step from the class frequencies
 LEAST_SLOPE = 1e-3  # along a step whose length does not matter, relative to the aim
@@ -57,14 +51,24 @@ TRIALS = 9  # lengths of a step that are tried, from 0
 PATIENCE = 4  # steps without a smaller bound after which a fit stops: only rounding error is left
 LEAST_CURVATURE = 1e-7  # of a row that is predicted with certainty
 CONSTANT = 30.0  # of the products, relative to the inverse curvature of the intercept
-BATCH_NUMBERS = 1 << 24  # of the scores (F, c, n) of a batch
+
+
+def is_wide(rows: LazyRows) -> bool:
+    """Return whether fits on some rows are computed from their products."""
+    return len(rows) <= min(MOST_ROWS, WIDE * rows.shape[1])
 
 
 @dataclass(eq=False)
 class SiteProducts:
-    """Standardised rows of a site and their products, which all fits of the site share."""
+    """Standardised rows of a site and their products, which all fits of the site share.
+
+    Attributes:
+        source: the rows (n, d).
+        typical: which rows (n,) the standardisation is estimated from; None means all.
+    """
 
     source: LazyRows
+    typical: Mask | None = None
 
     def put(self, values: NDArray[Any]) -> Tensor:
         """Return an array as a tensor where the rows are."""
@@ -76,29 +80,32 @@ class SiteProducts:
         return np.float64 if self.source.dtype == np.float64 else np.float32
 
     @cached_property
-    def mean(self) -> Floats:
-        """The means (d,) of the features, in the precision of the rows."""
-        found: Floats = self.source[:].mean(axis=0, dtype=np.float64).astype(self.kind)
-        return found.astype(np.float64)
-
-    @cached_property
-    def _rows_and_scale(self) -> tuple[Tensor, Floats]:
-        """The standardised rows (n, d), and the standard deviations (d,) they were divided by."""
-        rows = np.subtract(self.source[:], self.mean.astype(self.kind), dtype=self.kind)
-        scale = np.sqrt(np.einsum("nd,nd->d", rows, rows) / len(rows)).astype(self.kind)
-        scale[scale <= 1e-6 * np.abs(self.mean)] = 1  # nearly constant; see `squared_units`
+    def _rows_mean_and_scale(self) -> tuple[Tensor, Floats, Floats]:
+        """The standardised rows, and the mean and the standard deviation of the features."""
+        rows = self.source[:].astype(self.kind)
+        chosen = slice(None) if self.typical is None else self.typical
+        mean = rows[chosen].mean(axis=0, dtype=np.float64).astype(self.kind)
+        rows -= mean
+        used = rows[chosen]
+        scale = np.sqrt(np.einsum("nd,nd->d", used, used) / len(used))
+        scale[scale <= 1e-6 * np.abs(mean)] = 1  # nearly constant; see `squared_units`
         rows /= scale
-        return self.put(rows), scale.astype(np.float64)
+        return self.put(rows), mean.astype(np.float64), scale.astype(np.float64)
 
     @property
     def rows(self) -> Tensor:
         """The standardised rows (n, d)."""
-        return self._rows_and_scale[0]
+        return self._rows_mean_and_scale[0]
+
+    @property
+    def mean(self) -> Floats:
+        """The means (d,) of the features, in the precision of the rows."""
+        return self._rows_mean_and_scale[1]
 
     @property
     def scale(self) -> Floats:
         """The standard deviations (d,) that the rows were divided by."""
-        return self._rows_and_scale[1]
+        return self._rows_mean_and_scale[2]
 
     @cached_property
     def products(self) -> Tensor:
@@ -116,15 +123,16 @@ class SiteProducts:
         r = min(AXES, n)
         generator = torch.Generator().manual_seed(0)
         found = torch.randn(n, min(r + 8, n), generator=generator, dtype=products.dtype)
+        found = found.to(products.device)
         for _ in range(3):
             found = torch.linalg.qr(products @ found).Q
         sizes, turn = torch.linalg.eigh(found.T @ (products @ found))
         sizes = sizes[-r:]
         total = products.diagonal().sum() - sizes.sum()
         rest = max(float(total) / max(1, n - r), 1e-6 * float(sizes[-1]))
-        axes = torch.cat([found @ turn[:, -r:], torch.full((n, 1), n**-0.5, dtype=found.dtype)], 1)
+        axes = torch.cat([found @ turn[:, -r:], found.new_full((n, 1), n**-0.5)], 1)
         sizes = (sizes - rest).clamp_min(1e-6 * float(sizes[-1]))
-        return axes, torch.cat([sizes, torch.zeros(1, dtype=sizes.dtype)]), rest
+        return axes, torch.cat([sizes, sizes.new_zeros(1)]), rest
 
     @cached_property
     def pairs(self) -> Tensor:
@@ -182,120 +190,25 @@ class _Curvature:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """Small shares, with exact products of their own.
+class Products:
+    """The products of the rows of each fit.
 
     Attributes:
-        products: (n_shares, m, m), of the rows of each share, standardised within it.
-        share: (F,), the index of the share of each fit.
-        places: (n_shares, m), the numbers of its rows, padded with 0.
-        filled: (n_shares, m), which of them are no padding.
-        centres: (n_shares, d), means of the standardised rows of the site within each share.
-        site: the products of the site.
+        site: those of the site.
+        squared_units: (F, d), the inverse variances of its rows within the share of each fit.
     """
 
-    products: Tensor
-    share: Tensor
-    places: Tensor
-    filled: Tensor
-    centres: Tensor
     site: SiteProducts
+    squared_units: Tensor
 
-    def select(self, fits: Tensor) -> Own:
+    def select(self, fits: Tensor) -> Products:
         """Return those of some fits."""
-        return replace(self, share=self.share[fits])
-
-    @property
-    def typical_size(self) -> Floats:
-        """The mean size (F,) of the products of a row with itself."""
-        sizes = self.products.diagonal(dim1=1, dim2=2).sum(dim=1) / self.filled.sum(dim=1)
-        found: Floats = fetched(sizes[self.share])
-        return found
-
-    def rows_of(self, values: NDArray[Any]) -> Tensor:
-        """Return numbers (F, n) of all rows for those of the share of each fit (F, m)."""
-        places = self.places[self.share]
-        return self.site.put(values).gather(1, places) * self.filled[self.share]
-
-    def whole(self, fit: int, dual: Tensor) -> Tensor:
-        """Return dual coefficients (c, m) for all rows (c, n)."""
-        found, share = dual.new_zeros(len(dual), len(self.site.rows)), self.share[fit]
-        inside = self.places[share][self.filled[share]]
-        found[:, inside] = dual[:, : len(inside)]
-        return found
-
-    def centre(self, fit: int) -> Floats:
-        """Return what was subtracted from the standardised rows (d,) of the site."""
-        found: Floats = fetched(self.centres[self.share[fit]])
-        return found
-
-    def scores(self, dual: Tensor) -> Tensor:
-        """Return the exact products with dual coefficients (F, c, n)."""
-        return dual @ self.products[self.share]
-
-    near_scores = scores
-
-    def size(self, dual: Tensor) -> Tensor:
-        """Return the exact squared norm (F,) of the weights of dual coefficients (F, c, n)."""
-        return (dual * self.scores(dual)).sum(dim=(1, 2))
-
-    def inverse(self, curvature: _Curvature) -> _Factor:
-        """Return an approximate inverse of 1 + R^T K R; the exact one for two classes."""
-        root = curvature.diagonal
-        matrix = self.products[self.share][:, None] + curvature.constant[..., None]
-        matrix = matrix * root[..., :, None] * root[..., None, :]
-        matrix.diagonal(dim1=2, dim2=3).add_(1)
-        return _Factor(torch.linalg.cholesky_ex(matrix)[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Factor:
-    """A Cholesky factor (F, c, n, n) of an approximate inverse."""
-
-    lower: Tensor
-
-    def select(self, fits: Tensor) -> _Factor:
-        """Return those of some fits."""
-        return _Factor(self.lower[fits])
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return the inverse times x (F, c, n)."""
-        return torch.cholesky_solve(x[..., None], self.lower)[..., 0]
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """Large shares: products of the site in the systems, exact scores by products with the rows."""
-
-    site: SiteProducts
-    squared_units: Tensor  # (n_shares, d)
-    share: Tensor
-
-    def select(self, fits: Tensor) -> Shared:
-        """Return those of some fits."""
-        return Shared(self.site, self.squared_units, self.share[fits])
-
-    @property
-    def typical_size(self) -> Floats:
-        """The mean size (F,) of the products of a row with itself, without the leading axes."""
-        return np.full(len(self.share), self.site.axes[2])
-
-    def rows_of(self, values: NDArray[Any]) -> Tensor:
-        """Return numbers (F, n) of all rows."""
-        return self.site.put(values)
-
-    def whole(self, _fit: int, dual: Tensor) -> Tensor:
-        """Return dual coefficients of all rows."""
-        return dual
-
-    def centre(self, _fit: int) -> Floats:
-        """Return what was subtracted from the standardised rows (d,) of the site."""
-        return np.zeros(self.squared_units.shape[1])
+        return Products(self.site, self.squared_units[fits])
 
     def scores(self, dual: Tensor) -> Tensor:
         """Return the exact products with dual coefficients (F, c, n)."""
         rows = self.site.rows
-        return (dual @ rows).mul_(self.squared_units[self.share][:, None]) @ rows.T
+        return (dual @ rows).mul_(self.squared_units[:, None]) @ rows.T
 
     def near_scores(self, dual: Tensor) -> Tensor:
         """Return approximate products with dual coefficients (F, c, n)."""
@@ -303,9 +216,7 @@ class Shared:
 
     def size(self, dual: Tensor) -> Tensor:
         """Return the exact squared norm (F,) of the weights of dual coefficients (F, c, n)."""
-        return ((dual @ self.site.rows).square_() * self.squared_units[self.share][:, None]).sum(
-            dim=(1, 2)
-        )
+        return ((dual @ self.site.rows).square_() * self.squared_units[:, None]).sum(dim=(1, 2))
 
     def inverse(self, curvature: _Curvature) -> _Near:
         """Return an approximate inverse of 1 + R^T K R."""
@@ -348,7 +259,7 @@ class _Near:
         return scaled - self.inverse * self.root * (along @ self.axes.T)
 
 
-def _newton_step(system: Own | Shared, curvature: _Curvature, right: Tensor) -> Tensor:
+def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tensor:
     """Return x (F, c, n) with (1 + R^T K R) x = right, approximately, by conjugate gradients."""
     inverse = system.inverse(curvature)
 
@@ -361,7 +272,7 @@ def _newton_step(system: Own | Shared, curvature: _Curvature, right: Tensor) -> 
         return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
 
     found = torch.empty_like(right)
-    running = torch.arange(len(right))
+    running = torch.arange(len(right), device=right.device)
     x, rest = torch.zeros_like(right), right
     direction = better = better_of(rest)
     size = dot(rest, better).clamp_min(torch.finfo(right.dtype).tiny)
@@ -452,14 +363,13 @@ class DualFit(NamedTuple):
 
 
 def descend(
-    system: Own | Shared,
+    system: Products,
     labels: Tensor,
     weights: Tensor,
     C: Tensor,
     ramp: Tensor,
     start: tuple[Tensor, Tensor],
-    aim: float,
-    most: int,
+    stopping: StoppingRule,
 ) -> Iterator[tuple[int, DualFit]]:
     """Yield index and minimum of sum(weight * cross-entropy) + |w|^2 / (2 C) of each of F fits.
 
@@ -470,28 +380,17 @@ def descend(
         C: the inverse regularisation strengths (F, 1, 1).
         ramp: that of the first step, which is raised tenfold with each step.
         start: dual coefficients (F, c, n) and intercepts (F, c, 1) to start from.
-        aim: the relative excess at which a fit stops.
-        most: the maximum number of steps.
+        stopping: when a fit stops, by the bound of its excess.
     """
+    aim = min(stopping.aim, stopping.tolerance)
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
     wide = C.dtype if is_accelerator(C.device) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
-    state = _State(
-        number,
-        labels,
-        weights,
-        C,
-        ramp,
-        dual,
-        score + intercept,
-        intercept,
-        inf.to(wide),
-        inf,
-        idle,
-    )
-    for n_iter in range(1, most + 1):
+    of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
+    state = _State(*of_fits, inf.to(wide), inf, idle)
+    for n_iter in range(1, stopping.max_iter + 1):
         C = torch.minimum(state.ramp, state.C)
         p = probabilities(state.score)
         curvature = _Curvature.at(p, state.weights * C)
@@ -528,19 +427,11 @@ def descend(
         state.excess = torch.minimum(excess, state.excess)
         state.ramp = RAISED * C
         stopped = (excess <= aim) | (state.idle >= PATIENCE)
-        if n_iter == most:
+        if n_iter == stopping.max_iter:
             stopped = torch.ones_like(stopped)
         for k in torch.nonzero(stopped).flatten().tolist():
-            yield (
-                int(state.number[k]),
-                DualFit(
-                    state.dual[k],
-                    state.intercept[k, :, 0],
-                    float(value[k]),
-                    float(excess[k]),
-                    n_iter,
-                ),
-            )
+            end = state.dual[k], state.intercept[k, :, 0], float(value[k]), float(excess[k])
+            yield int(state.number[k]), DualFit(*end, n_iter)
         if bool(stopped.all()):
             return
         if bool(stopped.any()):
@@ -578,13 +469,12 @@ def _length(
     return length
 
 
-def squared_units(site: SiteProducts, used: NDArray[Any]) -> Tensor:
+def squared_units(site: SiteProducts, weights: Tensor) -> Tensor:
     """Return the inverse variance (n_shares, d) of the rows within each share; 0 if constant.
 
-    `used` (n_shares, n) are the weights of the rows that scaling is estimated from.
+    `weights` (n_shares, n) are those of the rows that scaling is estimated from.
     """
-    rows, weights = site.rows, site.put(used)
-    weights = weights / weights.sum(dim=1, keepdim=True)
+    rows, weights = site.rows, weights / weights.sum(dim=1, keepdim=True)
     means = weights @ rows
     variance, squares = weights @ (rows * rows), means * means
     variance -= squares
@@ -602,140 +492,3 @@ def squared_units(site: SiteProducts, used: NDArray[Any]) -> Tensor:
         exact = np.where(spread > least, spread**2, np.inf)
         variance[share, columns] = site.put(exact).to(variance.dtype)
     return 1 / variance
-
-
-class Task(NamedTuple):
-    """A fit: its share, the class index (n_samples,) of each row, its row weights, C and start.
-
-    The start has dual coefficients (c, n) of all rows of the site, and intercepts (c,).
-    """
-
-    share: int
-    index: Codes
-    n_classes: int
-    weights: Floats
-    C: float
-    start: AffineLayer | None
-
-
-class Solution(NamedTuple):
-    """A layer for raw rows, the dual coefficients and intercepts, and how the fit ended.
-
-    `value` is the mean objective, `excess` a bound of its relative excess.
-    """
-
-    layer: AffineLayer
-    dual: AffineLayer
-    value: float
-    excess: float
-    n_iter: int
-
-
-def solve(
-    site: SiteProducts,
-    numbers: Codes | None,
-    shares: Sequence[Features | Mask],
-    typical: Mask,
-    tasks: Sequence[Task],
-    aim: float,
-    most: int,
-) -> Iterator[tuple[int, Solution]]:
-    """Yield the index and the solution of each task.
-
-    Args:
-        site: the products of the site.
-        numbers: the rows (n_samples,) of the site that the shares refer to; None for all.
-        shares: the row weights (n_samples,) of each share.
-        typical: which rows (n_samples,) feature scaling is estimated from.
-        tasks: the fits.
-        aim: the relative excess at which a fit stops.
-        most: the maximum number of steps.
-    """
-    of_site = partial(_of_site, site, numbers)
-    used, share_of = np.unique([task.share for task in tasks], return_inverse=True)
-    weights = of_site(np.stack([np.asarray(shares[share]) for share in used]))
-    measured = weights * of_site(typical)
-    few = np.count_nonzero(measured, axis=1) < 2
-    measured[few] = weights[few]
-    units = squared_units(site, measured)
-    # The products of the site stand for those of a share only if their scales are about equal.
-    varies = units > 0
-    distance = ((units - 1).abs() * varies).sum(dim=1) / varies.sum(dim=1).clamp_min(1)
-    is_own = (fetched(distance) > FAR) | (np.count_nonzero(weights, axis=1) <= SMALL)
-    alike: dict[tuple[bool, int], list[int]] = defaultdict(list)
-    for number, (task, share) in enumerate(zip(tasks, share_of, strict=True)):
-        alike[bool(is_own[share]), task.n_classes].append(number)
-    for (is_alone, n_classes), of_kind in alike.items():
-        n_batches = math.ceil(len(of_kind) * n_classes * len(site.source) / BATCH_NUMBERS)
-        for batch in np.array_split(np.array(of_kind), n_batches):
-            chosen, share = [tasks[number] for number in batch], share_of[batch]
-            if is_alone:
-                system: Own | Shared = _own(site, units, weights > 0, share)
-            else:
-                system = Shared(site, units, site.put(share))
-            for k, fit in _solve_alike(system, of_site, chosen, aim, most):
-                dual, bias = system.whole(k, fit.dual), fetched(fit.intercept)
-                on_rows = fetched((dual @ site.rows) * units[share[k]])
-                raw = on_rows / site.scale
-                bias = bias - (bias.mean() if len(bias) > 1 else 0)
-                layer = AffineLayer(raw, bias - on_rows @ system.centre(k) - raw @ site.mean)
-                point = AffineLayer(fetched(dual), bias)
-                yield int(batch[k]), Solution(layer, point, fit.value, fit.excess, fit.n_iter)
-
-
-def _of_site(site: SiteProducts, numbers: Codes | None, values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers (..., n_samples) of some rows for all rows (..., n) of the site, 0 elsewhere."""
-    whole = np.zeros((*values.shape[:-1], len(site.rows)), dtype=site.scale.dtype)
-    whole[..., slice(None) if numbers is None else numbers] = values
-    return whole.astype(site.kind)
-
-
-def _solve_alike(
-    system: Own | Shared,
-    of_site: Callable[[NDArray[Any]], NDArray[Any]],
-    tasks: Sequence[Task],
-    aim: float,
-    most: int,
-) -> Iterator[tuple[int, DualFit]]:
-    """Yield the index and the minimum of each task; all have the same number of classes.
-
-    The values are mean objectives.
-    """
-    n_classes = tasks[0].n_classes
-    # Rows of weight w with C are rows of weight 1 with w C.
-    largest = np.array([task.weights.max() for task in tasks])
-    weights = system.rows_of(of_site(np.stack([task.weights for task in tasks]) / largest[:, None]))
-    index = system.rows_of(of_site(np.stack([task.index for task in tasks])))
-    labels = one_hot(index.long(), n_classes).movedim(2, 1).to(weights.dtype)
-    logs = (weights[:, None] * labels).sum(dim=2, keepdim=True).log()
-    intercept = logs[:, 1:] - logs[:, :1] if n_classes == 2 else logs - logs.mean(1, keepdim=True)
-    labels = labels[:, 1:] if n_classes == 2 else labels
-    dual = torch.zeros_like(labels)
-    C = np.maximum(largest * [task.C for task in tasks], LEAST_C)
-    ramp = np.minimum(C, FIRST / system.typical_size)
-    if isinstance(system, Shared):
-        for k, task in enumerate(tasks):
-            if task.start is not None and task.start.weight.shape[1] == dual.shape[2]:
-                dual[k], bias = (torch.from_numpy(part) for part in task.start)
-                intercept[k], ramp[k] = bias[:, None], C[k]
-    of_fits = (torch.from_numpy(one).to(weights)[:, None, None] for one in (C, ramp))
-    for k, fit in descend(system, labels, weights[:, None], *of_fits, (dual, intercept), aim, most):
-        yield k, fit._replace(value=fit.value / float(weights[k].double().sum()))
-
-
-def _own(site: SiteProducts, units: Tensor, inside: Mask, share: Codes) -> Own:
-    """Return the products of the rows (n_shares, n) of the share of each fit, standardised in it."""
-    which, of_fit = np.unique(share, return_inverse=True)
-    members = [np.flatnonzero(inside[one]) for one in which]
-    m = max(map(len, members))
-    places = np.zeros((len(which), m), dtype=np.int64)
-    centres, filled = units.new_zeros(len(which), units.shape[1]), np.zeros((len(which), m), bool)
-    products = units.new_zeros(len(which), m, m)
-    for k, (one, numbers) in enumerate(zip(which, members, strict=True)):
-        size = len(numbers)
-        places[k, :size], filled[k, :size] = numbers, True
-        block = site.rows[site.put(numbers)]
-        centres[k] = block.mean(dim=0)
-        block = (block - centres[k]) * units[one].sqrt()
-        products[k, :size, :size] = block @ block.T
-    return Own(products, site.put(of_fit), site.put(places), site.put(filled), centres, site)

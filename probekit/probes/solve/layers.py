@@ -1,7 +1,5 @@
 """Fitted probes as stacks of affine layers on raw rows, and the directions of linear ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,8 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.lazy_rows import LazyRows, fetched
-from probekit.probes.arrays import Codes, Features, Floats
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, fetched
 
 
 class AffineLayer(NamedTuple):
@@ -110,7 +107,7 @@ def with_reference(scores: Floats, n_classes: int) -> Floats:
     """
     if len(scores) == n_classes:
         return scores
-    return np.concatenate([np.zeros_like(scores), scores])
+    return np.concatenate([np.zeros_like(scores[:1]), scores])
 
 
 def direction(solution: FittedLayers) -> Floats | None:

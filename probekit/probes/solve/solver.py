@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from probekit.lazy_rows import LazyRows, fetched, rows_of_block
+from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched, rows_of_block
 from probekit.memory import available_memory, is_accelerator
-from probekit.probes.arrays import Codes, Features, Floats, Mask, Rows
 from probekit.probes.solve import kernel
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.descent import MEMORY, Minimum, StoppingRule, descend
@@ -39,7 +40,15 @@ BATCH_BYTES = 1 << 30
 SCORE_TENSORS = 8
 # At this penalty all coefficients are exactly 0; a larger one overflows float32.
 LARGEST_PENALTY = 1e30
-MOST_PRODUCTS = 8192  # products of more rows than this take too much memory
+# Shares whose features vary so many times less than all rows, as without a row of another size,
+# are standardised alone: float32 would round them too much.
+FAR = 16.0
+# Products of a site serve shares that have at least this part of its rows, and whose features vary
+# about as much: the mean difference of squared units from 1 is at most this number.
+LEAST_PART, FAR_PRODUCTS = 0.25, 0.3
+LEAST_C = 1e-30
+FIRST = 1.0  # size of the products of a row, times C, from which C is raised
+BATCH_NUMBERS = 1 << 24  # of the scores of a batch of fits from products
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +59,8 @@ class Problem:
         codes: Label codes (n_samples,).
         C: Inverse regularisation strength.
         share: Index of the share of the rows that is fitted.
-        start: Starting point, a layer for raw rows or, if the solver is wide, the `dual` of a fit;
-            None starts from the class frequencies.
+        start: Starting point, the `point` of a fit on the same rows; None starts from
+             the class frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
     """
@@ -70,14 +79,14 @@ class Fit(FittedLayers):
     `classes` are the label codes that occurred in the share; for two classes `coef` has one row,
     that of the second, else one row per class. `objective` is the mean objective. `gradient_norm`
     is the norm of its gradient in coordinates in which the Hessian is approximately the identity;
-    half its square estimates the difference of the objective from its minimum. `dual` has the dual
-    coefficients (n_out, n) of all rows of a site, and intercepts, if the fit has them.
+    half its square estimates the difference of the objective from its minimum. `point` is where
+    other fits on the same rows may start; see `Problem.start`.
     """
 
     gradient_norm: float = np.nan
     C: float = np.nan
     objective: float = np.nan
-    dual: AffineLayer | None = None
+    point: AffineLayer | None = None
 
     @property
     def coef(self) -> Floats:
@@ -105,8 +114,8 @@ class Solver:
     The objective is that of scikit-learn, on features standardised within the share: one
     coefficient vector for two classes, else one per class; the intercept is not penalised. Fits are
     computed on the device of the rows, in their precision, float32 or float64, with sums over rows
-    in float64 or, on an accelerator, in pairs of float32; see `Sum`. Small shares, with
-    fewer rows than features, are solved in their dual forms, unless all together are cheaper.
+    in float64 or, on an accelerator, in pairs of float32; see `Sum`. Fits on few rows are
+    computed from the products of the rows; see `kernel`.
 
     Memory: the standardised rows, at most 4 GB, or 0.25 GB if they are in a file, plus at most 1 GB
     for scores of a block and Hessians. Results depend on the other fits of a batch only within the
@@ -127,7 +136,7 @@ class Solver:
     def __init__(
         self, X: Rows, shares: Sequence[Features | Mask], *, typical: Mask | None = None
     ) -> None:
-        self.X = X
+        self.X = LazyRows.of(X)
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
 
@@ -147,116 +156,178 @@ class Solver:
 
     @property
     def is_wide(self) -> bool:
-        """Whether fits on all rows are computed from products of the rows."""
-        return is_wide(LazyRows.of(self.X))
+        """Whether fits are computed from products of the rows."""
+        return kernel.is_wide(self.X)
 
     def _fits(
         self, problems: Sequence[Problem], stopping: StoppingRule
     ) -> Iterator[tuple[int, Fit]]:
         """Yield the index and the fit of each problem."""
-        rest = dict.fromkeys(range(len(problems)))
-        for site, inside, numbers in self._sites(problems):
-            for number, fit in self._from_products(site, inside, problems, numbers, stopping):
-                # With large C, contradicting equal rows have dual coefficients whose rounding
-                # errors prevent it.
-                if fit.converged or fit.n_iter >= stopping.max_iter:
-                    del rest[number]
-                    yield number, fit
-        if rest:
-            yield from _solved(
-                self._shared,
-                list(_tasks(problems, sorted(rest, key=lambda n: problems[n].share), self._shared)),
-                stopping,
-            )
-
-    def _sites(
-        self, problems: Sequence[Problem]
-    ) -> Iterator[tuple[SiteProducts, Codes, list[int]]]:
-        """Yield products of rows, the numbers of these rows in X, and the problems they serve."""
+        tasks = list(self._tasks(problems))
+        together, by_share = list[_Task](), defaultdict[int, list[_Task]](list)
+        for task in tasks:
+            if len(task.classes) == 1:  # it is predicted with certainty
+                layer = AffineLayer(np.zeros((1, self.X.shape[1])), np.zeros(1))
+                yield task.number, Fit(task.classes, (layer,), 0, True, 0.0, task.C, 0.0)
+            elif self._is_alone[task.share]:
+                by_share[task.share].append(task)
+            else:
+                together.append(task)
+        for share, alike in by_share.items():
+            rows = np.flatnonzero(self.shares[share])
+            X = replace(self.X.select(rows), products=None)
+            own = Solver(X, [self.shares[share][rows]], typical=self.typical[rows])
+            parts = [problems[task.number] for task in alike]
+            parts = [replace(one, codes=one.codes[rows], share=0, start=None) for one in parts]
+            for task, fit in zip(alike, own.solve(parts, stopping), strict=True):
+                yield task.number, replace(fit, point=None)
         if self.is_wide:
-            yield self._site, np.arange(len(self.X)), list(range(len(problems)))
-            return
-        for share in sorted({problem.share for problem in problems}):
-            inside = np.flatnonzero(self.shares[share])
-            if len(inside) < self.X.shape[1]:
-                numbers = [n for n, problem in enumerate(problems) if problem.share == share]
-                yield SiteProducts(LazyRows.of(self.X).select(inside)), inside, numbers
+            left = []
+            for task, fit in self._from_products(together, stopping):
+                # With large C, contradicting equal rows have dual coefficients whose rounding
+                # errors prevent convergence.
+                if fit.converged or fit.n_iter >= stopping.max_iter:
+                    yield task.number, fit
+                else:
+                    left.append(replace(task, start=None))
+            together = left
+        for task, fit in _solved(self._shared, together, stopping) if together else ():
+            yield task.number, replace(fit, point=None) if self.is_wide else fit
+
+    def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
+        """Yield the task of each problem."""
+        totals_of: dict[tuple[int, int], Floats] = {}
+        for number, problem in enumerate(problems):
+            share, codes = problem.share, problem.codes
+            labels = id(codes)  # several problems, one for each C, have the same labels
+            if (labels, share) not in totals_of:
+                weights = np.asarray(self.shares[share], dtype=np.float64)
+                totals_of[labels, share] = np.bincount(codes, weights).astype(np.float64)
+            classes = np.flatnonzero(totals_of[labels, share])
+            totals, factors = totals_of[labels, share][classes], None
+            if problem.balanced:  # each class gets the same total weight
+                factors = totals.sum() / (len(totals) * totals)
+            start = problem.start
+            yield _Task(number, problem.C, share, codes, classes, totals, factors, start)
+
+    @cached_property
+    def _is_alone(self) -> list[bool]:
+        """Whether the fits on each share have rows of their own."""
+        if not self.is_wide:
+            n_rows, most = [np.count_nonzero(share) for share in self.shares], self.X.shape[1]
+            if len(self.shares) == 1:
+                return [min(n_rows) < min(most, len(self.X))]
+            units = self._shared.units.median(dim=1).values > FAR
+            return [n < most or far for n, far in zip(n_rows, units.tolist(), strict=True)]
+        if self._numbers is None and all(np.all(share) for share in self.shares):
+            return [False] * len(self.shares)
+        # The products of the site stand for those of a share if their scales are about equal.
+        varies = self._squared_units > 0
+        distance = ((self._squared_units - 1).abs() * varies).sum(dim=1)
+        far = (distance > FAR_PRODUCTS * varies.sum(dim=1)).tolist()
+        least = LEAST_PART * len(self._site.rows)
+        return [
+            of_share or np.count_nonzero(share) < least
+            for of_share, share in zip(far, self.shares, strict=True)
+        ]
 
     def _from_products(
-        self,
-        site: SiteProducts,
-        inside: Codes,
-        problems: Sequence[Problem],
-        numbers: Sequence[int],
-        stopping: StoppingRule,
-    ) -> Iterator[tuple[int, Fit]]:
-        """Yield the index and the fit of some problems on the rows `inside` of X."""
-        chosen = []
-        for number in numbers:
-            one = problems[number]
-            weights = np.asarray(self.shares[one.share], np.float64)[inside]
-            codes = one.codes[inside]
-            totals = np.bincount(codes, weights)
-            classes = np.flatnonzero(totals)
-            if len(classes) == 1:
-                yield number, _constant(classes, one.C, self.X.shape[1])
-                continue
-            index = np.searchsorted(classes, codes).clip(max=len(classes) - 1)
-            if one.balanced:
-                weights = weights * (totals.sum() / (len(classes) * totals[classes]))[index]
-            task = kernel.Task(
-                one.share, index, len(classes), weights, one.C, one.start if self.is_wide else None
-            )
-            chosen.append((number, classes, task))
-        if not chosen:
-            return
-        shares = [np.asarray(share)[inside] for share in self.shares]
-        aim, tasks = min(stopping.aim, stopping.tolerance), [task for *_, task in chosen]
-        rows = LazyRows.of(self.X)
-        at = rows.numbers if site is rows.products else None
-        for k, one in kernel.solve(
-            site, at, shares, self.typical[inside], tasks, aim, stopping.max_iter
+        self, tasks: Sequence[_Task], stopping: StoppingRule
+    ) -> Iterator[tuple[_Task, Fit]]:
+        """Yield each task and its fit, computed from the products of the rows."""
+        by_size = defaultdict[int, list[_Task]](list)
+        for task in tasks:
+            by_size[len(task.classes)].append(task)
+        for n_classes, alike in by_size.items():
+            n_batches = math.ceil(len(alike) * n_classes * len(self._site.rows) / BATCH_NUMBERS)
+            for numbers in np.array_split(np.arange(len(alike)), n_batches):
+                batch = [alike[number] for number in numbers]
+                for number, fit in self._batch(batch, stopping):
+                    yield batch[number], fit
+
+    def _batch(self, tasks: Sequence[_Task], stopping: StoppingRule) -> Iterator[tuple[int, Fit]]:
+        """Yield index and fit of some tasks with equally many classes, from the products."""
+        site, n_classes = self._site, len(tasks[0].classes)
+        row_weights = np.stack([self.shares[task.share] * task.row_factors for task in tasks])
+        # Rows of weight w with C are rows of weight 1 with w C.
+        largest = row_weights.max(axis=1, keepdims=True)
+        weights = self._on_site(row_weights / largest)[:, None]
+        index = self._on_site(np.stack([task.index for task in tasks]))
+        labels = one_hot(index.long(), n_classes).movedim(2, 1).to(weights.dtype)
+        logs = (weights * labels).sum(dim=2, keepdim=True).log()
+        intercept = logs - logs.mean(dim=1, keepdim=True)
+        if n_classes == 2:
+            labels, intercept = labels[:, 1:], logs[:, 1:] - logs[:, :1]
+        C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)
+        dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[2], LEAST_C))
+        for k, task in enumerate(tasks):
+            if task.start is not None:
+                dual[k], bias = (site.put(part) for part in task.start)
+                intercept[k], first[k] = bias[:, None], C[k]
+        of_fits = (site.put(one).to(weights.dtype)[:, None, None] for one in (C, first))
+        units = self._squared_units[[task.share for task in tasks]]
+        for k, one in kernel.descend(
+            kernel.Products(site, units), labels, weights, *of_fits, (dual, intercept), stopping
         ):
-            number, classes, task = chosen[k]
+            raw = fetched((one.dual @ site.rows) * units[k]) / site.scale
+            bias = fetched(one.intercept)
+            bias = bias - (bias.mean() if n_classes > 2 else 0)
+            value = one.value / float(weights[k].double().sum())
             yield (
-                number,
+                k,
                 Fit(
-                    classes=classes,
-                    layers=(one.layer,),
-                    C=task.C,
+                    classes=tasks[k].classes,
+                    layers=(AffineLayer(raw, bias - raw @ site.mean),),
                     n_iter=one.n_iter,
                     converged=one.excess <= stopping.tolerance,
-                    gradient_norm=math.sqrt(2 * one.excess * one.value),
-                    objective=one.value,
-                    dual=one.dual if self.is_wide else None,
+                    gradient_norm=math.sqrt(2 * one.excess * value),
+                    C=tasks[k].C,
+                    objective=value,
+                    point=AffineLayer(fetched(one.dual), bias),
                 ),
             )
 
     @cached_property
     def _site(self) -> SiteProducts:
         """The products of the rows, or those of all rows that X was selected from."""
-        rows = LazyRows.of(self.X)
-        return rows.products or SiteProducts(rows)
+        return self.X.products or SiteProducts(self.X, self.typical)
+
+    @property
+    def _numbers(self) -> Codes | None:
+        """The numbers (n_samples,) of the rows among those of the site; None for all."""
+        return None if self.X.products is None else self.X.numbers
+
+    def _on_site(self, values: NDArray[Any]) -> Tensor:
+        """Return numbers (..., n_samples) of the rows for all rows of the site, 0 elsewhere."""
+        whole = np.zeros((*values.shape[:-1], len(self._site.rows)), dtype=self._site.kind)
+        whole[..., slice(None) if self._numbers is None else self._numbers] = values
+        return self._site.put(whole)
+
+    @cached_property
+    def _squared_units(self) -> Tensor:
+        """The inverse variances (n_shares, d) of the rows of the site within each share."""
+        weights = np.stack([np.asarray(share, dtype=self._site.kind) for share in self.shares])
+        measured = weights * self.typical
+        few = np.count_nonzero(measured, axis=1) < 2
+        measured[few] = weights[few]
+        return kernel.squared_units(self._site, self._on_site(measured))
 
     @cached_property
     def _shared(self) -> Design:
-        """The design of all shares that are not dual."""
+        """The design of all shares."""
         return shared(self.X, self.shares, self.typical)
 
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """A problem in terms of a design.
+    """A problem with its classes.
 
-    `number` is the index of the problem, `share` that of its share in the design, and `codes` are
-    the label codes of the rows of the design. `classes` are those with weight in the share,
-    `totals` (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights,
-    None for equal ones. Tasks of a group have the same labels, classes and C, and shares of about
-    the same size and standard deviations, and therefore about the same Hessian.
+    `number` is the index of the problem. `classes` are those with weight in the share, `totals`
+    (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights, None for
+    equal ones.
     """
 
     number: int
-    group: int
     C: float
     share: int
     codes: Codes
@@ -270,61 +341,50 @@ class _Task:
         """Number of scores: one for two classes, else one per class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
 
+    @property
+    def index(self) -> Codes:
+        """The index (n_samples,) of the class of each row; any for a code without weight."""
+        found: Codes = np.searchsorted(self.classes, self.codes).clip(max=len(self.classes) - 1)
+        return found
 
-def is_wide(rows: LazyRows) -> bool:
-    """Return whether fits on some rows are computed from their products."""
-    return len(rows) <= min(MOST_PRODUCTS, 2 * rows.shape[1])
-
-
-def _constant(classes: Codes, C: float, n_features: int) -> Fit:
-    """Return the fit of a single class, which is predicted with certainty."""
-    layer = AffineLayer(np.zeros((1, n_features)), np.zeros(1))
-    return Fit(classes, (layer,), n_iter=0, gradient_norm=0.0, C=C, objective=0.0)
-
-
-def _tasks(problems: Sequence[Problem], numbers: Sequence[int], design: Design) -> Iterator[_Task]:
-    """Yield the tasks of some problems."""
-    totals_of: dict[tuple[int, int], Floats] = {}
-    groups: dict[tuple[object, ...], int] = {}
-    weights = design.weights.cpu().numpy()
-    sizes = design.weights.sum(dim=1, keepdim=True)
-    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
-    signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
-    for number in numbers:
-        problem = problems[number]
-        share, codes = problem.share, problem.codes
-        labels = id(problem.codes)  # several problems, one for each C, have the same labels
-        if (labels, share) not in totals_of:
-            of_rows = weights[share].astype(np.float64)
-            totals_of[labels, share] = np.bincount(codes, weights=of_rows).astype(np.float64)
-        classes = np.flatnonzero(totals_of[labels, share])
-        totals = totals_of[labels, share][classes]
-        factors = None
-        if problem.balanced:  # each class gets the same total weight
-            factors = totals.sum() / (len(totals) * totals)
-        # Groups are numbered in the order in which their keys occur first.
-        key = (labels, classes.tobytes(), problem.balanced, problem.C, signatures[share].tobytes())
-        group = groups.setdefault(key, len(groups))
-        yield _Task(number, group, problem.C, share, codes, classes, totals, factors, problem.start)
+    @property
+    def row_factors(self) -> Floats | float:
+        """The factors (n_samples,) of the weights of the rows."""
+        return 1.0 if self.class_weights is None else self.class_weights[self.index]
 
 
 def _solved(
     design: Design, tasks: Sequence[_Task], stopping: StoppingRule
-) -> Iterator[tuple[int, Fit]]:
-    """Yield the index of each problem and its fit: of single classes first, then batch by batch.
-
-    The fits of a batch are yielded in the order in which they stop.
-    """
-    for task in tasks:
-        if len(task.classes) == 1:
-            yield task.number, _constant(task.classes, task.C, len(design.mean))
-    for batch in _batches(design, [task for task in tasks if len(task.classes) > 1]):
+) -> Iterator[tuple[_Task, Fit]]:
+    """Yield each task and its fit, batch by batch, in the order in which the fits stop."""
+    groups = _groups(design, tasks)
+    for batch in _batches(design, tasks, groups):
         start = torch.stack([_start(design, task) for task in batch])
-        for index, solution in descend(_objectives(design, batch), start, stopping):
-            yield batch[index].number, _fit(design, batch[index], solution)
+        for index, solution in descend(_objectives(design, batch, groups), start, stopping):
+            yield batch[index], _fit(design, batch[index], solution)
 
 
-def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
+def _groups(design: Design, tasks: Sequence[_Task]) -> dict[int, int]:
+    """Return the group of each task, by its number.
+
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    standard deviations, and therefore about the same Hessian.
+    """
+    groups: dict[tuple[object, ...], int] = {}
+    sizes = design.weights.sum(dim=1, keepdim=True)
+    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
+    signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
+    found = {}
+    for task in tasks:  # groups are numbered in the order in which their keys occur first
+        is_balanced, signature = task.class_weights is not None, signatures[task.share].tobytes()
+        key = (id(task.codes), task.classes.tobytes(), is_balanced, task.C, signature)
+        found[task.number] = groups.setdefault(key, len(groups))
+    return found
+
+
+def _batches(
+    design: Design, tasks: Sequence[_Task], groups: Mapping[int, int]
+) -> Iterator[list[_Task]]:
     """Yield batches of tasks with the same number of classes that fit into the memory limits."""
     device, most = design.rows.device, BATCH_BYTES
     if is_accelerator(device):
@@ -333,9 +393,9 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
     for task in tasks:
         by_size[task.n_scores].append(task)
     for n_scores, alike in by_size.items():
-        alike.sort(key=attrgetter("group"))
+        alike.sort(key=lambda task: groups[task.number])
         n_coordinates = len(design.variances)
-        n_groups = len({task.group for task in alike})
+        n_groups = len({groups[task.number] for task in alike})
         # Numbers that each score of a task needs in memory; a group shares its Hessian.
         of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
         n_rows = min(rows_of_block(n_coordinates, device), len(design.rows))
@@ -349,7 +409,7 @@ def _batches(design: Design, tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
 
 def _start(design: Design, task: _Task) -> Tensor:
     """Return the start (n_scores, n_coordinates + 1) of a task; by default the class log odds."""
-    if task.start is not None and task.start.weight.shape[1] == len(design.mean):
+    if task.start is not None:
         coef, intercept = design.unfold(task.share, *task.start)
     else:
         counts = task.totals * (1 if task.class_weights is None else task.class_weights)
@@ -360,7 +420,7 @@ def _start(design: Design, task: _Task) -> Tensor:
     return put(point, design.rows.device).to(design.variances.dtype)
 
 
-def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
+def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int]) -> Objectives:
     """Return the objectives of a batch of tasks, with row weights that sum to 1 in each."""
     # Fits of the same labels and classes share a column; a code without weight gets any class.
     smallest = np.min_scalar_type(-max(len(task.classes) for task in tasks))
@@ -368,8 +428,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     keys = [(id(task.codes), task.classes.tobytes()) for task in tasks]
     for key, task in zip(keys, tasks, strict=True):
         if key not in columns:
-            index = np.searchsorted(task.classes, task.codes).clip(max=len(task.classes) - 1)
-            columns[key] = index.astype(smallest)
+            columns[key] = task.index.astype(smallest)
     places = {key: place for place, key in enumerate(columns)}
     totals = np.array([task.totals.sum() for task in tasks])
     C = np.array([task.C for task in tasks])
@@ -378,7 +437,7 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
     if any(one is not None for one in given):
         filled = [np.ones(len(tasks[0].classes)) if one is None else one for one in given]
         class_weights = put(np.stack(filled), device).to(dtype)
-    penalty = np.minimum(1 / (C * totals * design.largest), LARGEST_PENALTY)
+    penalty = np.minimum(1 / (C * totals), LARGEST_PENALTY)
     share = [task.share for task in tasks]
     return Objectives(
         rows=design.rows,
@@ -388,11 +447,11 @@ def _objectives(design: Design, tasks: Sequence[_Task]) -> Objectives:
         shares=design.weights,
         column=torch.tensor([places[key] for key in keys], device=device),
         share=torch.tensor(share, device=device),
-        factor=put(1 / totals, device).to(dtype),
+        factor=put(design.largest / totals, device).to(dtype),
         class_weights=class_weights,
         units=design.units[share],
         penalty=put(penalty, device).to(dtype),
-        group=torch.tensor([task.group for task in tasks], device=device),
+        group=torch.tensor([groups[task.number] for task in tasks], device=device),
     )
 
 
@@ -402,9 +461,11 @@ def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     coef, intercept = design.fold(task.share, point[:, :-1], point[:, -1])
     # Adding a constant to all intercepts does not change the predictions; centre them.
     bias = intercept - intercept.mean() if len(intercept) > 1 else intercept
+    layer = AffineLayer(coef, bias)
     return Fit(
         classes=task.classes,
-        layers=(AffineLayer(coef, bias),),
+        layers=(layer,),
+        point=layer,
         C=task.C,
         n_iter=solution.n_iter,
         converged=solution.converged,

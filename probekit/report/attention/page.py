@@ -160,41 +160,27 @@ def attention_data(
     Thumbnails are packed like weights: for each layer the heads, then, of several, their mean and
     maximum; once with and once without the first token.
     """
-    return {
-        "model": model,
-        "levels": reduction.levels,
-        "errors": [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)],
-        "thumbnail": {"levels": THUMBNAIL_LEVELS, "side": SIDE},
-        "colours": attention_colours(),
-        # Pairs, because the page keeps their order.
-        "scores": [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")],
-        "opening": OPENING_SCORE,
-        "prompts": [_prompt_data(prompt, reduction.levels) for prompt in prompts],
-    }
-
-
-def _prompt_data(prompt: AttentionPrompt, levels: int) -> dict[str, Any]:
-    """Return the data of a prompt: tokens, scores, packed weights and thumbnails, and a picture."""
-    small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
-    small_without_first = np.stack(
-        [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
-    )
-    scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
-    # Six significant digits, and None for non-finite scores, which JSON lacks.
-    finite = {
-        name: [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
-        for name, score in scores.items()
-    }
-    return {
-        "text": prompt.text,
-        "tokens": [token_label(token) for token in prompt.tokens],
-        "layers": prompt.layers,
-        "heads": prompt.heads,
-        "scores": finite,
-        "weights": [packed_heads(layer, levels) for layer in prompt.patterns],
-        "thumbnails": [packed(one, THUMBNAIL_LEVELS) for one in (small, small_without_first)],
-        "still": still_picture(small),
-    }
+    shown = []
+    for prompt in prompts:
+        small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
+        rest = [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
+        scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
+        data: dict[str, Any] = {"text": prompt.text, "layers": prompt.layers, "heads": prompt.heads}
+        data["tokens"] = [token_label(token) for token in prompt.tokens]
+        # Six significant digits, and None for non-finite scores, which JSON lacks.
+        data["scores"] = {
+            name: [[float(f"{x:.6g}") if np.isfinite(x) else None for x in row] for row in score]
+            for name, score in scores.items()
+        }
+        data["weights"] = [packed_heads(layer, reduction.levels) for layer in prompt.patterns]
+        data["thumbnails"] = [packed(one, THUMBNAIL_LEVELS) for one in (small, np.stack(rest))]
+        shown.append(data | {"still": still_picture(small)})
+    page = {"model": model, "levels": reduction.levels, "opening": OPENING_SCORE, "prompts": shown}
+    page["errors"] = [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)]
+    page["thumbnail"] = {"levels": THUMBNAIL_LEVELS, "side": SIDE}
+    # Pairs, because the page keeps their order.
+    page["scores"] = [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")]
+    return page | {"colours": attention_colours()}
 
 
 @dataclass(frozen=True)
@@ -234,8 +220,17 @@ def choose_reduction(
     """
     for levels in LEVELS:
         allowed = min(most_mb, MOST_MB_OF_16_BITS) if levels > 255 else most_mb
-        size = PAGE_MB + sum(_estimate(prompt, levels) for prompt in prompts)
-        reduction = Reduction(levels, estimated_mb=size)
+        sizes = []
+        for prompt in prompts:
+            # The heads of all layers, one after the other, and a random sample of them.
+            heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
+            sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
+            weights_size = sum(map(len, packed_heads(sample, levels))) / len(sample)
+            side = min(len(prompt.tokens), SIDE)
+            # For each head two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of
+            # the static image of about side * (side + 1) pixels: 2 * side * (side + 1) bytes.
+            sizes.append(len(heads) * (weights_size + BASE64 * 2 * side * (side + 1)) / 1e6)
+        reduction = Reduction(levels, estimated_mb=PAGE_MB + sum(sizes))
         if reduction.estimated_mb * MARGIN <= allowed:
             return reduction
     # No quantisation makes the page small enough; `reduction` is the coarsest one.
@@ -258,19 +253,6 @@ def count_heads(prompts: Sequence[AttentionPrompt]) -> str:
     heads = " or ".join(f"{n:,}" for n in sorted(counts))  # texts may have different heads
     ends = ["" if counts == {1} else "s", "" if most == 1 else "s"]
     return f"{heads} head{ends[0]}{texts} of {lengths} token{ends[1]}"
-
-
-def _estimate(prompt: AttentionPrompt, levels: int) -> float:
-    """Return the estimated megabytes of a prompt, from a random sample of its heads."""
-    # The heads of all layers, one after the other.
-    heads = prompt.patterns.reshape(-1, *prompt.patterns.shape[2:])
-    sample = heads[np.random.default_rng(0).permutation(len(heads))[:SAMPLE]]
-    weights_size = sum(len(text) for text in packed_heads(sample, levels)) / len(sample)
-    side = min(len(prompt.tokens), SIDE)
-    # For each head two thumbnails, triangles of side * (side + 1) / 2 codes, and a tile of the
-    # static image of about side * (side + 1) pixels: 2 * side * (side + 1) bytes in all.
-    thumbnails_size = BASE64 * 2 * side * (side + 1)
-    return len(heads) * (weights_size + thumbnails_size) / 1e6
 
 
 def packed_heads(patterns: NDArray[np.float32], levels: int) -> list[str]:
@@ -314,12 +296,8 @@ def attention_colours() -> dict[str, dict[str, list[list[int]]]]:
 
 def _stops(colours: Sequence[str]) -> list[list[int]]:
     """Return colours as red, green and blue; Plotly writes some as rgb(...), others as #..."""
-    return [
-        [int(channel) for channel in plotly.colors.unlabel_rgb(colour)]
-        if colour.startswith("rgb")
-        else list(plotly.colors.hex_to_rgb(colour))
-        for colour in colours
-    ]
+    converted, _ = plotly.colors.convert_colors_to_same_type(list(colours))
+    return [list(map(int, plotly.colors.unlabel_rgb(colour))) for colour in converted]
 
 
 def with_summaries(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -394,16 +372,9 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     # 8 bits per pixel, colours of type 3 (palette), the only compression and filter methods (0),
     # not interlaced (0).
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        chunk(name, content)
-        for name, content in (
-            (b"IHDR", header),
-            (b"PLTE", palette),
-            (b"IDAT", zlib.compress(rows.tobytes(), 9)),
-            (b"IEND", b""),
-        )
-    )
-    return base64.b64encode(png).decode()
+    chunks = chunk(b"IHDR", header) + chunk(b"PLTE", palette)
+    chunks += chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + chunk(b"IEND", b"")
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()
 
 
 def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -13,20 +13,8 @@ import plotly.graph_objects as go
 
 from probekit.amounts import format_number, format_p
 from probekit.report.causes import cause_words
-from probekit.report.elements.style import (
-    GREY,
-    SERIES_COLOURS,
-    TEMPLATE,
-    LineStyle,
-    error_bars,
-    finite_ends,
-    layer_axis,
-    layer_ends,
-    plain_line,
-    plotly_text,
-    with_margin,
-)
-from probekit.report.elements.texts import short_label
+from probekit.report.elements import style
+from probekit.report.elements.tokens import short_label
 from probekit.report.figures import layer_curve, maps
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
@@ -34,7 +22,7 @@ from probekit.results.cause_verdict import RECOVERY, STREAM, EditSet, named_site
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.table import n_blocks, only, tick, ticks
 
-_LINE = LineStyle("", "solid", width=2.6, marker_size=8)
+_LINE = style.LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
@@ -44,8 +32,8 @@ MOST_ROOM = 2.0  # height that bands that are not tested may add, relative to th
 TESTED_BAND = ("null_low", "null_high")
 UNTESTED_BAND = ("matched_low", "matched_high")
 _LINES = {
-    "before": LineStyle("before erasure", "solid", SERIES_COLOURS[0], marker_size=6),
-    "after": LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
+    "before": style.LineStyle("before erasure", "solid", style.SERIES_COLOURS[0], marker_size=6),
+    "after": style.LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
 }
 MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
@@ -53,12 +41,12 @@ STRONGEST = "framed: largest"
 
 def edit_hover(edits: EditSet, row: pd.Series[Any], token: str = "") -> str:
     """Return the hover text of an edit: site, token, effects, p-values and number of texts."""
-    at_token = f" at {plotly_text(token)}" if token else ""
-    lines = [f"<b>{plotly_text(row['site'])}</b>{at_token}"]
+    at_token = f" at {style.plotly_text(token)}" if token else ""
+    lines = [f"<b>{style.plotly_text(row['site'])}</b>{at_token}"]
     if edits.shown == RECOVERY:
         lines.append(f"recovery: {format_number(row['value'], row['ci_low'], row['ci_high'])}")
     effect = format_number(row["effect"], row["effect_low"], row["effect_high"])
-    lines.append(f"change: {effect} {plotly_text(edits.unit)}")
+    lines.append(f"change: {effect} {style.plotly_text(edits.unit)}")
     if not math.isnan(row["p"]):
         has_best = not math.isnan(row["p_best"])
         best = f", best of {edits.n_edits}: {format_p(row['p_best'])}" if has_best else ""
@@ -86,8 +74,8 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
     """
     rows = curve_lines_of(edits)
     axis = axis_labels(rows, layers)
-    figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_trace(zero_line(layer_ends(axis)))
+    figure = go.Figure(layout={"template": style.TEMPLATE})
+    figure.add_trace(zero_line(style.layer_ends(axis)))
     # The residual stream is first, so that its colour does not depend on the other lines.
     lines = sorted(rows.groupby("line", sort=False), key=lambda line: line[0] != STREAM)
     for number, (name, points) in enumerate(lines):
@@ -96,15 +84,15 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
             points["depth"], points["value"], _LINE, number, str(name), hover
         )
         if len(lines) > layer_curve.MOST_BANDS:
-            line.update(error_y=error_bars(points, "value", 1), marker_size=7)
+            line.update(error_y=style.error_bars(points, "value", 1), marker_size=7)
         else:
             figure.add_traces(layer_curve.band(points["depth"], points, line, layer_curve.WIDTH))
         figure.add_trace(line)
-    layer_axis(figure, axis)
+    style.layer_axis(figure, axis)
     # The axis contains all intervals and 0, and for recovery 1.
     bounds = [0.0, 1.0] if edits.shown == RECOVERY else [0.0]
     bounds += rows[["value", "ci_low", "ci_high"]].to_numpy().ravel().tolist()
-    low, high = finite_ends(bounds)
+    low, high = style.finite_ends(bounds)
     space = 0.04 * (high - low) or 0.05  # if both ends are equal
     title = edits.title if edits.shown == RECOVERY else f"{edits.title} ({edits.unit})"
     figure.update_yaxes(title_text=title, range=[low - space, high + space])
@@ -127,7 +115,7 @@ def axis_labels(rows: pd.DataFrame, layers: dict[int, str] | None) -> dict[int, 
 
 def zero_line(ends: list[float]) -> go.Scatter:
     """Return the horizontal line of no effect."""
-    return plain_line(ends, [0, 0], {"color": GREY, "width": 1})
+    return style.plain_line(ends, [0, 0], {"color": style.GREY, "width": 1})
 
 
 def dose_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
@@ -180,7 +168,9 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     ends = [doses[0] - margin, doses[-1] + margin]
 
     def ends_of(columns: Sequence[str]) -> tuple[float, float]:
-        return finite_ends(value for curve in curves for name in columns for value in curve[name])
+        return style.finite_ends(
+            value for curve in curves for name in columns for value in curve[name]
+        )
 
     # All effects and tested bands, and the other bands as far as there is room: random directions
     # with the features' covariance may move the measure far more than others.
@@ -195,27 +185,23 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     labelled = {doses[1], 0.0, doses[-2]} if is_narrow else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
-    labels = []
+    labels, line = [], {"color": style.GREY, "width": 1.2, "dash": "dot"}
+    dotted = {"name": MATCHED, "legendgroup": MATCHED, "line": line}
+    dotted |= {"mode": "lines", "hoverinfo": "skip"}
     for number, curve in enumerate(curves, start=1):
-        style = LineStyle(DIRECTION, "solid", SERIES_COLOURS[1], width=2.4, marker_size=6)
+        look = style.LineStyle(
+            DIRECTION, "solid", style.SERIES_COLOURS[1], width=2.4, marker_size=6
+        )
         hover = [_dose_hover(row, unit) for _, row in curve.iterrows()]
-        line = layer_curve.scatter(curve["by"], curve["effect"], style, 0, DIRECTION, hover)
+        line = layer_curve.scatter(curve["by"], curve["effect"], look, 0, DIRECTION, hover)
         interval = curve.rename(columns={"low": "ci_low", "high": "ci_high"})
         null = curve.rename(columns={"null_low": "ci_low", "null_high": "ci_high"})
-        grey = go.Scatter(line={"color": GREY}, legendgroup=PERMUTED)
+        grey = go.Scatter(line={"color": style.GREY}, legendgroup=PERMUTED)
         traces = layer_curve.band(curve["by"], null, grey)
         for trace in traces:
             trace.name = PERMUTED
         traces += [
-            go.Scatter(
-                x=curve["by"].tolist(),
-                y=curve[limit].tolist(),
-                mode="lines",
-                name=MATCHED,
-                legendgroup=MATCHED,
-                line={"color": GREY, "width": 1.2, "dash": "dot"},
-                hoverinfo="skip",
-            )
+            go.Scatter(x=curve["by"].tolist(), y=curve[limit].tolist(), **dotted)
             for limit in UNTESTED_BAND
             if curve[limit].notna().any()
         ]
@@ -253,7 +239,7 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
     for trace in lines:
         if trace.name == PERMUTED:
             # The first half of the points of a band is its upper end.
-            labels[PERMUTED] = label_at_end(trace, PERMUTED, GREY, n_points=len(trace.y) // 2)
+            labels[PERMUTED] = label_at_end(trace, PERMUTED, style.GREY, n_points=len(trace.y) // 2)
         elif trace.name:
             labels[trace.name] = label_at_end(trace)
     return [label for of_name in reversed(labels.values()) for label in of_name]
@@ -277,7 +263,10 @@ def _dose_hover(row: pd.Series[Any], unit: str) -> str:
     if row["by"] == 0:
         return "<b>no edit</b>"
     effect = cause_words.interval_in_words(row["effect"], row["low"], row["high"])
-    lines = [f"<b>{row['by']:+g} standard deviations</b>", f"change: {effect} {plotly_text(unit)}"]
+    lines = [
+        f"<b>{row['by']:+g} standard deviations</b>",
+        f"change: {effect} {style.plotly_text(unit)}",
+    ]
     for name, start in (("permuted labels", "null"), ("equal covariance", "matched")):
         low, high = row[f"{start}_low"], row[f"{start}_high"]
         if not math.isnan(low):
@@ -301,20 +290,20 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
     labels = []
     for number, (_, of_panel) in enumerate(panels, start=1):
         # The line of chance is that of 0, moved to the chance level.
-        chance = zero_line(layer_ends(axis))
+        chance = zero_line(style.layer_ends(axis))
         level = float(of_panel["chance"].iloc[0])
         chance.update(y=[level] * 2, line_dash="longdash", name=f"chance {level:.2f}")
         lines: list[go.Scatter] = []
         # The lines before and after erasure, each after the band of its intervals.
-        for place, (name, style) in enumerate(_LINES.items()):
+        for place, (name, look) in enumerate(_LINES.items()):
             ends = [f"{name}_low", f"{name}_high"]
             hover = [
-                f"<b>{plotly_text(row['site'])}</b><br>{style.label}: "
+                f"<b>{style.plotly_text(row['site'])}</b><br>{look.label}: "
                 + cause_words.interval_in_words(*row[[name, *ends]])
                 for _, row in of_panel.iterrows()
             ]
             depths = of_panel["depth"]
-            line = layer_curve.scatter(depths, of_panel[name], style, place, style.label, hover)
+            line = layer_curve.scatter(depths, of_panel[name], look, place, look.label, hover)
             points = of_panel.rename(columns=dict(zip(ends, ("ci_low", "ci_high"), strict=True)))
             lines += [*layer_curve.band(depths, points, line, layer_curve.WIDTH), line]
         layer_curve.draw_in_panel(figure, [chance, *lines], number)
@@ -322,9 +311,9 @@ def refit_figure(panels: Sequence[Panel], layers: dict[int, str] | None = None) 
         labels.append([label for trace in named for label in label_at_end(trace)])
     # The axis contains all values and intervals, chance, and the highest possible value.
     bounds = [f"{name}{end}" for name in _LINES for end in ("", "_low", "_high")]
-    low, high = finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
+    low, high = style.finite_ends([*rows[[*bounds, "chance"]].to_numpy().ravel().tolist(), 1.0])
     layer_curve.panel_layers(figure, axis, [set(axis)] * len(panels))
-    figure.update_yaxes(range=with_margin(low, high))
+    figure.update_yaxes(range=style.with_margin(low, high))
     layer_curve.label_panels(figure, labels)
     return figure
 
@@ -337,7 +326,7 @@ def token_maps(
     The maps have one colour scale. Of attention heads only the `MOST_HEADS` with the largest
     absolute values have a row.
     """
-    rows, blocks = edits.rows, n_blocks(edits.rows)
+    rows, blocks = edits.rows, n_blocks(edits.rows["site"].unique())
     scale = maps.diverging(rows["value"], maps.LEAST_RANGE)
     for line, cells in rows[rows["head"].isna()].groupby("line", sort=False):
         names = [tick(int(depth), blocks) for depth in cells["depth"]]
@@ -382,7 +371,7 @@ def token_tick(position: int, record: CausesRecord) -> str:
     """
     if position >= len(record.tokens):
         return str(position)
-    token = plotly_text(short_label(record.tokens[position]))
+    token = style.plotly_text(short_label(record.tokens[position]))
     differs = position < len(record.same_tokens) and not record.same_tokens[position]
     return f"<i>{token}</i>" if differs else token
 

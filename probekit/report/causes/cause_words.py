@@ -14,7 +14,8 @@ from probekit.report.elements.page import Pairs
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import capitalised, token_label
 from probekit.report.figures.views import position_words
-from probekit.report.sentences.answer import answer, p_words, sources_sentence
+from probekit.report.sentences.answer import answer, p_words
+from probekit.report.sentences.comparisons import sources_sentence
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.record import RunRecord
@@ -296,14 +297,9 @@ def _cell(row: pd.Series[Any] | None) -> Cell | str:
         # The interval is above 0, so that only the comparison with permuted labels left it open.
         ends = f"{fixed(row['null_low'], 2)} to {fixed(row['null_high'], 2)}"
         remarks.append(f"95 % of the directions on permuted labels have an effect of {ends}")
-    return Cell(
-        "–" if math.isnan(row["effect"]) else effect,
-        [
-            ("" if pd.isna(p) else p_words(float(p)), ""),
-            ("; ".join(filter(None, remarks)), "remark"),
-        ],
-        lead=str(row["answer"]),
-    )
+    shown = "–" if math.isnan(row["effect"]) else effect
+    test, remark = "" if pd.isna(p) else p_words(float(p)), "; ".join(filter(None, remarks))
+    return Cell(shown, [(test, ""), (remark, "remark")], lead=str(row["answer"]))
 
 
 def _remarks(direction: Direction) -> Iterator[str]:

@@ -20,7 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
-from probekit.report.elements.style import TEMPLATE
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.terminal import visible
 
@@ -44,7 +43,8 @@ class FigurePart:
         is_open: whether the figure is shown when the page loads; others are folded.
         height: height in rem; None for the default of the style sheet.
         width: smallest width in rem, below which the figure scrolls; None if it always fits.
-        views: versions of the figure with other colours, by menu entry; the first one is `figure`.
+        views: versions of the figure with other colours, by menu entry, given by `changes_of`; the
+            first one is `figure`.
         metric: metric of the figure, or another entry of the menu; "" if it is not drawn for
             several.
         place: what the figure shows of its metric; figures of other metrics in the same place can
@@ -61,7 +61,7 @@ class FigurePart:
     is_open: bool = True
     height: float | None = None
     width: float | None = None
-    views: Mapping[str, go.Figure] = field(default_factory=dict)
+    views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metric: str = ""
     place: str = ""
     others: Sequence[FigurePart] = ()
@@ -78,19 +78,6 @@ class FigurePart:
         """The contents of `others` for the script of the page."""
         names = ("metric", "title", "figure", "caption", "description", "style")
         return [{name: getattr(other, name) for name in names} for other in self.others]
-
-    @property
-    def changes(self) -> dict[str, dict[str, Any]]:
-        """Background of each view, and its trace properties that differ from the first one's."""
-        changes = {}
-        for name, view in self.views.items():
-            traces = []
-            for trace, first in zip(figure_json(view)["data"], self.figure["data"], strict=True):
-                changed = {key: value for key, value in trace.items() if value != first.get(key)}
-                traces.append(changed)
-            ground = view.layout.plot_bgcolor or TEMPLATE.layout.plot_bgcolor
-            changes[name] = {"traces": traces, "ground": ground}
-        return changes
 
 
 @dataclass(frozen=True)
@@ -203,6 +190,10 @@ def pairs_of(facts: Mapping[str, Mapping[str, Any]]) -> list[Pairs]:
         for heading, values in facts.items()
         if values
     ]
+
+
+# Style sheets of pages about one network, whose maps may be wide.
+WITH_MAPS = ("report.css", "analysis.css")
 
 
 @dataclass(frozen=True)

@@ -146,17 +146,19 @@ def above_left(x_axis: str) -> dict[str, Any]:
     >>> above_left("x2")["yref"]
     'y2 domain'
     """
-    left = {"x": 0, "xref": f"{x_axis} domain", "xanchor": "left"}
-    top = {"y": 1, "yref": f"{x_axis.replace('x', 'y')} domain", "yanchor": "bottom"}
-    return {**left, **top, "showarrow": False}
+    left = {"x": 0, "xref": f"{x_axis} domain", "xanchor": "left", "showarrow": False}
+    return {**left, "y": 1, "yref": f"{x_axis.replace('x', 'y')} domain", "yanchor": "bottom"}
 
 
 def plain_line(
     x: Iterable[float], y: Iterable[float], line: dict[str, Any], **settings: Any
 ) -> go.Scatter:
-    """Return a line that is no series: without markers, entry in the legend and hover text."""
+    """Return a line that is no series: without markers, entry in the legend and hover text.
+
+    Other properties of the trace may be set.
+    """
     quiet = {"mode": "lines", "showlegend": False, "hoverinfo": "skip"}
-    return go.Scatter(x=list(x), y=list(y), line=line, **quiet, **settings)
+    return go.Scatter(x=list(x), y=list(y), line=line, **(quiet | settings))
 
 
 def label_colour(colour: str) -> str:
@@ -236,11 +238,7 @@ def layer_ends(labels: dict[int, str]) -> list[float]:
 
 
 def layer_axis(
-    figure: go.Figure,
-    labels: dict[int, str],
-    depths: Collection[int] | None = None,
-    most: int = 16,
-    axis: go.layout.XAxis | None = None,
+    axes: Any, labels: dict[int, str], depths: Collection[int] | None = None, most: int = 16
 ) -> None:
     """Set title, ticks and range of a layer axis.
 
@@ -248,35 +246,30 @@ def layer_axis(
     the numbers; more are slanted.
 
     Args:
-        figure: Figure of the axis.
+        axes: An axis, or a figure; all x axes of a figure are set.
         labels: Labels of all layers, by depth.
         depths: Depths that may be labelled; by default all.
         most: Largest number of labelled blocks; names are always labelled.
-        axis: Axis of the figure; by default all of its x axes.
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
     # Including empty labels, of depths between given activations.
-    n_not_numbers = len([label for label in labels.values() if not label.isdigit()])
+    n_not_numbers = sum(not label.isdigit() for label in labels.values())
     below = "<br>" if n_not_numbers <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)
     texts = []
     for depth, label in labels.items():
         text = label if label.isdigit() else below + short_tick(label)
         is_left_out = label.isdigit() and depth % step > 0
-        is_labelled = depths is None or depth in depths
-        texts.append(text if is_labelled and not is_left_out else "")
-    settings = {
-        "title_text": "layer" if len(names) < len(labels) else "site",
-        "tickmode": "array",
-        "tickvals": list(labels),
-        "ticktext": texts,
-        "tickangle": 0 if len(names) <= MOST_NAMES else -30,
-        "range": layer_ends(labels),
-    }
-    if axis is None:
-        figure.update_xaxes(**settings)
-    else:
-        axis.update(**settings)
+        texts.append("" if is_left_out or (depths is not None and depth not in depths) else text)
+    update = axes.update_xaxes if isinstance(axes, go.Figure) else axes.update
+    update(
+        title_text="layer" if len(names) < len(labels) else "site",
+        tickmode="array",
+        tickvals=list(labels),
+        ticktext=texts,
+        tickangle=0 if len(names) <= MOST_NAMES else -30,
+        range=layer_ends(labels),
+    )
 
 
 def short_tick(label: str) -> str:
@@ -285,27 +278,10 @@ def short_tick(label: str) -> str:
     >>> short_tick("model.layers.11.post_attention_layernorm")
     'model.layer…layernorm'
     """
-    return plotly_text(_without_middle(label))
+    return plotly_text(without_middle(label))
 
 
-def two_line_tick(label: str) -> str:
-    """Return the same as `short_tick`, a long name in two lines.
-
-    >>> two_line_tick("attractor_other"), two_line_tick("capitals")
-    ('attractor_<br>other', 'capitals')
-    """
-    label = _without_middle(label)
-    if len(label) <= LONGEST_TICK // 2:
-        return plotly_text(label)
-    middle = len(label) / 2
-    # The first line ends after the character that is no letter or digit and is closest to the
-    # middle, such as a dot; without one, in the middle.
-    ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
-    end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
-    return f"{plotly_text(label[:end])}<br>{plotly_text(label[end:])}"
-
-
-def _without_middle(label: str) -> str:
+def without_middle(label: str) -> str:
+    """Return a name with its beginning and its end, if it is longer than `LONGEST_TICK`."""
     half = LONGEST_TICK // 2
-    is_long = len(label) > LONGEST_TICK
-    return f"{label[: half + 1]}…{label[1 - half :]}" if is_long else label
+    return label if len(label) <= LONGEST_TICK else f"{label[: half + 1]}…{label[1 - half :]}"

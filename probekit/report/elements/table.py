@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Cell:
     hint: str = ""
     is_strong: bool = False
     url: str = ""
+
+    @classmethod
+    def number(cls, text: str) -> Cell:
+        """Return a cell with a number, "–" for NaN, and what follows it in a smaller text."""
+        value, _, interval = text.partition(" ")
+        return cls("–" if "nan" in value else value, [(interval, "")])
 
     @property
     def line(self) -> str:
@@ -80,6 +86,11 @@ class ResultTable:
     head: int = 0
     chosen: Collection[int] = ()
     foot: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def of(cls, title: str, columns: Mapping[Any, Any], **options: Any) -> ResultTable:
+        """Return a table, given the cells of each column by its heading."""
+        return cls(title, tuple(columns), list(zip(*columns.values(), strict=True)), **options)
 
     @property
     def headings(self) -> list[Column]:

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from probekit.chosen.registry import ANALYSES
-from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import RunRecord
 
 GLYPHS = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 # Zero-width joiners are kept: replacing them would change how emoji and Indic letters render.
 JOINERS = "\u200c\u200d"
-LONGEST_TEXT = 9  # characters of a token that fit into a cell
 LONGEST_LABEL = 40  # characters
-LONGEST_HEADING = 100  # characters of a text
-
-# Of negative and positive values, as in the maps: two classes, and bars of contributions.
-# Distinguishable for colour-blind readers, and legible when mixed with a black or white background.
-LOW, HIGH = "#8073AC", "#B35806"
-NUMBER = "#009E73"
-# Source: the qualitative scheme "Safe" of CARTOColors, made for colour-blind readers.
-_SAFE = "#88CCEE #CC6677 #DDCC77 #117733 #332288 #AA4499 #44AA99 #999933 #882255 #661100 #888888"
-HUES = tuple(_SAFE.split())
-# Opacity of the strongest colour on the background.
-DENSEST = 0.55
-# Quantile of the scores at the end of the colour scale; larger scores are clipped.
-TYPICAL = 0.95
 
 
 def token_label(token: str) -> str:
@@ -50,16 +35,6 @@ def quote(token: str) -> str:
     '“␣the”'
     """
     return f"“{token_label(token)}”"
-
-
-def short_label(token: str) -> str:
-    """Return a token in visible characters, truncated to fit into a cell.
-
-    >>> short_label(" the"), short_label(" incomprehensible")
-    ('␣the', '␣incompr…')
-    """
-    label = token_label(token)
-    return label if len(label) <= LONGEST_TEXT else f"{label[: LONGEST_TEXT - 1]}…"
 
 
 def line_label(text: str) -> str:
@@ -92,23 +67,6 @@ def class_label(label: str) -> str:
 def _visible(character: str) -> str:
     hidden = unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs"}
     return f"<U+{ord(character):04X}>" if hidden and character not in JOINERS else character
-
-
-def short_heading(text: str, *, keeps_end: bool = False) -> str:
-    """Return a text of at most `LONGEST_HEADING` characters; a long text is cut at one end.
-
-    Args:
-        text: The text.
-        keeps_end: Whether the end of a long text is kept instead of its beginning.
-
-    >>> short = short_heading("a" * 100 + "b", keeps_end=True)
-    >>> len(short), short[0], short[-2:]
-    (100, '…', 'ab')
-    """
-    if len(text) <= LONGEST_HEADING:
-        return text
-    n = LONGEST_HEADING - 1
-    return f"…{text[-n:]}" if keeps_end else f"{text[:n]}…"
 
 
 def capitalised(text: str) -> str:
@@ -190,98 +148,6 @@ def _last_part(text: str) -> str:
     path = PureWindowsPath(local) if re.match(r"[A-Za-z]:[\\/]", local) else PurePosixPath(local)
     is_outside = path.is_absolute() or local.startswith(("~", ".."))
     return path.name if is_outside else ""
-
-
-@dataclass(frozen=True)
-class Paint:
-    """Colour of a token: a hue as #rrggbb, and its strength from 0 to 1."""
-
-    hue: str
-    strength: float
-
-    @property
-    def on_white(self) -> str:
-        """The colour over white, light enough for black ink.
-
-        >>> Paint("#000000", 1.0).on_white, Paint("#000000", 0.0).on_white
-        ('#737373', '#ffffff')
-        """
-        return "#" + "".join(
-            f"{round(255 + (part - 255) * DENSEST * self.strength):02x}"
-            for part in bytes.fromhex(self.hue[1:])
-        )
-
-
-@dataclass(frozen=True)
-class Palette:
-    """Mapping from the predictions of one probe to colours.
-
-    Two classes use a scale that diverges at score 0; more classes have one hue each; regression
-    uses one hue whose strength increases with the value.
-
-    Attributes:
-        classes: class names of the probe; empty for regression.
-        low: score of the weakest colour for regression; 0 for classification.
-        high: score of the strongest colour.
-    """
-
-    classes: tuple[str, ...]
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
-        """Return the palette of these texts, from their scores.
-
-        For classes, the scale ends at a high quantile of the absolute scores. Without classes,
-        which is a regression, it reaches from a low to a high quantile of the scores.
-
-        The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
-        attention sink with a large norm, and its score would make all other tokens pale.
-
-        >>> answers = tuple(RowPrediction("b", score) for score in (90.0, 3.0, -1.0))
-        >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
-        3.0
-        """
-        scores = []
-        for reading in readings:
-            answers = reading.answers[1:] or reading.answers
-            scores += [answer.score for answer in answers]
-        if classes:
-            # 1 if the quantile is 0, so that scores can be divided by it.
-            high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0
-            return cls(tuple(classes), low=0.0, high=high)
-        return cls((), low=_quantile(scores, 1 - TYPICAL), high=_quantile(scores, TYPICAL))
-
-    def paint(self, answer: RowPrediction) -> Paint:
-        """Return the colour of a prediction.
-
-        >>> Palette(("a", "b"), 0.0, 4.0).paint(RowPrediction("a", -2.0))
-        Paint(hue='#8073AC', strength=0.5)
-        """
-        if answer.label is None:  # a predicted number; the weakest colour if all scores are equal
-            span = self.high - self.low
-            return Paint(NUMBER, _clipped((answer.score - self.low) / span if span else 0.0))
-        if len(self.classes) == 2:
-            hue = HIGH if answer.score > 0 else LOW
-            return Paint(hue, _clipped(abs(answer.score) / self.high))
-        return Paint(self.hue(answer.label), 1.0)
-
-    def hue(self, label: str) -> str:
-        """Return the hue of a class; hues repeat after eleven classes."""
-        if len(self.classes) == 2:
-            return (LOW, HIGH)[self.classes.index(label)]
-        return HUES[self.classes.index(label) % len(HUES)]
-
-
-def _quantile(scores: Sequence[float], share: float) -> float:
-    """Return the quantile `share` of the scores, without interpolation; 0 without scores."""
-    ordered = sorted(scores)
-    return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
-
-
-def _clipped(strength: float) -> float:
-    return min(max(strength, 0.0), 1.0)
 
 
 def pieces(

@@ -1,6 +1,4 @@
-"""Export of figures for a paper: PNG, SVG and PDF files, one or two columns wide."""
-
-from __future__ import annotations
+"""Figures for a paper: PNG, SVG and PDF files, one or two columns wide, and attention heads."""
 
 import math
 import re
@@ -11,13 +9,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
+from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.files import write_atomic
 from probekit.provenance import install_command
 from probekit.report.elements.page import FigurePart
+from probekit.report.elements.style import INK, MAGNITUDES, plotly_text
+from probekit.report.elements.tokens import short_label
 from probekit.report.figures.line_labels import place_labels
+from probekit.results.network import AttentionPrompt
 
 FORMATS = ("png", "svg", "pdf")
 # Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.
@@ -30,6 +33,16 @@ TOP = 24  # pixels above the plot, for titles of panels and notes of maps
 BOTTOM = 52  # pixels below the plot, for ticks and title of the layer axis
 LEAST_CELL = (26, 14)  # pixels; in smaller cells of a map, numbers cannot be read
 REM = 16  # pixels per rem, the unit of `FigurePart.height`
+# Figures of attention heads, in CSS pixels, so that `write_image` writes a PDF or SVG file in the
+# printed size.
+WIDTH, HEIGHT = CSS_PIXELS * WIDTHS[1], CSS_PIXELS * HEIGHTS[1]  # of one row
+SMALL, LARGE = 7 * 96 / 72, 8 * 96 / 72  # text: tokens and ticks, everything else
+TITLE, BAR = 1.4 * LARGE, 44  # height of a title; width of the colour bar with its texts
+GAP = 7  # between maps
+LEAST_TOKEN = 0.85 * SMALL  # in smaller cells only some tokens are labelled
+MOST_TOKENS = 100
+MOST_IN_A_ROW = 3
+TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)  # weights at the colour bar, as on the page
 
 
 def read_formats(text: str) -> tuple[str, ...]:
@@ -139,7 +152,14 @@ def write_drawings(drawings: Sequence[tuple[Path, go.Figure]], centimetre: float
             size = {"width": drawing.layout.width, "height": drawing.layout.height}
             options = {**size, "format": kind, "scale": scale}
             content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
-            write_atomic(path, with_resolution(content) if kind == "png" else content)
+            if kind == "png":
+                # The resolution, so that programs place the picture in its printed size. Source:
+                # PNG specification, section 11.3.4.3, pHYs: pixels per metre, which is unit 1.
+                chunk = b"pHYs" + struct.pack(">IIB", *[round(100 * DOTS)] * 2, 1)
+                phys = struct.pack(">I", 9) + chunk + struct.pack(">I", zlib.crc32(chunk))
+                header = 8 + 25  # signature and IHDR
+                content = content[:header] + phys + content[header:]
+            write_atomic(path, content)
     finally:
         kaleido.stop_sync_server()
 
@@ -180,19 +200,6 @@ def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]
     return figure, {"width": width, "height": height}
 
 
-def with_resolution(png: bytes) -> bytes:
-    """Return a PNG file with its resolution, so that programs place it in its printed size.
-
-    Source: PNG specification, section 11.3.4.3, pHYs: pixels per metre.
-    """
-    per_metre = round(100 * DOTS)
-    # The last 1 means that the unit is the metre; the content of the chunk has 9 bytes.
-    chunk = b"pHYs" + struct.pack(">IIB", per_metre, per_metre, 1)
-    header = 8 + 25  # signature and IHDR
-    phys = struct.pack(">I", 9) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return png[:header] + phys + png[header:]
-
-
 def file_names(titles: Sequence[str]) -> list[str]:
     """Return a unique, portable file name (without suffix) for each title.
 
@@ -210,3 +217,76 @@ def file_names(titles: Sequence[str]) -> list[str]:
             name = f"{plain}-{number}"
         names.append(name)
     return names
+
+
+def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.Figure:
+    """Return the attention patterns of heads of a prompt, up to three maps in a row.
+
+    The figure is one column of a paper wide, and one row is at most 6 cm high. Colours are
+    proportional to the square root of a weight, as on the page.
+
+    Args:
+        prompt: patterns that include those of the heads.
+        heads: layer and head of each map.
+
+    Raises:
+        DataError: The text has too many tokens for a figure.
+    """
+    n = len(prompt.tokens)
+    if n > MOST_TOKENS:
+        raise DataError(
+            f"The text has {n} tokens. A figure shows at most {MOST_TOKENS}: shorten the text, or "
+            "write a page (.html)."
+        )
+    # Without the space at the start of most tokens, and without the end of long ones.
+    texts = [short_label(token.removeprefix(" ") or token) for token in prompt.tokens]
+    labels = list(map(plotly_text, texts))
+    # Room for the labels and the title of an axis; wide characters have several bytes.
+    margin = 0.52 * SMALL * max(len(label.encode()) for label in texts) + 6 + TITLE
+    n_rows = math.ceil(len(heads) / MOST_IN_A_ROW)
+    n_columns = math.ceil(len(heads) / n_rows)  # of four maps, two and two
+    room = WIDTH - margin - BAR
+    side = min((room + GAP) / n_columns - GAP, HEIGHT - margin - TITLE)  # of a map
+    width, height = n_columns * (side + GAP) - GAP, n_rows * (side + TITLE) - TITLE
+    left = margin + (room - width) / 2
+    spaces = {"horizontal_spacing": GAP / width, "vertical_spacing": TITLE / height}
+    titles: dict[str, Any] = {"x_title": "key token", "y_title": "query token"}
+    titles["subplot_titles"] = [f"L{layer}H{head}" for layer, head in heads]
+    figure = make_subplots(n_rows, n_columns, **spaces, **titles)
+    figure.update_annotations(font_size=LARGE)
+    figure.update_annotations({"yshift": -margin, "yanchor": "bottom"}, {"text": "key token"})
+    figure.update_annotations({"xshift": -margin, "xanchor": "left"}, {"text": "query token"})
+    # Squares, because a heat map would be a bitmap.
+    queries, keys = np.tril_indices(n)
+    marker: dict[str, Any] = {"symbol": "square", "size": side / n, "opacity": 1}
+    marker |= {"coloraxis": "coloraxis", "line": {"width": 0.25, "color": "#c9cdd3"}}
+    for number, (layer, head) in enumerate(heads):
+        row, column = divmod(number, n_columns)
+        place = {"row": row + 1, "col": column + 1}
+        pattern = prompt.patterns[prompt.layers.index(layer), prompt.heads.index(head)]
+        marker["color"] = np.sqrt(pattern[queries, keys]).tolist()
+        cells = {"x": keys.tolist(), "y": queries.tolist(), "marker": marker, "mode": "markers"}
+        figure.add_scatter(**cells, cliponaxis=False, hoverinfo="skip", **place)
+        figure.update_xaxes(showticklabels=number + n_columns >= len(heads), **place)
+        figure.update_yaxes(showticklabels=column == 0, **place)
+    step = math.ceil(n * LEAST_TOKEN / side)
+    axis = {
+        **{"tickvals": list(range(n))[::step], "ticktext": labels[::step], "ticklen": 2},
+        **{"ticks": "outside", "showgrid": False, "zeroline": False, "showline": True},
+        **{"mirror": True, "linewidth": 0.5, "linecolor": "#9aa1ab"},
+    }
+    figure.update_xaxes(axis, range=[-0.5, n - 0.5], tickangle=-90)
+    figure.update_yaxes(axis, range=[n - 0.5, -0.5])
+    bar = {
+        **{"title": {"text": "attention weight", "side": "right", "font_size": LARGE}},
+        **{"tickvals": np.sqrt(TICKS).tolist(), "ticktext": [f"{share:g}" for share in TICKS]},
+        **{"ticks": "outside", "ticklen": 2, "outlinewidth": 0.5},
+        **{"lenmode": "pixels", "len": min(height, HEIGHT - TITLE - margin), "thickness": 7},
+        **{"x": 1 + 5 / width, "xpad": 0, "ypad": 0},
+    }
+    size: dict[str, Any] = {"width": WIDTH, "height": TITLE + height + margin}
+    size["margin"] = {"l": left, "r": WIDTH - left - width, "t": TITLE, "b": margin, "pad": 0}
+    look: dict[str, Any] = {"paper_bgcolor": "white", "plot_bgcolor": "white", "showlegend": False}
+    look["coloraxis"] = {"colorscale": MAGNITUDES, "cmin": 0, "cmax": 1, "colorbar": bar}
+    look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}
+    return SavedFigure(figure.update_layout(size | look))

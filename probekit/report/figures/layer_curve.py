@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,27 +15,9 @@ from plotly.subplots import make_subplots
 from probekit.amounts import fixed, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE
-from probekit.report.elements.style import (
-    GREY,
-    LARGE,
-    LINES,
-    SERIES_COLOURS,
-    SERIES_MARKERS,
-    SMALL,
-    STACKS,
-    TEMPLATE,
-    TITLE_MARGIN,
-    LineStyle,
-    above_left,
-    axis_title,
-    label_colour,
-    layer_axis,
-    layer_ends,
-    plain_line,
-    plotly_text,
-)
+from probekit.report.elements import style
+from probekit.report.elements.style import LineStyle
 from probekit.report.figures import line_labels
-from probekit.report.figures.levels import NULL_BAND, draw_levels, levels, value_range
 from probekit.report.figures.views import position_words
 from probekit.results.scores import Scores, answers_name
 from probekit.results.table import SERIES, differs, only, same_features, ticks
@@ -71,15 +52,18 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
     """
     measured = scores.measured(metric)
     rows = measured.sited
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_traces(curve_lines(scores, rows))
     layers, has_runs = ticks(rows), differs(rows["run"])
-    of_runs = (levels(of_run, is_brief=has_runs) for of_run in measured.of_runs())
-    lines = list(chain.from_iterable(of_runs))
+    lines = [
+        line
+        for of_run in measured.of_runs()
+        for line in line_labels.levels(of_run, is_brief=has_runs)
+    ]
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)]
     colours = {run: series_colour(runs.index(run)) for run in runs} if has_runs else {}
-    labels = draw_levels(figure, lines, layer_ends(layers), colours)
+    labels = line_labels.draw_levels(figure, lines, style.layer_ends(layers), colours)
     # Draw a ring around the task's value at the selected site of each run; of one run, label it.
     marked = chosen_points(scores, rows)
     figure.add_traces([ring(row) for row in marked])
@@ -91,19 +75,11 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
             gaps = np.array([*same_depth, *heights]) - row["value"]
             above = gaps[gaps > 0].min(initial=math.inf)
             below = -gaps[gaps < 0].max(initial=-math.inf)
-            figure.add_annotation(
-                x=row["depth"],
-                y=row["value"],
-                text=f"chosen: {fixed(row['value'], 2)}",
-                showarrow=True,
-                arrowhead=0,
-                arrowcolor=GREY,
-                ax=0,
-                ay=-24 if above >= below else 24,
-                standoff=9,
-                font={"size": SMALL},
-            )
-    layer_axis(figure, layers)
+            place = {"x": row["depth"], "y": row["value"], "ay": -24 if above >= below else 24}
+            leader = {"showarrow": True, "arrowhead": 0, "arrowcolor": style.GREY}
+            text = {"text": f"chosen: {fixed(row['value'], 2)}", "font": {"size": style.SMALL}}
+            figure.add_annotation(**text, **place, **leader, ax=0, standoff=9)
+    style.layer_axis(figure, layers)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 
 
@@ -118,7 +94,8 @@ def finish_curve(
         chance: Chance level, from which `value_range` follows; NaN without one.
         labels: Labels of the horizontal lines.
     """
-    figure.update_yaxes(title_text=axis_title(metric), range=value_range(figure, metric, chance))
+    ends = line_labels.value_range(figure, metric, chance)
+    figure.update_yaxes(title_text=style.axis_title(metric), range=ends)
     line_labels.name_lines(figure, [*labels, *end_labels(figure.data)])
     return figure
 
@@ -134,16 +111,16 @@ def curve_lines(scores: Scores, rows: pd.DataFrame) -> list[go.Scatter]:
     banded = banded_series(scores, all_series)
     lines = null_band(scores, rows)
     for number, (series_name, series) in enumerate(all_series):
-        for target, style in LINES.items():
+        for target, look in style.LINES.items():
             points = only(series, target=target)
             if points.empty:
                 continue
             # Markers identify the series, so one legend entry serves the controls of all series.
-            of_series = f" · {plotly_text(series_name)}" if series_name else ""
-            name = f"{style.label}{of_series}"
+            of_series = f" · {style.plotly_text(series_name)}" if series_name else ""
+            name = f"{look.label}{of_series}"
             hover = [point_hover(name, row) for _, row in points.iterrows()]
-            label = name if target == "task" else style.label
-            line = scatter(points["depth"], points["value"], style, number, label, hover)
+            label = name if target == "task" else look.label
+            line = scatter(points["depth"], points["value"], look, number, label, hover)
             if target == "task":
                 # Names of the probes whose errors the page shows for these points.
                 line.update(customdata=[answers_name(row) for _, row in points.iterrows()])
@@ -176,18 +153,16 @@ def null_band(scores: Scores, rows: pd.DataFrame) -> list[go.Scatter]:
         return []
     # The run determines the seed of the task.
     columns = [column for column in SERIES if column != "seed"]
-    nulls = []
-    for series in all_series if has_runs else all_series[:1]:
-        first = series.iloc[0]
-        nulls.append(only(tested, **{column: first[column] for column in columns}))
+    firsts = [series.iloc[0] for series in (all_series if has_runs else all_series[:1])]
+    nulls = [only(tested, **{column: first[column] for column in columns}) for first in firsts]
     limits = {"ci_low": ("null_low", "min"), "ci_high": ("null_high", "max")}
     points = pd.concat(nulls).groupby("depth", as_index=False).agg(**limits)
     # Those of outer folds are widened, but no score is outside the range of its metric.
     points[[*limits]] = points[[*limits]].clip(*METRICS[rows["metric"].iloc[0]].range)
-    style = go.Scatter(line={"color": GREY}, legendgroup=NULL_BAND)
-    bands = band(points["depth"], points, style, NULL_WIDTH)
+    grey = go.Scatter(line={"color": style.GREY}, legendgroup=line_labels.NULL_BAND)
+    bands = band(points["depth"], points, grey, NULL_WIDTH)
     # Hatched, so that the band of the task stays visible where the two overlap.
-    hatched = {"shape": "/", "fgcolor": GREY, "size": 5, "solidity": 0.2}
+    hatched = {"shape": "/", "fgcolor": style.GREY, "size": 5, "solidity": 0.2}
     settings = {"name": "95 % of the null", "fillpattern": hatched, "opacity": 0.6}
     return [trace.update(settings) for trace in bands]
 
@@ -225,7 +200,7 @@ def series_of(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def scatter(
-    x: Iterable[int], y: Iterable[float], style: LineStyle, number: int, name: str, hover: list[str]
+    x: Iterable[int], y: Iterable[float], look: LineStyle, number: int, name: str, hover: list[str]
 ) -> go.Scatter:
     """Return a line with markers in the colour of its style or, if that is empty, of its series.
 
@@ -234,30 +209,23 @@ def scatter(
     Args:
         x: Horizontal place of each point.
         y: Vertical place of each point.
-        style: Style of the line.
+        look: Style of the line.
         number: Number of the series, which gives its markers and, if need be, its colour.
         name: Name of the line.
         hover: Hover text of each point.
     """
-    colour = style.colour or series_colour(number)
-    return go.Scatter(
-        x=list(x),
-        y=list(y),
-        name=name,
-        legendgroup=name,
-        legendrank=style.legend_rank,
-        mode="lines+markers",
-        line={"color": colour, "dash": style.dash, "width": style.width},
-        marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": style.marker_size},
-        cliponaxis=False,
-        hovertext=hover,
-        hoverinfo="text",
-    )
+    colour, symbols = look.colour or series_colour(number), style.SERIES_MARKERS
+    line = {"color": colour, "dash": look.dash, "width": look.width}
+    marker = {"symbol": symbols[number % len(symbols)], "size": look.marker_size}
+    drawn = {"mode": "lines+markers", "line": line, "marker": marker, "cliponaxis": False}
+    texts = {"name": name, "hovertext": hover, "hoverinfo": "text"}
+    legend = {"legendgroup": name, "legendrank": look.legend_rank}
+    return go.Scatter(x=list(x), y=list(y), **drawn, **texts, **legend)
 
 
 def series_colour(number: int) -> str:
     """Return the colour of a series by its number; grey beyond `SERIES_COLOURS`."""
-    return SERIES_COLOURS[number] if number < len(SERIES_COLOURS) else GREY
+    return style.SERIES_COLOURS[number] if number < len(style.SERIES_COLOURS) else style.GREY
 
 
 def end_labels(traces: Sequence[go.Scatter]) -> list[line_labels.LineLabel]:
@@ -268,15 +236,15 @@ def end_labels(traces: Sequence[go.Scatter]) -> list[line_labels.LineLabel]:
     banded = {trace.legendgroup for trace in traces if trace.fill}
     labels: dict[str, line_labels.LineLabel] = {}
     for trace in traces:
-        text = html.unescape(trace.name or "").removeprefix(f"{LINES['task'].label} · ")
+        text = html.unescape(trace.name or "").removeprefix(f"{style.LINES['task'].label} · ")
         text = text.replace("blocks.", "").replace("hook_", "")  # sites are long
         ends = []
         if trace.mode == "lines+markers":
             label_text = f"{text}, 95 % band" if trace.legendgroup in banded else text
             ends = line_labels.label_at_end(trace, label_text)
-        elif trace.legendgroup == NULL_BAND:
+        elif trace.legendgroup == line_labels.NULL_BAND:
             # The band is drawn along its upper end, then back along the lower one.
-            ends = line_labels.label_at_end(trace, text, GREY, n_points=len(trace.y) // 2)
+            ends = line_labels.label_at_end(trace, text, style.GREY, n_points=len(trace.y) // 2)
         for label in ends:
             labels.setdefault(text, label)
     return list(labels.values())
@@ -303,20 +271,9 @@ def band(
     if len(places) == 1:
         # A rectangle: the same limits at its left and at its right side.
         places, low, high = [places[0] - width, places[0] + width], low * 2, high * 2
-    return [
-        go.Scatter(
-            x=[*places, *places[::-1]],
-            y=[*high, *low[::-1]],
-            fill="toself",
-            opacity=0.2,
-            fillcolor=line.line.color,
-            line={"width": 0},
-            mode="lines",
-            legendgroup=line.legendgroup,
-            showlegend=False,
-            hoverinfo="skip",
-        )
-    ]
+    look = {"fill": "toself", "fillcolor": line.line.color, "opacity": 0.2}
+    look["legendgroup"] = line.legendgroup
+    return [style.plain_line([*places, *places[::-1]], [*high, *low[::-1]], {"width": 0}, **look)]
 
 
 def point_hover(name: str, row: pd.Series) -> str:
@@ -329,7 +286,7 @@ def point_hover(name: str, row: pd.Series) -> str:
     # A fact that is undefined is written as "nan", and left out.
     known = [f"{key}: {value}" for key, value in facts.items() if value != "nan"]
     value = format_number(row["value"], row["ci_low"], row["ci_high"])
-    return "<br>".join([f"<b>{plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
+    return "<br>".join([f"<b>{style.plotly_text(row['site'])}</b>", f"{name}: {value}", *known])
 
 
 def chosen_points(scores: Scores, rows: pd.DataFrame) -> list[pd.Series]:
@@ -339,24 +296,17 @@ def chosen_points(scores: Scores, rows: pd.DataFrame) -> list[pd.Series]:
     Runs with a nested cross-validation are left out: their nested choice is at no single site.
     """
     tasks = only(rows.dropna(subset="value"), target="task")
-    points: list[pd.Series] = []
-    for of_run in scores.of_runs():
-        if of_run.chosen is not None and not of_run.is_nested:
-            points += [row for _, row in same_features(tasks, of_run.chosen).iterrows()]
-    return points
+    chosen = [one.chosen for one in scores.of_runs() if not one.is_nested]
+    of_sites = (same_features(tasks, site) for site in chosen if site is not None)
+    return [row for points in of_sites for _, row in points.iterrows()]
 
 
 def ring(row: pd.Series) -> go.Scatter:
     """Return the ring that marks a selected site."""
-    return go.Scatter(
-        x=[row["depth"]],
-        y=[row["value"]],
-        mode="markers",
-        marker={"symbol": "circle-open", "size": 17, "color": GREY, "line": {"width": 2}},
-        cliponaxis=False,
-        showlegend=False,
-        hoverinfo="skip",
-    )
+    marker = {"symbol": "circle-open", "size": 17, "color": style.GREY, "line": {"width": 2}}
+    look = {"mode": "markers", "marker": marker, "cliponaxis": False}
+    quiet = {"showlegend": False, "hoverinfo": "skip"}
+    return go.Scatter(x=[row["depth"]], y=[row["value"]], **look, **quiet)
 
 
 def curve_figure(scores: Scores, metric: str = "accuracy") -> go.Figure:
@@ -395,7 +345,7 @@ def panel_columns(rows: pd.DataFrame) -> list[str]:
     task = only(rows, target="task")
     columns = [name for name in SERIES if differs(task[name])]
     n_series = len(task[columns].drop_duplicates())
-    if set(columns) <= COMPARED and n_series <= len(SERIES_COLOURS):
+    if set(columns) <= COMPARED and n_series <= len(style.SERIES_COLOURS):
         return []
     while len(columns) > 1 and len(task[columns].drop_duplicates()) > MOST_PANELS:
         columns.pop()
@@ -440,17 +390,12 @@ def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
     measured = scores.measured(metric)
     table, rows = measured.rows, measured.sited
     titles, of_panels = zip(*panels(rows), strict=True)
-    points = pd.DataFrame(chosen_points(scores, rows))
-    rings = [
-        [row for _, row in points[points.index.isin(of_panel.index)].iterrows()]
-        for of_panel in of_panels
-    ]
-    ringed = [
-        f"{title}{RING}" if marked else title for title, marked in zip(titles, rings, strict=True)
-    ]
-    figure = panel_grid(ringed, axis_title(metric))
-    ends, chosen = layer_ends(ticks(rows)), scores.chosen
-    at_chosen = None if chosen is None else same_features(rows, chosen).index
+    points = chosen_points(scores, rows)
+    rings = [[row for row in points if row.name in of_panel.index] for of_panel in of_panels]
+    ringed = [title + RING * bool(marked) for title, marked in zip(titles, rings, strict=True)]
+    figure = panel_grid(ringed, style.axis_title(metric))
+    ends, chosen = style.layer_ends(ticks(rows)), scores.chosen
+    at_chosen = pd.Index([]) if chosen is None else same_features(rows, chosen).index
     # The task line of each series, by its values in the columns of `SERIES`.
     tasks = {
         tuple(task[list(SERIES)].iloc[0]): task for _, task in series_of(only(rows, target="task"))
@@ -459,32 +404,29 @@ def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
     for number, (of_panel, marked) in enumerate(zip(of_panels, rings, strict=True), start=1):
         # Highlight the selected series of the panel, or else the first.
         all_series = [series for _, series in series_of(of_panel)]
-        highlighted = all_series[0]
-        if at_chosen is not None:
-            selected = [series for series in all_series if series.index.isin(at_chosen).any()]
-            highlighted = selected[0] if selected else highlighted
+        selected = [series for series in all_series if series.index.isin(at_chosen).any()]
+        highlighted = (selected or all_series)[0]
         lines = curve_lines(scores, highlighted)
         for line in lines:
             if line.mode == "lines+markers":
                 line.marker.size = _MARKER
         # The grey task lines of all other series, and their labels.
-        first = highlighted.iloc[0]
-        highlighted_key = tuple(first[list(SERIES)])
+        first, thin = highlighted.iloc[0], {"color": style.GREY, "width": 1}
         others = [
-            plain_line(task["depth"], task["value"], {"color": GREY, "width": 1}, opacity=0.6)
+            style.plain_line(task["depth"], task["value"], thin, opacity=0.6)
             for key, task in tasks.items()
-            if key != highlighted_key
+            if key != tuple(first[list(SERIES)])
         ]
-        at_ends = (line_labels.label_at_end(line, OTHERS, GREY) for line in others)
-        of_others = list(chain.from_iterable(at_ends))
-        references = go.Figure()
+        at_end = line_labels.label_at_end
+        of_others = [label for line in others for label in at_end(line, OTHERS, style.GREY)]
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
         # probe. Baselines have no site; the nested choices of all runs are in every panel.
         is_own = pd.Series(True, table.index)
         for column in ("run", "model", "dataset", "position"):
             is_own &= table[column].isin(["", first[column]]) | table["target"].eq(HEADLINE)
         is_own &= table["site"].eq("") | table["probe"].eq(first["probe"])
-        level_labels = draw_levels(references, levels(measured.where(is_own), is_brief=True), ends)
+        references, own = go.Figure(), line_labels.levels(measured.where(is_own), is_brief=True)
+        level_labels = line_labels.draw_levels(references, own, ends)
         drawn = [*others, *references.data, *lines, *(ring(row) for row in marked)]
         draw_in_panel(figure, drawn, number)
         named = [*end_labels(lines), *level_labels]
@@ -493,7 +435,7 @@ def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
         gaps = [min(abs(other.value - label.value) for label in named) for other in of_others]
         labels.append([*named, of_others[gaps.index(max(gaps))]] if gaps else named)
     panel_layers(figure, ticks(rows), [set(of_panel["depth"]) for of_panel in of_panels])
-    figure.update_yaxes(range=value_range(figure, metric, rows["chance"].min()))
+    figure.update_yaxes(range=line_labels.value_range(figure, metric, rows["chance"].min()))
     label_panels(figure, labels)
     return figure
 
@@ -512,28 +454,25 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
     across = min(n_columns(n_panels), n_panels)
     down = math.ceil(n_panels / across)
     cells: list[dict[str, str] | None] = [{}] * n_panels + [None] * (down * across - n_panels)
-    figure = make_subplots(
-        rows=down,
-        cols=across,
-        specs=[cells[start : start + across] for start in range(0, len(cells), across)],
-        shared_yaxes=True,
-        horizontal_spacing=0.1,
-        vertical_spacing=0.12,
-        y_title=y_title,
-    )
-    margins = {"margin_l": 64, "margin_t": TITLE_MARGIN}
-    figure.update_layout(template=TEMPLATE, **margins, showlegend=False, meta=STACKS)
-    figure.update_annotations(font_size=LARGE)
+    specs = [cells[start : start + across] for start in range(0, len(cells), across)]
+    spacing = {"horizontal_spacing": 0.1, "vertical_spacing": 0.12}
+    figure = make_subplots(down, across, specs=specs, shared_yaxes=True, y_title=y_title, **spacing)
+    margins = {"margin_l": 64, "margin_t": style.TITLE_MARGIN}
+    figure.update_layout(template=style.TEMPLATE, **margins, showlegend=False, meta=style.STACKS)
+    figure.update_annotations(font_size=style.LARGE)
     for number, title in enumerate(titles if n_panels > 1 else (), start=1):
-        figure.add_annotation(
-            name=TITLE,
-            text="<br>".join(map(plotly_text, _title_lines(title))),
-            align="left",
-            **above_left(_axes(number)["xaxis"]),
-            # No arrow is drawn: the page's script mixes this colour and its own ink for the text.
-            arrowcolor=SERIES_COLOURS[0],
-            font={"size": SMALL, "color": label_colour(SERIES_COLOURS[0])},
-        )
+        # A long title is broken before its last part, so that it does not reach the labels of the
+        # lines; a ring at its end moves to the end of the first line.
+        first, dot, last = title.rpartition(" · ")
+        lines = [title]
+        if dot and len(title) > LONGEST_TITLE:
+            lines = [first + RING * last.endswith(RING), last.removesuffix(RING)]
+        text = "<br>".join(map(style.plotly_text, lines))
+        place, colour = style.above_left(_axes(number)["xaxis"]), style.SERIES_COLOURS[0]
+        # No arrow is drawn: the page's script mixes its colour and its own ink for the text.
+        look: dict[str, Any] = {"arrowcolor": colour, "align": "left"}
+        look["font"] = {"size": style.SMALL, "color": style.label_colour(colour)}
+        figure.add_annotation(name=TITLE, text=text, **place, **look)
     return figure
 
 
@@ -546,23 +485,6 @@ def _axes(number: int) -> dict[str, str]:
     """Return the axes of a panel, the first one being 1, whose axes have no number in Plotly."""
     suffix = str(number) if number > 1 else ""
     return {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
-
-
-def _title_lines(title: str) -> list[str]:
-    """Return a title, a long one in two lines so that it does not reach the labels of the lines.
-
-    It is broken before its last part, if it has several; a ring at its end moves to the end of the
-    first line.
-
-    >>> _title_lines("sweep · 1 token before the word")
-    ['sweep', '1 token before the word']
-    >>> _title_lines("sweep · 1 token before the word ○")
-    ['sweep ○', '1 token before the word']
-    """
-    first, dot, last = title.rpartition(" · ")
-    if len(title) <= LONGEST_TITLE or not dot:
-        return [title]
-    return [first + (RING if last.endswith(RING) else ""), last.removesuffix(RING)]
 
 
 def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set[int]]) -> None:
@@ -583,19 +505,20 @@ def panel_layers(figure: go.Figure, labels: dict[int, str], depths: Sequence[set
     for number, of_panel in enumerate(depths):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
         # The panels of a row have about as many labels as a single one.
-        layer_axis(figure, labels, of_panel, most=16 // across, axis=axis)
+        style.layer_axis(axis, labels, of_panel, most=16 // across)
         in_narrow[axis.plotly_name] = list(axis.ticktext)
         if number not in lowest:
             unnamed = of_panel - depths[lowest_of_column[number % across]]
             texts = [label if depth in unnamed else "" for depth, label in labels.items()]
             axis.update(title_text=None, ticktext=texts, showticklabels=any(texts))
         else:
-            # The last name of a panel is close to the first of the next one: one word a line.
+            # The last name of a panel is close to the first of the next one: its lowered labels,
+            # which begin with a line break, have one word a line.
             axis.ticktext = [
                 text.replace(" ", "<br>") if text.startswith("<br>") else text
                 for text in axis.ticktext
             ]
-    figure.update_layout(meta={**STACKS, "ticktext": in_narrow})
+    figure.update_layout(meta={**style.STACKS, "ticktext": in_narrow})
 
 
 def label_panels(figure: go.Figure, labels: Sequence[Sequence[line_labels.LineLabel]]) -> None:

@@ -1,35 +1,44 @@
-"""Labels at the right ends of lines, in their colours, each joined to its line by a leader."""
+"""Horizontal reference lines, and labels at the right ends of lines, in their colours.
 
-from __future__ import annotations
+Reference lines are baselines, chance and concatenated sites. A leader joins a label to its line.
+"""
 
 import html
 import math
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.report.elements.style import (
-    SMALL,
-    finite_ends,
-    label_colour,
-    plotly_text,
-    with_margin,
-)
+from probekit.amounts import fixed, format_number
+from probekit.probes.kinds.registry import kind_of
+from probekit.probes.score.metric_table import METRICS
+from probekit.probes.targets import BASELINES, HEADLINE
+from probekit.report.elements import style
+from probekit.results.scores import Scores, best_first
+from probekit.results.table import differs, only
 
 LABEL = "line label"  # name of the annotations
 # Pixels. The plot of a page is at least this high: labels that do not overlap there do not overlap
 # in higher plots.
 PLOT_HEIGHT = 280
 LEAST_HEIGHT = 200  # of the plot in a figure for one column of a paper
-LINE_HEIGHT = 1.3 * SMALL  # as Plotly sets text
+LINE_HEIGHT = 1.3 * style.SMALL  # as Plotly sets text
 LEADER, LEADER_WIDTH = 14, 1.2  # horizontal extent of a leader, and width of its line
-CHARACTER = 0.56 * SMALL  # mean width of a character in a wide font
+CHARACTER = 0.56 * style.SMALL  # mean width of a character in a wide font
 LONGEST_LINE = 18  # characters
 MOST_LINES = 5  # lines of text in a label
+NULL_BAND = "null"  # legend group of bands with the scores under exchanged labels
+PART = " · "  # between the settings in the title of a run
+
+LevelLine = tuple[str, pd.Series]  # name of a level, a key of `LEVELS`, and its row
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ def name_traces(figure: go.Figure) -> None:
             for sign, bar in ((1, line.error_y.array), (-1, line.error_y.arrayminus)):
                 length = 0 if bar is None else np.nan_to_num(np.array(bar, dtype=np.float64))
                 ends += (y + sign * length).tolist()
-        figure.layout.yaxis.range = with_margin(*finite_ends(ends))
+        figure.layout.yaxis.range = style.with_margin(*style.finite_ends(ends))
     named = [trace for trace in lines if trace.name]
     labels = [label for trace in named for label in label_at_end(trace)]
     name_lines(figure, labels if len(labels) > 1 else [])
@@ -123,33 +132,16 @@ def label_lines(figure: go.Figure, labels: Sequence[LineLabel], panel: int = 1) 
     for label in labels:
         if label.end is not None:  # the leader reaches the right edge of the plot
             edge = 10 ** x_axis.range[1] if x_axis.type == "log" else x_axis.range[1]
-            figure.add_scatter(
-                x=[label.end, edge],
-                y=[label.value] * 2,
-                mode="lines",
-                line={"color": label.colour, "width": LEADER_WIDTH},
-                xaxis=f"x{axis}",
-                yaxis=f"y{axis}",
-                showlegend=False,
-                hoverinfo="skip",
-            )
-        figure.add_annotation(
-            name=LABEL,
-            text=_wrapped(label.text),
-            x=1,
-            xref=f"x{axis} domain",
-            y=math.log10(label.value) if is_log else label.value,
-            yref=f"y{axis}",
-            ax=LEADER,
-            ay=0,
-            xanchor="left",
-            align="left",
-            showarrow=True,
-            arrowhead=0,
-            arrowwidth=LEADER_WIDTH,
-            arrowcolor=label.colour,
-            font={"size": SMALL, "color": label_colour(label.colour)},
-        )
+            line = {"color": label.colour, "width": LEADER_WIDTH}
+            axes: dict[str, Any] = {"xaxis": f"x{axis}", "yaxis": f"y{axis}"}
+            figure.add_trace(style.plain_line([label.end, edge], [label.value] * 2, line, **axes))
+        y = math.log10(label.value) if is_log else label.value
+        place = {"x": 1, "xref": f"x{axis} domain", "y": y, "yref": f"y{axis}", "xanchor": "left"}
+        leader: dict[str, Any] = {"showarrow": True, "arrowhead": 0, "ax": LEADER, "ay": 0}
+        leader |= {"arrowwidth": LEADER_WIDTH, "arrowcolor": label.colour}
+        font = {"size": style.SMALL, "color": style.label_colour(label.colour)}
+        text = {"text": _wrapped(label.text), "align": "left", "font": font}
+        figure.add_annotation(name=LABEL, **text, **place, **leader)
     drawn = [note.text for note in figure.layout.annotations if note.name == LABEL]
     widest = max((len(line) for text in drawn for line in text.split("<br>")), default=0)
     room = LEADER + CHARACTER * widest + 4  # pixels, with 4 between label and edge
@@ -176,7 +168,7 @@ def _wrapped(text: str) -> str:
         placeholder="…",
         break_on_hyphens=False,
     )
-    return "<br>".join(plotly_text(line) for line in lines)
+    return "<br>".join(style.plotly_text(line) for line in lines)
 
 
 def place_labels(figure: go.Figure, plot_height: float) -> None:
@@ -237,3 +229,133 @@ def label_shifts(at: Sequence[float], n_lines: Sequence[int], height: float) -> 
         round(max(lowest, min(number, highest)) + distance - place, 1)
         for number, distance, place in zip(ascending, distances, at, strict=True)
     ]
+
+
+def levels(scores: Scores, *, is_brief: bool = False) -> list[LevelLine]:
+    """Return name and row of each horizontal line: scores that belong to no single layer.
+
+    These are the baselines, with one line per distinct value, the nested choice, and concatenated
+    sites. Undefined scores are left out. Chance is included if there is no majority baseline. Of
+    several runs, or if `is_brief`, the baselines are only the majority and the best other one of
+    each run.
+    """
+    measured = scores.rows
+    shown = measured.dropna(subset="value")
+    is_mean = all(METRICS[name].beats_the_mean for name in measured["metric"].unique())
+    if is_brief or differs(measured["run"]):
+        others = shown[shown["target"].isin(BASELINES) & shown["target"].ne("majority")]
+        best = [
+            best_first(of_run, str(of_run["metric"].iloc[0])).index[0]
+            for _, of_run in others.groupby("run", sort=False)
+        ]
+        shown = shown.drop(index=others.index.difference(best))
+    rows = [
+        ("mean" if is_mean and target == "majority" else target, row)
+        for target in (*BASELINES, HEADLINE)
+        for _, row in only(shown, target=target).drop_duplicates("value").iterrows()
+    ]
+    if not any(target in ("majority", "mean") for target, _ in rows):
+        # A difference such as selectivity is 0 for a probe that learns random labels equally well.
+        differences = [name for name, metric in METRICS.items() if metric.kind == "difference"]
+        chance = measured["chance"].mask(measured["metric"].isin(differences), 0.0)
+        at_chance = measured.assign(value=chance, site="", ci_low=math.nan, ci_high=math.nan)
+        at_chance = at_chance.dropna(subset="value").drop_duplicates("value")
+        name = chance_name(at_chance["metric"].unique(), at_chance["probe"].unique())
+        rows += [(name, row) for _, row in at_chance.iterrows()]
+    joined = only(scores.concatenated, target="task").dropna(subset="value")
+    return rows + [("concatenated", row) for _, row in joined.iterrows()]
+
+
+def chance_name(metrics: Iterable[str], probes: Iterable[str]) -> str:
+    """Return the name of the chance level of these metrics and probes, a key of `LEVELS`.
+
+    >>> chance_name(["compression"], ["logistic"])
+    'label_counts'
+    >>> chance_name(["spearman"], ["structural_depth:64"])
+    'chain'
+    """
+    # Baselines have no kind of probe.
+    kinds = filter(None, map(kind_of, probes))
+    names = {kind.reference for kind in kinds} | {METRICS[metric].reference for metric in metrics}
+    return next((name for name in ("label_counts", "chain") if name in names), "chance")
+
+
+def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
+    """Return the y range of a metric, with a margin on both sides.
+
+    If the score can select sites and higher is better, the range starts at chance, or at the lowest
+    line or interval if that is lower, and ends at the highest possible value. Otherwise, or without
+    a chance level or a highest value, it is the range of the lines and bands. Undefined scores are
+    ignored.
+    """
+    low, high = style.finite_ends(value for trace in figure.data for value in trace.y)
+    fact = METRICS[metric]
+    is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
+    if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
+        low, high = min(low, chance), fact.range[1]
+    return style.with_margin(low, high)
+
+
+def draw_levels(
+    figure: go.Figure,
+    lines: Sequence[LevelLine],
+    ends: Sequence[float],
+    colours: Mapping[str, str] = MappingProxyType({}),
+) -> list[LineLabel]:
+    """Draw each level as a line between the ends, and return labels with name and value.
+
+    Levels of one colour whose rounded values are equal share a label. Of runs with colours, a label
+    names its run if no other run has the same rounded value; nested choices have the colour of
+    their run instead. Without colours, levels are ordered by value, and labels name the run if
+    several runs have the level.
+
+    Args:
+        figure: The lines are added to it.
+        lines: Levels to draw.
+        ends: Left and right end of the lines.
+        colours: Colour of each run, if each has one.
+    """
+    if not colours:
+        lines = sorted(lines, key=lambda line: float(line[1]["value"]))
+    n_runs = Counter(name for name, _ in {(name, row["run"]) for name, row in lines})
+    # By the name, rounded value and colour of a level.
+    rows_of: dict[tuple[str, str, str], list[pd.Series]] = {}
+    for name, row in lines:
+        colour = colours.get(row["run"], "") if name == HEADLINE else ""
+        text = fixed(row["value"], 2)
+        rows_of.setdefault((name, text, colour or style.LEVELS[name].colour), []).append(row)
+    # Names and value of a label, by its text and colour.
+    labels: dict[tuple[str, str], tuple[list[str], float]] = {}
+    for (name, text, colour), rows in rows_of.items():
+        runs = list(dict.fromkeys(row["run"] for row in rows))
+        # What follows the name of the level in its label: " of RUN" for each run, or nothing.
+        of_runs = [f" of {run}" for run in runs] if n_runs[name] > 1 else [""]
+        if colours:
+            is_common = name == HEADLINE or len(runs) > 1
+            of_runs = [""] if is_common else [f" of {short_title(runs[0], list(colours))}"]
+        level = style.LEVELS[name]
+        titles = [f"{level.label}{of_run}" for of_run in of_runs]
+        # Rows of equal value share a line.
+        for row in {row["value"]: row for row in rows}.values():
+            # A horizontal line between the ends, without a legend entry.
+            line = {"color": colour, "dash": level.dash, "width": level.width}
+            heading = style.plotly_text(row["site"] or level.label)
+            interval = format_number(row["value"], row["ci_low"], row["ci_high"])
+            hover = {"hovertext": f"<b>{heading}</b>: {interval}", "hoverinfo": "text"}
+            called = style.plotly_text(f"{titles[0] if colours else level.label} {text}")
+            figure.add_trace(style.plain_line(ends, [row["value"]] * 2, line, name=called, **hover))
+        labels.setdefault((text, colour), ([], rows[0]["value"]))[0].extend(titles)
+    return [
+        LineLabel(f"{', '.join(names)} {text}", value, colour)
+        for (text, colour), (names, value) in labels.items()
+    ]
+
+
+def short_title(run: str, runs: Sequence[str]) -> str:
+    """Return the settings in the title of a run that no other run has, or the whole title.
+
+    >>> short_title("last · no folds", ["last · no folds", "last · folds 5"])
+    'no folds'
+    """
+    others = {part for other in runs if other != run for part in other.split(PART)}
+    return PART.join(part for part in run.split(PART) if part not in others) or run

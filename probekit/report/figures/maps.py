@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from probekit.amounts import fixed, format_number
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.elements import style
-from probekit.report.figures.views import position_offset
+from probekit.report.elements.page import figure_json
+from probekit.report.figures.views import of_heads, position_offset, shown_position
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.table import SAME_FEATURES, differs, metric_name, n_blocks, only, tick
+from probekit.results.table import SAME_FEATURES, SERIES, differs, metric_name, n_blocks, only, tick
 
 Axis = tuple[str, Mapping[Any, str]]  # a column, and the label of each of its values, in order
 LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not look like an effect
@@ -26,6 +27,7 @@ LEAST_RANGE = 0.05  # smallest range of a colour scale, so that noise does not l
 COMPARED = {name: TARGETS[name].title for name in ("control", "random_weights")}
 MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
 MOST_TICKS = 150  # tokens labelled along the axis
+MOST_NAMES = 12  # cells listed in the description of a map
 MASKED = "#d9dde2"  # colour of a cell without a value
 GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
@@ -150,7 +152,7 @@ def layer_map(
     whole = cells if whole is None else whole
     title, label = _AXES[across]
     columns, depths = sorted(cells[across].unique()), sorted(whole["depth"].unique())
-    blocks = n_blocks(whole)
+    blocks = n_blocks(whole["site"].unique())
     named = metric_name(cells["metric"].iloc[0])
     texts = []
     shown = ["site", "head", "position", "value", "ci_low", "ci_high", "shown_with"]
@@ -172,6 +174,86 @@ def layer_map(
         ties = f" (1 of {best['n_best']})" if best["n_best"] > 1 else ""
         write_above(figure, f"framed: best by cross-validation{ties}")
     return figure
+
+
+def map_description(cells: pd.DataFrame) -> str:
+    """Return the text alternative of a map of these `map_cells`: its range and highest cells."""
+    cells = cells.sort_values("value", ascending=False, kind="stable")
+    has_positions = differs(cells["position"])
+    named = [
+        site_with_head(cell["site"], cell["head"])
+        + (f" at {cell['position']}" if has_positions else "")
+        + f" {format_number(cell['value'])}"
+        for _, cell in cells.head(MOST_NAMES).iterrows()
+    ]
+    across = "position" if has_positions else "head"
+    name = metric_name(cells["metric"].iloc[0])
+    low, high = format_number(cells["value"].min()), format_number(cells["value"].max())
+    return (
+        f"{name} by layer and {across}, {len(cells):,} cells from {low} to {high}. "
+        f"Highest: {', '.join(named)}."
+    )
+
+
+def colour_words(cells: pd.DataFrame) -> str:
+    """Return a sentence about the range of the colour scale of these cells."""
+    shown, fact = map_colours(cells), METRICS[cells["metric"].iloc[0]]
+    low, high = format_number(shown.low), format_number(shown.high)
+    if shown.is_diverging:
+        return f"Colours range from {low} to {high}, with 0 in the middle."
+    if fact.lower_is_better:
+        return f"Colours range from {high} to {low}; lower is better."
+    least = f"no {fact.title}" if fact.kind == "difference" else style.LEVELS[fact.reference].label
+    return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
+
+
+def head_tables(scores: Scores) -> Iterator[tuple[str, bool, pd.DataFrame]]:
+    """Yield each map of heads: its name, whether it is at `shown_position`, its rows.
+
+    All are at it without a sweep of positions.
+    """
+    sited = scores.sited
+    heads = sited[of_heads(sited) & sited["head"].notna()]
+    keys = ["part", *(column for column in SERIES if column != "line")]
+    position = shown_position(scores)
+    for name, rows in _named_groups(heads, keys):
+        yield name, position in (None, rows["position"].iloc[0]), rows
+
+
+def position_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each map of positions: one per line of the curve, none for heads."""
+    sited = scores.sited
+    sited = sited[~of_heads(sited) & position_offset(sited["position"]).notna()]
+    keys = [column for column in SERIES if column != "position"]
+    for name, rows in _named_groups(sited, keys):
+        if differs(rows["position"]):
+            yield name, rows
+
+
+def step_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each map over training: one per line of the curve, none for heads.
+
+    resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
+
+    Args:
+        scores: rows of training.csv, which are all of the task.
+    """
+    sited = scores.sited
+    sited = sited[~of_heads(sited)]
+    keys = ["line", "position", "probe", "view"]
+    sited = sited.drop_duplicates([*keys, "depth", "step", "split", "metric", "fold"])
+    yield from _named_groups(sited, keys)
+
+
+def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield name and rows of each group with equal keys.
+
+    A group is named by its part or line, and by the other keys in which groups differ.
+    """
+    differing = [key for key in keys if differs(rows[key]) or key in ("part", "line")]
+    for _, group in rows.groupby(keys, sort=False, dropna=False):
+        first = group.iloc[0]
+        yield " · ".join(str(first[key]) for key in differing), group
 
 
 @dataclass(frozen=True)
@@ -228,18 +310,10 @@ def text_map(
     if np.isnan(values).any():
         figure.update_layout(plot_bgcolor=MASKED)
     lines = np.array(hover, dtype=object).reshape(values.shape).tolist()
-    figure.add_heatmap(
-        z=values.tolist(),
-        hovertext=lines,
-        hoverinfo="text",
-        hoverongaps=False,
-        zmin=shown.low,
-        zmax=shown.high,
-        colorscale=shown.scale,
-        xgap=1,
-        ygap=1,
-        colorbar={"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6},
-    )
+    hovers = {"hovertext": lines, "hoverinfo": "text", "hoverongaps": False}
+    colours = {"zmin": shown.low, "zmax": shown.high, "colorscale": shown.scale}
+    bar = {"thickness": 12, "outlinewidth": 0, "tickformat": ".2f", "nticks": 6}
+    figure.add_heatmap(z=values.tolist(), **hovers, **colours, xgap=1, ygap=1, colorbar=bar)
     if values.size <= most_texts:
         # The row and the column of each cell, in the order of the texts.
         y, x = np.indices(values.shape).reshape(2, -1).tolist()
@@ -303,6 +377,21 @@ def name_colours(figure: go.Figure, title: str) -> go.Figure:
     """Write the meaning of the colours next to the colour bar of a map, and return the map."""
     colorbar = {"title": {"text": title, "side": "right"}}
     return figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"})
+
+
+def changes_of(views: Mapping[str, go.Figure]) -> dict[str, dict[str, Any]]:
+    """Return the background of each view, and its trace properties that differ from the first's."""
+    traces_of = {name: figure_json(view)["data"] for name, view in views.items()}
+    first = next(iter(traces_of.values()))
+    changes = {}
+    for name, view in views.items():
+        traces = [
+            {key: value for key, value in trace.items() if value != of_first.get(key)}
+            for trace, of_first in zip(traces_of[name], first, strict=True)
+        ]
+        ground = view.layout.plot_bgcolor or style.TEMPLATE.layout.plot_bgcolor
+        changes[name] = {"traces": traces, "ground": ground}
+    return changes
 
 
 def frame_cell(figure: go.Figure, column: int, row: int) -> None:
@@ -386,3 +475,20 @@ def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
         text=style.plotly_text(text), font={"size": style.SMALL}, **style.above_left(axis)
     )
     figure.update_layout(margin_t=style.TITLE_MARGIN)
+
+
+def two_line_tick(label: str) -> str:
+    """Return the same as `short_tick`, a long name in two lines.
+
+    >>> two_line_tick("attractor_other"), two_line_tick("capitals")
+    ('attractor_<br>other', 'capitals')
+    """
+    label = style.without_middle(label)
+    if len(label) <= style.LONGEST_TICK // 2:
+        return style.plotly_text(label)
+    middle = len(label) / 2
+    # The first line ends after the character that is no letter or digit and is closest to the
+    # middle, such as a dot; without one, in the middle.
+    ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
+    end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
+    return f"{style.plotly_text(label[:end])}<br>{style.plotly_text(label[end:])}"

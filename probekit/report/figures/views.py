@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
 
 import pandas as pd
 
@@ -15,9 +13,6 @@ from probekit.results.table import SERIES, differs, only
 
 MOST_POSITIONS = 9  # of a sweep, each in a panel of the curve
 MOST_NEURONS = 4  # neurons drawn as lines of a curve; the table of sites lists all
-# Columns that identify a map over training, and a cell of it.
-_SAME_MAP = ("line", "position", "probe", "view")
-_CELL = (*_SAME_MAP, "depth", "step")
 _POSITIONS = {
     "first": "first token",
     "last": "last token",
@@ -50,11 +45,8 @@ def position_offset(positions: pd.Series[str]) -> pd.Series[float]:
     >>> position_offset(positions).tolist()
     [-1.0, 2.0, 0.0, nan]
     """
-    offsets = {}
-    for position in positions.unique():
-        found = re.fullmatch(OFFSET, position)
-        offsets[position] = float(found["offset"] or 0) if found else math.nan
-    return positions.map(offsets).astype(float)
+    found = positions.str.extract(f"^({OFFSET})$")
+    return found["offset"].fillna("0").astype(float).where(found[0].notna())
 
 
 def position_words(position: str) -> str:
@@ -91,7 +83,7 @@ def curve_rows(scores: Scores) -> Scores:
     """
     shown = scores.where(~scores.rows["probe"].isin(scores.hidden_kinds))
     sited = shown.sited
-    is_left_out = _of_heads(sited)
+    is_left_out = of_heads(sited)
     is_neuron = sited["site"].str.contains("[neuron=", regex=False)
     if sited.loc[is_neuron & ~is_left_out, "line"].nunique() > MOST_NEURONS:
         is_left_out |= is_neuron
@@ -120,57 +112,9 @@ def at_shown_position(scores: Scores) -> Scores:
     return scores.where(rows["position"].eq(position) | rows["target"].eq(HEADLINE))
 
 
-def head_tables(scores: Scores) -> Iterator[tuple[str, bool, pd.DataFrame]]:
-    """Yield each map of heads: its name, whether it is at `shown_position`, its rows.
-
-    All are at it without a sweep of positions.
-    """
-    sited = scores.sited
-    heads = sited[_of_heads(sited) & sited["head"].notna()]
-    keys = ["part", *(column for column in SERIES if column != "line")]
-    position = shown_position(scores)
-    for name, rows in _named_groups(heads, keys):
-        yield name, position in (None, rows["position"].iloc[0]), rows
-
-
-def position_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each map of positions: one per line of the curve, none for heads."""
-    sited = scores.sited
-    sited = sited[~_of_heads(sited) & position_offset(sited["position"]).notna()]
-    keys = [column for column in SERIES if column != "position"]
-    for name, rows in _named_groups(sited, keys):
-        if differs(rows["position"]):
-            yield name, rows
-
-
-def step_tables(scores: Scores) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each map over training: one per line of the curve, none for heads.
-
-    resid_pre of a block equals resid_post of the previous block, so only one of them is kept.
-
-    Args:
-        scores: rows of training.csv, which are all of the task.
-    """
-    sited = scores.sited
-    sited = sited[~_of_heads(sited)]
-    sited = sited.drop_duplicates([*_CELL, "split", "metric", "fold"])
-    yield from _named_groups(sited, list(_SAME_MAP))
-
-
-def _of_heads(sited: pd.DataFrame) -> pd.Series[bool]:
+def of_heads(sited: pd.DataFrame) -> pd.Series[bool]:
     """Return for each row whether several heads of its component were probed."""
     return sited.groupby("part")["head"].transform("nunique") > 1
-
-
-def _named_groups(rows: pd.DataFrame, keys: list[str]) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield name and rows of each group with equal keys.
-
-    A group is named by its part or line, and by the other keys in which groups differ.
-    """
-    differing = [key for key in keys if differs(rows[key]) or key in ("part", "line")]
-    for _, group in rows.groupby(keys, sort=False, dropna=False):
-        first = group.iloc[0]
-        yield " · ".join(str(first[key]) for key in differing), group
 
 
 def shown_position(scores: Scores) -> str | None:

@@ -6,7 +6,8 @@ import base64
 import math
 import textwrap
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_figures
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
+from probekit.results import record as records
 from probekit.results.causes import CauseTables, open_causes
-from probekit.results.finished_run import load_config
-from probekit.results.record import RunRecord, check_finished, has_causes_alone, open_record
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick
@@ -168,7 +168,7 @@ class RunResult:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
-        config = load_config(self.folder / "config.yaml")
+        config = records.load_config(self.folder / "config.yaml")
         paths = MachinePaths.of_run(config, self._record.model.source)
         return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
 
@@ -188,28 +188,27 @@ class RunResult:
             UnknownNameError: the run has no figure of this name, or no figure of its scores if the
                 name is None; or the name is not a text.
         """
+        part = self._curve
         if name is None:
-            if self._curve is None:
+            if part is None:
                 raise UnknownNameError("This run has no layer curve. See `figures` for the others.")
-            return ResultFigure.of(self._curve)
-        if not isinstance(name, str):
+        elif not isinstance(name, str):
             raise UnknownNameError(
                 f"A figure is given by its name, not {name!r}. {nearest('', self.figures)}"
             )
-        if self._curve is not None and name.casefold() == self._curve.title.casefold():
-            return ResultFigure.of(self._curve)  # without drawing the others
-        by_name = {part.title.casefold(): part for part in self._parts}
-        by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
-        part = by_name.get(name.casefold())
-        if part is None:
-            near = nearest(name, self.figures)
-            raise UnknownNameError(f"This run has no figure {name!r}. {near}")
+        elif part is None or name.casefold() != part.title.casefold():
+            by_name = {part.title.casefold(): part for part in self._parts}
+            by_name |= dict(zip(file_names(self.figures), self._parts, strict=True))
+            part = by_name.get(name.casefold())
+            if part is None:
+                near = nearest(name, self.figures)
+                raise UnknownNameError(f"This run has no figure {name!r}. {near}")
         return ResultFigure.of(part)
 
     @cached_property
-    def _record(self) -> RunRecord:
-        check_finished(self.folder)
-        return open_record(self.folder)
+    def _record(self) -> records.RunRecord:
+        records.check_finished(self.folder)
+        return records.open_record(self.folder)
 
     @cached_property
     def _curve(self) -> FigurePart | None:
@@ -245,30 +244,25 @@ class RunResult:
             display(ResultFigure.of(self._curve))
 
     def _repr_html_(self) -> str:
-        return render(
-            "run_card.html",
-            run=self._record.run,
-            question=self._record.question,
-            answers=self.answers,
-            compared=self._compared and in_words(self._compared),
-            warnings=self.warnings,
-            report=self.report,
-        )
+        shown: dict[str, Any] = {"answers": self.answers, "warnings": self.warnings}
+        shown |= {"run": self._record.run, "question": self._record.question}
+        compared = self._compared and in_words(self._compared)
+        return render("run_card.html", **shown, compared=compared, report=self.report)
 
     def __repr__(self) -> str:
         """Return the result as about ten lines of text."""
+        wrapped = partial(textwrap.wrap, width=TEXT_WIDTH, subsequent_indent="  ")
         lines = [f"Run {self._record.run}: {self._record.question or 'no question'}"]
-        for sentence in self.answers:
-            lines += _wrapped(sentence)
+        lines += chain.from_iterable(map(wrapped, self.answers))
         lines += _curve_lines(Scores.of(self.table), self._record.verdict)
         rows = self._compared.rows if self._compared else ()
         rivals = ", ".join(f"{name} {score}" for name, score, *_ in rows if score != NO_SCORE)
-        lines += _wrapped(f"Compared with: {rivals}.") if rivals else []
+        lines += wrapped(f"Compared with: {rivals}.") if rivals else []
         if self.warnings:
             number = len(self.warnings)
             # About two lines together with the words before it.
             first = textwrap.shorten(self.warnings[0], 2 * TEXT_WIDTH - 20, placeholder=" …")
-            lines += _wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
+            lines += wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
         tables = [name for file in TABLES if (name := Path(file).stem) in vars(RunResult)]
         more = [f".{name}" for name in tables if getattr(self, name) is not None]
@@ -294,11 +288,11 @@ def open_run(folder: Path | str) -> RunResult | StudyResult | CauseTables:
             "folder is a RunResult, so the run is open. Use it as it is, or give its `folder`."
         )
     path = path_of("folder", folder, "Give the folder of a run, `<out>/<name>/<key>`.")
-    if has_causes_alone(path):
+    if records.has_causes_alone(path):
         return CauseTables.open(path)
     if (path / STUDY_RECORD).exists():
         return StudyResult(path)
-    check_finished(path)
+    records.check_finished(path)
     return RunResult(path)
 
 
@@ -330,7 +324,3 @@ def _curve_lines(scores: Scores, v: Verdict) -> list[str]:
             lines, ticks, values = [*lines, ticks, values], "", ""
         ticks, values = ticks + tick.rjust(width), values + value.rjust(width)
     return [*lines, ticks, values]
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")

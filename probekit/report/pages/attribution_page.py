@@ -10,12 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, percent, signed
-from probekit.report.elements import page
-from probekit.report.elements.style import GREY, TEMPLATE
+from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import HIGH, LOW, line_label, quote, short_heading, token_label
+from probekit.report.elements.tokens import HIGH, LOW, short_heading
 from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
-from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -41,25 +39,9 @@ NAMES = {
 }
 
 
-def attribution_title(attribution: AttributedLogit) -> str:
-    """Return the name of the attributed logit or logit difference.
-
-    >>> attribution_title(AttributedLogit(("a",), 0, " b", " c", 1.0, 0.5, 1, pd.DataFrame()))
-    'the logit of ␣b minus that of ␣c'
-    """
-    logit = f"the logit of {token_label(attribution.token)}"
-    if not attribution.minus:
-        return logit
-    is_mean = attribution.minus == MEAN
-    subtracted = MEAN if is_mean else f"that of {token_label(attribution.minus)}"
-    return f"{logit} minus {subtracted}"
-
-
 def strongest_parts(attribution: AttributedLogit) -> pd.DataFrame:
     """Return the components with their `name`, in descending order of absolute contribution."""
-    parts = zip(
-        attribution.rows["part"], attribution.rows["layer"], attribution.rows["head"], strict=True
-    )
+    parts = attribution.rows[["part", "layer", "head"]].itertuples(index=False)
     named = attribution.rows.assign(name=[part_name(*part) for part in parts])
     return named.sort_values("value", key=abs, ascending=False, kind="stable")
 
@@ -69,13 +51,13 @@ def attribution_answer(attribution: AttributedLogit) -> str:
 
     Of a difference between two tokens, each of the two favours one of them.
     """
-    parts, token = strongest_parts(attribution), quote(attribution.token)
+    parts, token = strongest_parts(attribution), texts.quote(attribution.token)
     above = f" above {MEAN}" if attribution.minus == MEAN else ""
     verbs, total = (f"raises the logit of {token}{above} most", "lowers it most"), "the logit"
     if attribution.minus:
         total = "the logit difference"
         if not above:
-            verbs = (f"favours {token} most", f"favours {quote(attribution.minus)} most")
+            verbs = (f"favours {token} most", f"favours {texts.quote(attribution.minus)} most")
     # The largest positive and the largest negative contribution, if there are any.
     signs = (parts["value"] > 0, parts["value"] < 0)
     clauses = [
@@ -92,7 +74,7 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     probability = format_number(attribution.probability)
     chance = "below 0.001" if probability == "0.000" else f"of {probability}"
     return (
-        f"At position {attribution.position} the network gives {quote(attribution.token)} a "
+        f"At position {attribution.position} the network gives {texts.quote(attribution.token)} a "
         f"probability {chance} (rank {attribution.rank:,})."
         f"{'' if attribution.minus else f' {OF_ONE_LOGIT}'}"
     )
@@ -127,27 +109,28 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         width=6 + 1.4 * (2 * n_layers + 4),
     )
     # The question that an attribution answers, with the end of the text.
-    text = line_label("".join(attribution.tokens[: attribution.position + 1]))
+    text = texts.line_label("".join(attribution.tokens[: attribution.position + 1]))
     shown = short_heading(text, keeps_end=True)
-    token, minus = quote(attribution.token), attribution.minus
-    rather = f" rather than {quote(minus)}" if minus and minus != MEAN else ""
-    cells = [
-        (name, format_number(value))
-        for name, value in zip(parts["name"], parts["value"], strict=True)
-    ]
-    title = f"{len(cells):,} components, largest contribution first"
-    every = ResultTable(title, ("component", "contribution"), cells, is_sortable=True)
-    return NetworkPage(
-        subject="direct logit attribution",
+    token, minus = texts.quote(attribution.token), attribution.minus
+    rather = f" rather than {texts.quote(minus)}" if minus and minus != MEAN else ""
+    title = f"{len(parts):,} components, largest contribution first"
+    cells = {"component": parts["name"], "contribution": parts["value"].map(format_number)}
+    every = ResultTable.of(title, cells, is_sortable=True)
+    first = page.Group("split", [by_head, largest_table(attribution)])
+    return page.Page(
+        eyebrow=["probekit", "direct logit attribution", texts.model_title(model)],
         title=f"Which components predict {token}{rather} after “{shown}”?",
         answer=attribution_answer(attribution),
-        detail=attribution_detail(attribution),
-        numbers=page.Group("split", [by_head, largest_table(attribution)]),
-        caveat=CAVEAT,
-        sections={"Cumulative logit": [steps]},
-        table=("All components", every),
+        details=[page.Paragraph(attribution_detail(attribution))],
+        sections=[
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
+            page.PageSection("Cumulative logit", [steps]),
+            page.PageSection("All components", [page.Fold(title, [every])]),
+        ],
         method=(*METHOD, f"{exact} {difference:.0e}."),
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:
@@ -160,22 +143,20 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     rows = list(zip(parts["name"], parts["value"], strict=True))[:MOST_ROWS]
     if len(rest):
         rows.append((f"other {len(rest)} of {len(parts)} components", rest.sum()))
-    rows.append((attribution_title(attribution), attribution.logit))
-    has_share = bool(attribution.minus)
-    return ResultTable(
-        "Largest contributions",
-        ("component", "contribution", *(["share"] if has_share else [])),
-        [
-            (name, signed(value), *([_share(value, attribution.logit)] if has_share else []))
-            for name, value in rows
-        ],
-        has_title=True,
-        is_sortable=True,
-    )
-
-
-def _share(value: float, total: float) -> str:
-    return percent(value / total) if total else "–"
+    total = f"the logit of {texts.token_label(attribution.token)}"
+    if attribution.minus == MEAN:
+        total += f" minus {MEAN}"
+    elif attribution.minus:
+        total += f" minus that of {texts.token_label(attribution.minus)}"
+    rows.append((total, attribution.logit))
+    cells = {
+        "component": [name for name, _ in rows],
+        "contribution": [signed(value) for _, value in rows],
+    }
+    if attribution.minus:
+        logit = attribution.logit
+        cells["share"] = [percent(value / logit) if logit else "–" for _, value in rows]
+    return ResultTable.of("Largest contributions", cells, has_title=True, is_sortable=True)
 
 
 def part_name(part: str, layer: Any, head: Any) -> str:
@@ -199,45 +180,37 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     """
     blocks = rows[rows["layer"].notna()]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
-    across = list(dict.fromkeys(columns))
-    # Each layer has one row for each of these columns, in this order, so that a reshape gives the
-    # map.
-    down = [str(layer) for layer in blocks["layer"].unique()]
     values = blocks["value"]
-    named = zip(blocks["part"], blocks["layer"], blocks["head"], blocks["value"], strict=True)
-    figure = text_map(
-        values,
-        [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named],
-        diverging(values, 1e-9),  # above 0, so that the scale has a width if all values are 0
-        texts=[fixed(value, 2) for value in values],
-        across=across,
-        down=down,
-        title="head",
-        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
-        # too many, a browser would draw them slowly.
-        most_texts=MOST_TEXTS * 4,
-    )
+    named = blocks[["part", "layer", "head", "value"]].itertuples(index=False)
+    hover = [f"<b>{part_name(*part)}</b> {signed(value)}" for *part, value in named]
+    shown, layers = [fixed(value, 2) for value in values], list(map(str, blocks["layer"].unique()))
+    how: Any = {"across": list(dict.fromkeys(columns)), "down": layers, "title": "head"}
+    # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
+    # many, a browser would draw them slowly.
+    how |= {"texts": shown, "most_texts": MOST_TEXTS * 4}
+    # Each layer has one row for each column, in this order, so that a reshape gives the map. The
+    # end is above 0, so that the scale has a width if all values are 0.
+    figure = text_map(values, hover, diverging(values, 1e-9), **how)
     return name_colours(figure, "added to the logit")
 
 
 def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     """Return the waterfall chart of a logit: contributions in the order of the forward pass."""
     steps = step_rows(rows)
-    hover = [f"<b>{name}</b> {signed(value)}" for name, value in steps.items()]
-    total = float(steps.sum())
-    figure = go.Figure(layout={"template": TEMPLATE})
+    named = [*steps.items(), ("logit", float(steps.sum()))]
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_waterfall(
         x=[*steps.index, "logit"],
         y=[*steps, 0.0],  # plotly computes the bar of the total and ignores its 0
         measure=["relative"] * len(steps) + ["total"],
-        hovertext=[*hover, f"<b>logit</b> {signed(total)}"],
+        hovertext=[f"<b>{name}</b> {signed(value)}" for name, value in named],
         hoverinfo="text",
         increasing={"marker": {"color": HIGH}},
         decreasing={"marker": {"color": LOW}},
         totals={"marker": {"color": "#6E7F8D"}},
         connector={"line": {"color": "#9aa1ab", "width": 1}},
     )
-    figure.add_hline(y=0, line={"color": GREY, "width": 1.5})
+    figure.add_hline(y=0, line={"color": style.GREY, "width": 1.5})
     figure.update_xaxes(type="category", tickangle=-45)
     figure.update_yaxes(title_text="cumulative sum")
     return figure

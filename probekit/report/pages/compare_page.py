@@ -1,29 +1,48 @@
-"""Page of a comparison of two runs: differences by layer, with intervals and p-values."""
-
-from __future__ import annotations
+"""Pages that compare runs: the differences of two runs, and the results of several ones."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number, format_p
+from probekit.errors import ConfigError, DataError
+from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import MachinePaths
-from probekit.report.figures.line_labels import name_traces
+from probekit.report.figures.layer_curve import curve_figure, facets_height
+from probekit.report.figures.line_labels import NULL_BAND, name_traces
+from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
+from probekit.report.figures.views import curve_rows
+from probekit.report.pages.parts import title
 from probekit.report.sentences import comparisons
+from probekit.report.sentences.answer import nested_line
+from probekit.report.sentences.captions import description
+from probekit.report.sentences.comparisons import chosen_words
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.comparison import RunComparison, both_places
+from probekit.results.causes import open_causes
+from probekit.results.comparison import (
+    RunComparison,
+    both_places,
+    differing,
+    run_facts,
+    run_titles,
+    settings_of,
+)
+from probekit.results.record import RunRecord, check_finished, load_config, open_record
+from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE
-from probekit.results.table import by_depth, metric_name, ticks
+from probekit.results.table import by_depth, differs, metric_name, only, ticks
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
-SELECTED = "selected probe"
+SELECTED_PROBE = "selected probe"
 METHOD = (
     "In the table, p is two-sided, and the interval excludes 0 exactly if p is below 0.05. A "
     "comparison is significant if its p, adjusted for all comparisons of the page, is below 0.05; "
@@ -35,6 +54,13 @@ SETTINGS = (
     "folders are ignored."
 )
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
+MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
+SELECTED = (
+    "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
+    "training rows."
+)
+RINGS = "A ring marks the site that each run selected by cross-validation on its training rows."
+REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
 def comparison_page(comparison: RunComparison) -> str:
@@ -121,20 +147,14 @@ def settings_section(
 def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultTable:
     """Return the table of these comparisons; the sites of the selected probes are in a badge."""
     names = (Column(name, form="title") for name in comparison.names)
-    cells = []
+    cells = list[Sequence[Cell | str]]()
     for _, row in rows.iterrows():
-        difference, _, interval = comparisons.difference_words(row).partition(" ")
         result = [(comparisons.result_words(row), "verdict")]
-        sites = both_places(row) if _place(row) == SELECTED else ""
-        cells.append(
-            (
-                Cell(_place(row), [(sites, "badge")]),
-                format_number(row["value_a"]),
-                format_number(row["value_b"]),
-                Cell(difference, [(interval, "")]),
-                Cell(format_p(row["p"]), result, is_strong=row["holds"]),
-            )
-        )
+        sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
+        p = Cell(format_p(row["p"]), result, is_strong=row["holds"])
+        numbers = (format_number(row[name]) for name in ("value_a", "value_b"))
+        difference = Cell.number(comparisons.difference_words(row))
+        cells.append((Cell(_place(row), [(sites, "badge")]), *numbers, difference, p))
     return ResultTable(
         title,
         ("probe", *names, DIFFERENCE, "p"),
@@ -145,9 +165,9 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
 
 
 def _place(row: pd.Series) -> str:
-    """Return the name of the compared probes: `SELECTED`, or a baseline, site or nested choice."""
+    """Return the name of the compared probes, which is `SELECTED_PROBE`, a baseline or a site."""
     is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
-    return SELECTED if is_single else both_places(row)
+    return SELECTED_PROBE if is_single else both_places(row)
 
 
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
@@ -220,3 +240,225 @@ def _hover(row: pd.Series, runs: tuple[str, str]) -> str:
             + ("significant" if row["holds"] else "not significant"),
         ]
     )
+
+
+@dataclass(frozen=True, eq=False)
+class ShownRun:
+    """A run on a page of several runs.
+
+    Attributes:
+        name: title of the run, unique on the page.
+        record: contents of its run.json, without folders of the machine.
+        scores: its scores.
+        facts: settings, digests and versions, by name, without folders of the machine.
+        answer: main results, in one line.
+    """
+
+    name: str
+    record: RunRecord
+    scores: Scores
+    facts: Mapping[str, str]
+    answer: str
+
+
+def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
+    """Return the runs in the given folders, in the same order, each with a unique title.
+
+    Raises:
+        MissingError: A file of a run is missing.
+        DataError: A file of a run cannot be read, or the runs have different main metrics.
+        ConfigError: A run is given twice.
+    """
+    runs, settings, seen = list[ShownRun](), [], dict[str, Path]()
+    for folder in folders:
+        check_finished(folder)
+        record, config = open_record(folder), load_config(folder / "config.yaml")
+        paths = MachinePaths.of(config, record.model.source)
+        facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
+        scores = Scores.load(folder / "results.csv")
+        answer = " ".join(run_answers(open_causes(folder), record))
+        runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
+        settings.append((record, settings_of(config)))
+        first = seen.setdefault(_identity(runs[-1]), folder)
+        if len(seen) < len(runs):
+            raise ConfigError(
+                f"One run is given twice: {first} and {folder} have the same key. Give each run "
+                "once."
+            )
+    runs = [replace(run, name=name) for run, name in zip(runs, run_titles(settings), strict=True)]
+    if len({run.record.verdict.metric for run in runs}) > 1:
+        metrics = ", ".join(f"{run.name}: {run.record.verdict.metric}" for run in runs)
+        raise DataError(
+            f"These runs have different main metrics ({metrics}). Give runs with the same metric."
+        )
+    return runs
+
+
+def _identity(run: ShownRun) -> str:
+    """Return experiment and key of a run, as in its folder NAME/KEY."""
+    return f"{run.record.run}/{run.record.key}"
+
+
+def runs_page(runs: Sequence[ShownRun]) -> str:
+    """Return a self-contained HTML page that compares several runs."""
+    metric = metric_name(runs[0].record.verdict.metric)
+    experiment = ", ".join(dict.fromkeys(run.record.run for run in runs))
+    questions = {run.record.question for run in runs}
+    common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
+    answers = []
+    for one in runs:  # below each answer its question, unless all runs have the same one
+        asked = "" if common else one.record.question or ""
+        answers.append((one.name, Cell(page.unbroken(one.answer), [(asked, "note")])))
+    names = [run.name for run in runs]
+    folders = page.Pairs([(run.name, _identity(run)) for run in runs])
+    # The table of the selected sites.
+    numbers = [_numbers(run) for run in runs]
+    columns = list(dict.fromkeys(name for cells in numbers for name in cells))
+    texts = [Column(name, "words", "names") for name in ("model", "data", "chosen")]
+    rows = [
+        (
+            run.name,
+            run.record.model.source,
+            run.record.data.name,
+            chosen_words(run.record.verdict),
+            *(cells.get(name, "–") for name in columns),
+        )
+        for run, cells in zip(runs, numbers, strict=True)
+    ]
+    headings: list[Column | str] = [Column("run", "words"), *texts, *columns]
+    selected = ResultTable("Table of selected sites", headings, rows, is_sortable=True)
+    return page.Page(
+        eyebrow=["probekit", experiment, f"{len(runs):,} runs", metric],
+        title=common or f"Comparison of {len(runs):,} runs",
+        answer="",
+        details=[page.Pairs(answers, css="verdicts")],
+        sections=[
+            *(page.PageSection(part.title, [part]) for part in runs_figures(runs)),
+            page.PageSection("Selected sites", [selected, page.Paragraph(SELECTED, "note")]),
+            settings_section(names, differing([run.facts for run in runs])),
+            page.PageSection("", [page.Fold("Folders of the runs", [folders])]),
+        ],
+        head=f"{experiment}: {len(runs):,} runs by {metric}",
+    ).html()
+
+
+def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
+    """Return the layer curves of several runs and, if they share a kind of site, a heat map.
+
+    The list is empty if the main metric has no score at single sites.
+    """
+    # Columns in which runs may differ are made equal: the title of a run has its differences.
+    tables = [
+        curve_rows(run.scores).rows.assign(run=run.name, model="", dataset="", seed=0)
+        for run in runs
+    ]
+    table, metric = pd.concat(tables, ignore_index=True), runs[0].record.verdict.metric
+    # The page has control task and random weights in a table.
+    scores = Scores.of(table[~table["target"].isin(["control", "random_weights"])])
+    if metric not in scores.metrics:
+        return []
+    named = named_by_run(scores)
+    drawn = curve_figure(named, metric)
+    null = ""
+    if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
+        null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
+    nested = [run.record.verdict for run in runs if run.record.verdict.is_nested]
+    marks = [RINGS] if len(nested) < len(runs) else []
+    if nested and marks:
+        marks.append("Runs with a nested cross-validation have a line instead.")
+    # One sentence for all of them: that of the first one with a line.
+    lines = [line for line in map(nested_line, nested) if line]
+    marks += lines[:1]
+    curve = page.FigurePart(
+        f"{title(metric)} by layer and run",
+        page.figure_json(drawn),
+        "Score of each run; horizontal lines are baselines that do not use the model. "
+        f"{null}{' '.join(marks)} Runs may have "
+        "different test rows; use probekit compare to test the differences of two runs.",
+        description(named, metric),
+        height=facets_height(drawn),
+    )
+    cells = _cells_of_common_line(scores, metric)
+    if not differs(cells["run"]):  # no two runs probed the same kind of site
+        return [curve]
+    depths = sorted(cells["depth"].unique())
+    first = cells.drop_duplicates("run")
+    kinds = first["probe"] + " at " + first["position"]
+    probes = f"Probes: {kinds.iloc[0]}."
+    if differs(kinds):
+        listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
+        probes = (
+            f"Each run with the probe and position of its best cross-validated score: {listed}."
+        )
+    hover = [
+        f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
+        f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
+        f"{metric_name(metric)}: {format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for _, row in cells.iterrows()
+    ]
+    labels = ticks(cells)
+    heat_map = cell_map(
+        cells.assign(hover=hover),
+        map_colours(cells),
+        down=("run", {run: plotly_text(run).replace(" · ", "<br>") for run in cells["run"]}),
+        across=("depth", {depth: plotly_text(labels[int(depth)]) for depth in depths}),
+        title="layer",
+    )
+    by_layer = page.FigurePart(
+        f"{title(metric)}, runs by layers",
+        page.figure_json(heat_map.update_yaxes(title_text=None)),
+        f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
+        f"{probes} {colour_words(cells)}",
+        "; ".join(
+            f"{run}: {', '.join(map(format_number, of_run['value']))}"
+            for run, of_run in cells.groupby("run", sort=False)
+        ),
+        height=8 + 2.5 * max(len(runs), 3),
+    )
+    return [curve, by_layer]
+
+
+def named_by_run(scores: Scores) -> Scores:
+    """Return the scores with one probe, position and view in all runs if each run has only one.
+
+    This is decided for each of the three columns by itself. Lines are then named by the titles of
+    the runs, which contain settings that differ. At least one run must have a single site.
+    """
+    sited, equal = scores.sited, scores.rows.copy()
+    of_runs = [of_run for _, of_run in sited.groupby("run")]
+    for column in ("probe", "position", "view"):
+        if not any(differs(of_run[column]) for of_run in of_runs):
+            equal.loc[sited.index, column] = sited[column].iloc[0]
+    return Scores(equal)
+
+
+def _cells_of_common_line(scores: Scores, metric: str) -> pd.DataFrame:
+    """Return one cell per run and layer, for the kind of site that most runs probed.
+
+    Runs that did not probe it have no cell. Of sites with the same depth, such as resid_pre of a
+    block and resid_post of the block before, the first is kept.
+
+    Each run is shown with one kind of probe, position and view: those of its best cross-validated
+    score at these sites, or the first ones if it has no such score.
+    """
+    cells = map_cells(scores, metric)
+    line = str(cells.groupby("line", sort=False)["run"].nunique().idxmax())
+    at_line, ranked = only(cells, line=line), only(scores.ranked, line=line)
+    # The first row of each run: its best one, or without scores the first cell.
+    shown = pd.concat([ranked, at_line])[MAP_ROW].drop_duplicates("run")
+    return at_line.merge(shown, on=MAP_ROW).drop_duplicates(["run", "depth"])
+
+
+def _numbers(run: ShownRun) -> dict[str, Cell | str]:
+    """Return the numbers of a run, by column name; {} if no site was chosen."""
+    v = run.record.verdict
+    if not v.is_chosen:
+        return {}
+    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell("–")}
+    if v.score is not None:
+        text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
+        cells[metric_name(v.metric)] = Cell.number(text)
+    for target in REFERENCES:
+        if target in v.rivals:
+            cells[target.replace("_", " ")] = format_number(v.rivals[target].value)
+    return cells | {"test rows": "–" if v.score is None else f"{v.score.n:,}"}

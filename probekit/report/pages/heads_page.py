@@ -1,7 +1,5 @@
 """Page of attention head scores: heat maps, known heads of the model, and a table of all heads."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,19 +8,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.report.elements import page
-from probekit.report.elements.style import MAGNITUDES
+from probekit.report.elements import page, style
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import capitalised
-from probekit.report.figures.maps import (
-    LEAST_RANGE,
-    MOST_TEXTS,
-    Colours,
-    frame_cell,
-    map_row,
-    text_map,
-)
-from probekit.report.pages.network_page import NetworkPage
+from probekit.report.elements.texts import capitalised, model_title
+from probekit.report.figures import maps
 from probekit.results.network import HEAD_TEXTS, ScoredHeads
 
 QUESTION = "Which heads are previous-token or induction heads?"
@@ -40,36 +29,32 @@ WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
 def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
     """Return a self-contained HTML page with a heat map per score and a table of all heads."""
-    maps = page.Group("rows", list(head_figures(scored)))
     by_head = scored.rows.set_index(["layer", "head"])
-    wide = pd.DataFrame(
-        {name: by_head.loc[by_head["score"] == name, "value"] for name in HEAD_TEXTS}
-    )
-    table = ResultTable(
-        f"{len(wide):,} heads",
-        ("head", *(score.title.lower() for score in HEAD_TEXTS.values())),
-        [
-            (f"L{layer}H{head}", *("–" if pd.isna(v) else format_number(v) for v in values))
-            for (layer, head), values in zip(wide.index, wide.to_numpy(), strict=True)
-        ],
-        is_sortable=True,
-    )
-    sections: dict[str, list[page.Item]] = {
-        "Scores by layer and head": [maps, page.Paragraph(SCALES, "note")]
+    columns = {
+        text.title.lower(): by_head.loc[by_head["score"] == name, "value"]
+        for name, text in HEAD_TEXTS.items()
     }
-    if scored.known:
-        sections["Known heads"] = [page.Group("rows", [known_heads_table(scored)])]
-    return NetworkPage(
-        subject="heads",
+    wide = pd.DataFrame(columns).map(_number)
+    heads = [f"L{layer}H{head}" for layer, head in wide.index]
+    title = f"{len(wide):,} heads"
+    table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)
+    note, drawn = page.Paragraph(CAVEAT, "note"), page.Group("rows", list(head_figures(scored)))
+    known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
+    return page.Page(
+        eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=heads_answer(scored),
-        detail=f"{COUNTED} Measured on {scored.read}.",
-        numbers=page.Group("rows", [_highest(scored)]),
-        caveat=CAVEAT,
-        sections=sections,
-        table=("All heads", table),
+        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        sections=[
+            page.PageSection("", [page.Group("rows", [_highest(scored)]), note], "first"),
+            page.PageSection("Scores by layer and head", [drawn, page.Paragraph(SCALES, "note")]),
+            *([page.PageSection("Known heads", known)] if known else []),
+            page.PageSection("All heads", [page.Fold(table.title, [table])]),
+        ],
         method=METHOD,
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:
@@ -83,12 +68,16 @@ def _highest(scored: ScoredHeads) -> ResultTable:
             continue
         highest, *others = ranked.head(2).to_dict("records")
         following = (_name(others[0]), format_number(others[0]["value"])) if others else ("–", "–")
-        spread = "–" if pd.isna(highest["sd"]) else format_number(highest["sd"])
+        spread = _number(highest["sd"])
         median = format_number(ranked["value"].median())
         value = format_number(highest["value"])
         rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
     return ResultTable("Highest head of each score", names, rows, has_title=True, is_sortable=True)
+
+
+def _number(value: float) -> str:
+    return "–" if pd.isna(value) else format_number(value)
 
 
 def _name(head: Mapping[Hashable, Any]) -> str:
@@ -105,15 +94,13 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     """Return the table of known heads: score, head, value and rank among all heads."""
     rows = []
     for score, known in scored.known.items():
-        name, ranked = (HEAD_TEXTS[score].title.lower(), scored.strongest(score, len(scored.rows)))
-        heads = list(zip(ranked["layer"], ranked["head"], strict=True))
+        ranked = scored.strongest(score, len(scored.rows)).set_index(["layer", "head"])["value"]
         for layer, head in known:
             value, place = "–", "undefined for all tokens"
-            if (layer, head) in heads:
-                index = heads.index((layer, head))
-                value = format_number(ranked["value"].iloc[index])
-                place = f"{index + 1:,} of {len(heads):,}"
-            rows.append((name, f"L{layer}H{head}", value, place))
+            if (layer, head) in ranked.index:
+                value = format_number(ranked[layer, head])
+                place = f"{list(ranked.index).index((layer, head)) + 1:,} of {len(ranked):,}"
+            rows.append((HEAD_TEXTS[score].title.lower(), f"L{layer}H{head}", value, place))
     title = "Heads of GPT-2 small described in the literature, outlined in the maps"
     columns = ("score", "head", "value", "rank")
     return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
@@ -146,26 +133,18 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
 
     Other scores have a colour scale of their own.
     """
-    meanings = "; ".join(
-        f"{HEAD_TEXTS[score].title}: {HEAD_TEXTS[score].meaning}" for score in WEIGHTS
-    )
-    outlined = " Outlined: known heads." if scored.known else ""
-    highest = [
-        f"{HEAD_TEXTS[score].title.lower()} {heads_text(scored, score, 3) or 'none'}"
-        for score in WEIGHTS
-    ]
     n_layers, n_heads = (int(scored.rows[name].max()) + 1 for name in ("layer", "head"))
     end = max(scale_end(scored.rows, score) for score in WEIGHTS)
-    maps = {
-        HEAD_TEXTS[score].title: head_score_map(
-            scored.rows, score, scored.known.get(score, ()), end
-        )
-        for score in WEIGHTS
-    }
+    drawn, meanings, highest = {}, [], []
+    for score in WEIGHTS:
+        title, known = HEAD_TEXTS[score].title, scored.known.get(score, ())
+        drawn[title] = head_score_map(scored.rows, score, known, end)
+        meanings.append(f"{title}: {HEAD_TEXTS[score].meaning}")
+        highest.append(f"{title.lower()} {heads_text(scored, score, 3) or 'none'}")
     yield page.FigurePart(
         "Attention weights",
-        page.figure_json(map_row(maps)),
-        f"{meanings}.{outlined}",
+        page.figure_json(maps.map_row(drawn)),
+        f"{'; '.join(meanings)}.{' Outlined: known heads.' if scored.known else ''}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + 1.9 * n_layers,
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
@@ -196,21 +175,20 @@ def head_score_map(
         end: Upper end of the colour scale, which starts at 0; by default `scale_end`.
     """
     scored = rows[rows["score"] == score].sort_values(["layer", "head"])
-    hovered = ["layer", "head", "value", "sd", "n"]
-    layers, heads = scored["layer"].unique(), scored["head"].unique()
-    figure = text_map(
-        scored["value"],
-        [_score_hover(score, *row) for row in scored[hovered].itertuples(index=False)],
-        Colours(0.0, end or scale_end(rows, score), MAGNITUDES, is_diverging=False),
-        across=[str(head) for head in heads],
-        down=[str(layer) for layer in layers],
-        title="head",
-        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
-        # too many, a browser would draw them slowly.
-        most_texts=MOST_TEXTS * 10,
-    )
+    name, hover = HEAD_TEXTS[score].title.lower(), []
+    for row in scored.to_dict("records"):
+        spread = "" if np.isnan(row["sd"]) else f" ± {format_number(row['sd'])} (sd)"
+        result = f"{format_number(row['value'])}{spread}, {counted(row['n'], 'text')}"
+        result = result if row["n"] else "no token could have it"
+        hover.append(f"<b>{_name(row)}</b><br>{name}: {result}")
+    colours = maps.Colours(0.0, end or scale_end(rows, score), style.MAGNITUDES, is_diverging=False)
+    across, down = (list(map(str, scored[name].unique())) for name in ("head", "layer"))
+    # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
+    # many, a browser would draw them slowly.
+    how: Any = {"title": "head", "most_texts": maps.MOST_TEXTS * 10}
+    figure = maps.text_map(scored["value"], hover, colours, across=across, down=down, **how)
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
-        frame_cell(figure, column=head, row=layer)
+        maps.frame_cell(figure, column=head, row=layer)
     return figure
 
 
@@ -222,12 +200,4 @@ def scale_end(rows: pd.DataFrame, score: str) -> float:
     (0.31, 0.05)
     """
     values = rows.loc[rows["score"] == score, "value"]
-    return float(max([LEAST_RANGE, *values.dropna()]))
-
-
-def _score_hover(score: str, layer: int, head: int, value: float, sd: float, n: int) -> str:
-    """Return the hover text of a head's score, its standard deviation and its number of texts."""
-    texts = f"{n} text" if n == 1 else f"{n:,} texts"
-    spread = "" if np.isnan(sd) else f" ± {format_number(sd)} (sd)"
-    result = "no token could have it" if n == 0 else f"{format_number(value)}{spread}, {texts}"
-    return f"<b>L{layer}H{head}</b><br>{HEAD_TEXTS[score].title.lower()}: {result}"
+    return float(max([maps.LEAST_RANGE, *values.dropna()]))

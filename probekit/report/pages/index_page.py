@@ -1,7 +1,6 @@
 """Index page of a results folder: a table with answer, curve, model and data of each run."""
 
-from __future__ import annotations
-
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,21 +8,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-from probekit.amounts import format_number
+from probekit.amounts import date_text, format_number
 from probekit.errors import ProbekitError
-from probekit.files import is_held
+from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
-from probekit.progress import STAGE, read_stage
+from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
 from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import Page, View
-from probekit.report.sentences.studies import study_answer
+from probekit.report.sentences.comparisons import study_answer
 from probekit.results.causes import open_causes
-from probekit.results.finished_run import date_text
 from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
@@ -99,8 +96,7 @@ def index_page(root: Path) -> str:
     It refreshes itself if it is served.
     """
     entries = [entry(root, folder) for folder in find_runs(root)]
-    entries.sort(key=attrgetter("folder"))
-    entries.sort(key=attrgetter("seconds"), reverse=True)
+    entries.sort(key=lambda one: (-one.seconds, one.folder))
     return Page(
         eyebrow=["probekit"],
         title=f"Runs in {root.resolve().name}",
@@ -116,51 +112,43 @@ def entry(root: Path, folder: Path) -> Entry:
     """Return the index entry of a run."""
     path = folder.relative_to(root).as_posix()  # "." for the root itself, which a URL cannot have
     url = quote(str(PurePosixPath("run", path, "report.html")))
-    written = _modified(folder, ("run.json", STARTED, STAGE, LOG, STATE, STUDY_RECORD, *_READ))
-    named = folder if (folder / CELLS).exists() else folder.parent  # OUT/NAME of OUT/NAME/KEY
-    title, seconds = named.resolve().name, max(written) / 1e9
-    try:
-        if (folder / STARTED).exists():
-            return Entry(title, path, "", *_unfinished(folder, ""), seconds)
-        if (folder / STUDY_RECORD).exists():
-            return _study(folder, path, url, written)
-        shown = (_pretraining if is_pretraining(folder) else _finished)(folder, path, url, written)
-    except ProbekitError as error:
-        return Entry(title, path, "", "damaged", str(error), seconds)
-    if shown.state == "finished":
-        return shown
-    state, summary = _unfinished(folder, shown.summary)
-    return replace(shown, state=state, summary=summary)
-
-
-def _unfinished(folder: Path, summary: str) -> tuple[str, str]:
-    """Return state and summary of a run that is not finished: running if its lock is held."""
-    stage, left, resume = read_stage(folder)
-    if is_held(folder):
-        return "running", ", ".join(filter(None, [summary or stage, left]))
-    return "stopped", f"{summary or f'At {stage}'}. Resume it with {resume}."
-
-
-def _modified(folder: Path, names: Sequence[str]) -> tuple[int, ...]:
-    """Return the modification times of files in nanoseconds, 0 for files that do not exist."""
-    times = dict.fromkeys(names, 0)
-    for name in names:
+    # When its files were modified, in nanoseconds; 0 for files that do not exist.
+    written = dict.fromkeys(("run.json", STARTED, STAGE, LOG, STATE, STUDY_RECORD, *_READ), 0)
+    for name in written:
         with suppress(FileNotFoundError):  # a run that finishes in the meantime removes files
-            times[name] = (folder / name).stat().st_mtime_ns
-    return tuple(times.values())
+            written[name] = (folder / name).stat().st_mtime_ns
+    named = folder if (folder / CELLS).exists() else folder.parent  # OUT/NAME of OUT/NAME/KEY
+    times = tuple(written.values())
+    shown = bare = Entry(named.resolve().name, path, "", "", "", max(times) / 1e9)
+    try:
+        if not (folder / STARTED).exists():
+            read = _pretraining if is_pretraining(folder) else _finished
+            read = _study if (folder / STUDY_RECORD).exists() else read
+            shown = replace(shown, **{"url": url} | read(folder, times))
+        if shown.state != "finished":
+            stage, left, resume = read_stage(folder)
+            state, summary = "running", ", ".join(filter(None, [shown.summary or stage, left]))
+            if not is_held(folder):
+                state = "stopped"
+                summary = f"{shown.summary or f'At {stage}'}. Resume it with {resume}."
+            shown = replace(shown, state=state, summary=summary)
+    except ProbekitError as error:
+        return replace(bare, state="damaged", summary=str(error))
+    return shown
 
 
 @lru_cache(maxsize=100)
-def _study(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
-    """Return the entry of a finished study; for `written` see `_pretraining`."""
+def _study(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
+    """Return fields of the entry of a finished study; for `written` see `_pretraining`."""
     answer = study_answer(StudyResult(folder))
-    title, seconds = f"{folder.resolve().name}, study", max(written) / 1e9
-    return Entry(title, path, url, "finished", answer, seconds, answer)
+    title = f"{folder.resolve().name}, study"
+    texts = {"title": title, "state": "finished", "summary": answer, "details": answer}
+    return texts | {"seconds": max(written) / 1e9}
 
 
 @lru_cache(maxsize=100)
-def _pretraining(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
-    """Return the entry of a pretraining run; its state is "" if it is not finished.
+def _pretraining(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
+    """Return fields of the entry of a pretraining run; its state is "" if it is not finished.
 
     If there is a state, steps logged after it are ignored. A run whose files have changed since
     `written` is not taken from the cache.
@@ -179,20 +167,16 @@ def _pretraining(folder: Path, path: str, url: str, written: tuple[int, ...]) ->
     if measured:
         loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
         loss += f" at step {measured[-1].step:,}"
-    return Entry(
-        title=f"{record.run}, pretraining",
-        folder=path,
-        url=url if log else "",
-        state="finished" if last >= record.steps else "",
-        summary=f"{last:,} of {record.steps:,} steps, {loss}",
-        seconds=max(written) / 1e9,
-        curve=_curve([row.held_out_loss for row in measured], "Held-out loss by step"),
-    )
+    state, title = "finished" if last >= record.steps else "", f"{record.run}, pretraining"
+    curve = _curve([row.held_out_loss for row in measured], "Held-out loss by step")
+    found = {"title": title, "state": state, "curve": curve, "seconds": max(written) / 1e9}
+    found["summary"] = f"{last:,} of {record.steps:,} steps, {loss}"
+    return found if log else found | {"url": ""}
 
 
 @lru_cache(maxsize=1000)  # the page is requested every few seconds
-def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> Entry:
-    """Return the entry of a finished run; for `written` see `_pretraining`."""
+def _finished(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
+    """Return fields of the entry of a finished run; for `written` see `_pretraining`."""
     record, seconds = open_record(folder, _READ), max(written) / 1e9
     with suppress(ValueError):  # no date
         seconds = datetime.fromisoformat(record.created).timestamp()
@@ -200,23 +184,14 @@ def _finished(folder: Path, path: str, url: str, written: tuple[int, ...]) -> En
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
     answers = run_answers(open_causes(folder), record)
-    details = " ".join(answers)
     summary, _, _ = answers[0].partition(" [")  # to the score
     if len(answers) > 1:  # that of interventions has several effects
         summary = re.sub(r" \[[^]]*\]", "", answers[0])
     if len(answers) == 1 and not v.is_nested and v.best is not None and v.best.place not in summary:
         summary += f" at {v.best.place}"
-    return Entry(
-        title=record.run,
-        folder=path,
-        url=url,
-        state="finished",
-        summary=summary,
-        seconds=seconds,
-        details=details,
-        curve=_curve(v.curve, f"{metric.title} by layer", chance, best),
-        record=record,
-    )
+    texts = {"title": record.run, "summary": summary, "details": " ".join(answers)}
+    curve = _curve(v.curve, f"{metric.title} by layer", chance, best)
+    return texts | {"state": "finished", "curve": curve, "seconds": seconds, "record": record}
 
 
 def _curve(
@@ -236,3 +211,16 @@ def _curve(
     ends = [value for value in (*known, level, best) if math.isfinite(value)]
     words = f"{name}, {format_number(min(known))} to {format_number(max(known))}"
     return {"values": known, "level": level, "low": min(ends), "high": max(ends), "words": words}
+
+
+def read_stage(folder: Path) -> tuple[str, str, str]:
+    """Return the last stage of a run, the time left, and how to resume it, in words.
+
+    The time is "" if it is unknown.
+    """
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        text = inside(folder / STAGE).read_text("utf-8")
+        stage, left, resume = map(str, json.loads(text[:LONGEST_STAGE]))
+        f"{stage}{left}{resume}".encode()  # raises for half a surrogate pair
+        return stage, left, resume
+    return UNKNOWN_STAGE

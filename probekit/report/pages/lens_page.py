@@ -1,7 +1,5 @@
 """Page of a logit lens: a heat map of predictions per text, and summary statistics by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from itertools import count, takewhile
 from typing import Any
@@ -12,20 +10,11 @@ import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.report.elements import page
-from probekit.report.elements.style import MAGNITUDES, SERIES_COLOURS, TEMPLATE, plotly_text
+from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    short_label,
-    token_label,
-)
+from probekit.report.elements.tokens import short_heading, short_label
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.maps import Colours, text_map, thin_ticks
-from probekit.report.pages.network_page import NetworkPage
+from probekit.report.figures.maps import Colours, changes_of, text_map, thin_ticks
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -50,13 +39,11 @@ LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
-# Column of the summary -> label of the line, column of its number of positions, and dash.
-_LINES = {
-    "as_output": ("equals the final prediction", "n", "solid"),
-    "right": ("equals the next token of the text", "n_next", "dot"),
-}
-
-
+# Column of the summary, label of its line, column of its number of positions, and dash.
+_LINES = (
+    ("as_output", "equals the final prediction", "n", "solid"),
+    ("right", "equals the next token of the text", "n_next", "dot"),
+)
 # Quantity that the colour of a cell shows: title of the colour bar, and column of the lens rows.
 MEASURES = {
     "probability": ("probability of the token in the cell", "probability_1"),
@@ -74,7 +61,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         model: display name of the model.
         facts: provenance of the numbers, by name.
     """
-    texts = list(rows.groupby("prompt", sort=False))
+    of_texts = list(rows.groupby("prompt", sort=False))
     # The section with the numbers of the answer: curve and table by layer.
     summary = lens_summary(rows)
     n, n_next = summary[["n", "n_next"]].iloc[0]
@@ -91,22 +78,25 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    return NetworkPage(
-        subject="logit lens",
+    first = page.Group("split", [curve, _table(summary)])
+    return page.Page(
+        eyebrow=["probekit", "logit lens", texts.model_title(model)],
         title=QUESTION,
         answer=lens_answer(rows),
-        detail=lens_accuracy(rows),
-        numbers=page.Group("split", [curve, _table(summary)]),
-        caveat=CAVEAT,
-        # The table of a single text would repeat the one of all texts.
-        sections=dict(_of_text(*text, has_table=len(texts) > 1) for text in texts),
-        table=None,
+        details=[page.Paragraph(lens_accuracy(rows))],
+        sections=[
+            page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
+            # The table of a single text would repeat the one of all texts.
+            *(_of_text(*text, has_table=len(of_texts) > 1) for text in of_texts),
+        ],
         method=METHOD,
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
-def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[str, list[page.Item]]:
-    """Return heading and items of one text: its map and, if it `has_table`, its table by layer."""
+def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
+    """Return the section of one text: its map and, if it `has_table`, its table by layer."""
     tokens = rows.drop_duplicates("position")["token"]
     by_layer = lens_summary(rows)
     has_texts = len(rows) <= MOST_TEXTS
@@ -114,7 +104,7 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[st
     # The text alternative of the map: the prediction of each layer at the last position.
     at_last = rows[rows["position"] == rows["position"].max()]
     predictions = "; ".join(
-        f"{label}: {token_label(row['token_1'])} {format_number(row['probability_1'])}"
+        f"{label}: {texts.token_label(row['token_1'])} {format_number(row['probability_1'])}"
         for label, (_, row) in zip(site_labels(at_last), at_last.iterrows(), strict=True)
     )
     picture = page.FigurePart(
@@ -125,39 +115,30 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> tuple[st
         + predictions,
         height=11 + 1.9 * len(by_layer),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
-        views=views,
+        views=changes_of(views),
     )
-    heading = short_heading(line_label("".join(tokens)))
+    heading = short_heading(texts.line_label("".join(tokens)))
     table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return f"{number} · {heading}", [picture, *table]
+    return page.PageSection(f"{number} · {heading}", [picture, *table])
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
     """Return the rows of `lens_summary` as a table."""
-    return ResultTable(
-        BY_LAYER,
-        (
-            "layer",
-            "equals the final prediction",
-            "equals the next token",
-            "median rank of the next token",
-            "entropy (nats)",
-            "KL (nats)",
-        ),
-        [
-            (
-                row["layer"],
-                f"{row['as_output']} of {row['n']}",
-                f"{row['right']} of {row['n_next']}",
-                "–" if pd.isna(row["rank"]) else f"{row['rank']:,.0f}",
-                f"{row['entropy']:.2f}",
-                f"{row['kl']:.2f}",
-            )
-            for _, row in summary.iterrows()
+    shares = {
+        name: [f"{found} of {n}" for found, n in zip(summary[name], summary[total], strict=True)]
+        for name, _, total, _ in _LINES
+    }
+    columns = {
+        "layer": summary["layer"],
+        "equals the final prediction": shares["as_output"],
+        "equals the next token": shares["right"],
+        "median rank of the next token": [
+            "–" if pd.isna(rank) else f"{rank:,.0f}" for rank in summary["rank"]
         ],
-        has_title=has_title,
-        is_sortable=True,
-    )
+        "entropy (nats)": summary["entropy"].map("{:.2f}".format),
+        "KL (nats)": summary["kl"].map("{:.2f}".format),
+    }
+    return ResultTable.of(BY_LAYER, columns, has_title=has_title, is_sortable=True)
 
 
 def lens_summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -202,13 +183,14 @@ def lens_answer(rows: pd.DataFrame) -> str:
     n, final = int(summary["n"].iloc[0]), _final(summary.iloc[-1], "token")
     if len(rows["prompt"].unique()) == 1:
         at_last = rows[rows["position"] == rows["position"].max()]
-        token, (since, _) = quote(at_last.iloc[-1]["token_1"]), _settled(lens_summary(at_last))
+        since, _ = _settled(lens_summary(at_last))
+        token = texts.quote(at_last.iloc[-1]["token_1"])
         of_layer = "" if final == "final token" else f", the {final},"
         clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
         since, counts = _settled(summary)
         clauses.append(f"at least half of the {n} positions have their {final} {since} ({counts})")
-    return capitalised(f"{'; '.join(clauses)}.")
+    return texts.capitalised(f"{'; '.join(clauses)}.")
 
 
 def _settled(summary: pd.DataFrame) -> tuple[str, str]:
@@ -264,16 +246,13 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     values = np.log10(values) if measure == "rank" else values
     # Scales end at 1 or above it, so that they have a width if all values are 0 or undefined.
     high = 1.0 if measure == "probability" else np.nanmax(values, initial=1.0)
-    figure = text_map(
-        values,
-        [_hover(row) for row in rows.to_dict("records")],
-        Colours(0.0, high, MAGNITUDES, is_diverging=False),
-        texts=[_cell(row) for row in rows.to_dict("records")],
-        across=[plotly_text(short_label(token)) for token in tokens],
-        down=sites,
-        title="",  # plotly would draw a title over the cells, because the colour bar is above
-        most_texts=MOST_TEXTS,
-    )
+    colours = Colours(0.0, high, style.MAGNITUDES, is_diverging=False)
+    cells = rows.to_dict("records")
+    hover, shown = [_hover(row) for row in cells], [_cell(row) for row in cells]
+    # Plotly would draw a title over the cells, because the colour bar is above.
+    how: Any = {"down": sites, "title": "", "texts": shown, "most_texts": MOST_TEXTS}
+    across = [style.plotly_text(short_label(token)) for token in tokens]
+    figure = text_map(values, hover, colours, across=across, **how)
     # At the top left, so that it stays visible when a long text is scrolled.
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
     size = {"orientation": "h", "lenmode": "pixels", "len": 320}
@@ -303,7 +282,7 @@ def _site_label(site: str) -> str:
 
 
 def _cell(row: dict[Hashable, Any]) -> str:
-    text = plotly_text(short_label(row["token_1"]))
+    text = style.plotly_text(short_label(row["token_1"]))
     return f"<b>{text}</b>" if row["next_rank"] == 1 else text
 
 
@@ -311,10 +290,10 @@ def _hover(row: dict[Hashable, Any]) -> str:
     """Return the hover text of a cell: its tokens, the next token of the text, entropy and KL."""
 
     def named(token_column: str, probability_column: str) -> str:
-        token, p = plotly_text(token_label(row[token_column])), row[probability_column]
+        token, p = style.plotly_text(texts.token_label(row[token_column])), row[probability_column]
         return f"{token} {format_number(p) if p >= 0.001 else f'{p:.1e}'}"
 
-    here = plotly_text(token_label(row["token"]))
+    here = style.plotly_text(texts.token_label(row["token"]))
     lines = [f"<b>{_site_label(row['site'])}</b> at [{row['position']}] {here}"]
     ranks = takewhile(lambda rank: f"token_{rank}" in row, count(1))
     lines += [f"{rank}. {named(f'token_{rank}', f'probability_{rank}')}" for rank in ranks]
@@ -327,22 +306,17 @@ def _hover(row: dict[Hashable, Any]) -> str:
 
 def lens_curve(summary: pd.DataFrame) -> go.Figure:
     """Return the curve of `lens_summary`: shares of positions by layer, labelled at their ends."""
-    figure = go.Figure(layout={"template": TEMPLATE})
-    shares = {name: summary[name] / summary[total] for name, (_, total, _) in _LINES.items()}
-    for (name, (label, total, dash)), colour in zip(
-        _LINES.items(), SERIES_COLOURS[1:], strict=False
-    ):
-        figure.add_scatter(
-            x=list(range(len(summary))),
-            y=(100 * shares[name]).tolist(),
-            mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2.5},
-            hovertext=[
-                f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
-                for _, row in summary.iterrows()
-            ],
-            hoverinfo="text",
-        )
+    figure = go.Figure(layout={"template": style.TEMPLATE})
+    labels: list[LineLabel] = []
+    for (name, label, total, dash), colour in zip(_LINES, style.SERIES_COLOURS[1:], strict=False):
+        hover = [
+            f"<b>{row['layer']}</b><br>{label} at {row[name]:,} of {row[total]:,} positions"
+            for _, row in summary.iterrows()
+        ]
+        look = {"mode": "lines+markers", "line": {"color": colour, "dash": dash, "width": 2.5}}
+        x, share = list(range(len(summary))), (summary[name] / summary[total]).astype(float)
+        figure.add_scatter(x=x, y=(100 * share).tolist(), hovertext=hover, hoverinfo="text", **look)
+        labels += label_at_end(figure.data[-1], label)
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
@@ -352,8 +326,5 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )
     figure.update_yaxes(title_text="share of positions", range=[-3, 105], ticksuffix=" %")
-    labels: list[LineLabel] = []
-    for line, (label, _, _) in zip(figure.data, _LINES.values(), strict=True):
-        labels += label_at_end(line, label)
     label_lines(figure, labels)
     return figure

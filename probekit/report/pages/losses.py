@@ -1,19 +1,25 @@
-"""Losses of a pretraining run by step: the figure, and the file losses.html."""
-
-from __future__ import annotations
+"""Training by step on pages: the losses of a pretraining run, and scores at its checkpoints."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import plotly.graph_objects as go
 
+from probekit.amounts import format_number
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
+from probekit.report.elements.page import FigurePart
 from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
+from probekit.report.figures import maps
 from probekit.report.figures.line_labels import name_traces
+from probekit.report.pages import parts
+from probekit.report.sentences import captions
 from probekit.results.record import reading_run_file
+from probekit.results.scores import Scores
+from probekit.results.table import RESULTS, TableColumn, metric_name
+from probekit.results.verdict import Verdict
 from probekit.training.run_files import LOG, LogRow, read_log, read_progress
 
 LOSSES = "losses.html"
@@ -84,15 +90,12 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
                 for near in intervals
             ]
         if points:
-            figure.add_scatter(
-                x=[step for step, _ in points],
-                y=[value for _, value in points],
-                name=name,
-                # Markers of many points would cover the line.
-                mode="lines" if len(points) > POINTS_PER_DECADE else "lines+markers",
-                line={"dash": dash, "color": colour, "width": 2},
-                hovertemplate=f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>",
-            )
+            steps, values = zip(*points, strict=True)
+            # Markers of many points would cover the line.
+            mode = "lines" if len(points) > POINTS_PER_DECADE else "lines+markers"
+            look = {"mode": mode, "line": {"dash": dash, "color": colour, "width": 2}}
+            hover = f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>"
+            figure.add_scatter(x=steps, y=values, name=name, hovertemplate=hover, **look)
     figure.update_xaxes(
         title_text="step",
         type="log",
@@ -109,3 +112,38 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
 def _interval(point: tuple[float, float]) -> int:
     """Return the number of a point's interval of steps, one of `POINTS_PER_DECADE` a decade."""
     return int(POINTS_PER_DECADE * math.log10(point[0]))
+
+
+def load_training(path: Path) -> Scores | None:
+    """Return the scores of all checkpoints with an integer column `step`; None if no file exists.
+
+    Raises:
+        DataError: The file cannot be read, or `step` is missing or not an integer.
+    """
+    step = TableColumn("step", "training step of the checkpoint", "count")
+    return Scores.load(path, (*RESULTS, step)) if path.is_file() else None
+
+
+def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
+    """Yield a map of the main metric by layer and step for each series that has this metric.
+
+    The scores are those of `load_training`; without any there is no map. A series is a line of the
+    layer curve.
+    """
+    if training is None:
+        return
+    metric = v.metric
+    for name, rows in maps.step_tables(training):
+        if metric in Scores(rows).metrics:
+            cells = maps.map_cells(Scores(rows), metric, "step")
+            highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
+            yield parts.map_part(
+                f"{parts.title(metric)} by layer and step of training · {name}",
+                maps.layer_map(cells, "step"),
+                "Each column is a checkpoint, labelled with its training step. "
+                + captions.map_caption(cells, v),
+                f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
+                f"checkpoints, from {format_number(cells['value'].min())} to "
+                f"{format_number(highest['value'])}; the highest is at {highest['site']} after "
+                f"{highest['step']:,} steps.",
+            )

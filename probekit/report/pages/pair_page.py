@@ -1,7 +1,5 @@
 """Page of the patches of one pair of texts: maps by token and head, and the strongest patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -13,19 +11,10 @@ import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number, joined_names, signed
 from probekit.model.sites.catalogue import describe, layer_of
-from probekit.report.elements import page
-from probekit.report.elements.style import GREY, TEMPLATE, plotly_text
+from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.texts import (
-    HIGH,
-    capitalised,
-    line_label,
-    quote,
-    short_heading,
-    token_label,
-)
+from probekit.report.elements.tokens import HIGH, short_heading
 from probekit.report.figures import maps
-from probekit.report.pages.network_page import NetworkPage
 from probekit.results.network import PatchedPair
 
 CAVEAT = (
@@ -96,7 +85,10 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     clauses: list[str] = []
     for run in runs[:MOST_RUNS]:
         position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
-        where = _layers(sites[0], sites[-1] if len(sites) > 1 else "")
+        named = [f"layer {site}" if site.isdigit() else site for site in (sites[0], sites[-1])]
+        where = " to ".join(named) if len(sites) > 1 else named[0]
+        if sites[0].isdigit() and len(sites) > 1:
+            where = f"layers {sites[0]} to {sites[-1]}"
         # The recovery at the first and last of these layers, once if both are written alike.
         ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
         recovery = " to ".join(ends)
@@ -104,29 +96,16 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         clauses.append(f"“{labels[position]}” [{position}] {verb}at {where} (recovery {recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     among = "Of the verified patches in" if pair.is_estimated else "In"
-    named = f"the {family}" if family == RESIDUAL else family
-    return f"{among} {named}, {', then '.join(clauses)}{more}"
-
-
-def _layers(first: str, last: str = "") -> str:
-    """Return a site or a range of sites, as a phrase.
-
-    >>> _layers("embed", "4"), _layers("5"), _layers("0", "3")
-    ('embed to layer 4', 'layer 5', 'layers 0 to 3')
-    """
-    if not last:
-        return f"layer {first}" if first.isdigit() else first
-    if first.isdigit():
-        return f"layers {first} to {last}"
-    return f"{first} to {_layers(last)}"
+    stream = f"the {family}" if family == RESIDUAL else family
+    return f"{among} {stream}, {', then '.join(clauses)}{more}"
 
 
 def pair_detail(pair: PatchedPair) -> str:
     """Return the logit differences after both texts, and `pair_notes`, as sentences."""
-    texts = [line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
-    clean, corrupt = (short_heading(text, keeps_end=True) for text in texts)
+    both = [texts.line_label("".join(tokens)) for tokens in (pair.clean, pair.corrupt)]
+    clean, corrupt = (short_heading(text, keeps_end=True) for text in both)
     detail = (
-        f"Logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)}: "
+        f"Logit of {texts.quote(pair.answer)} minus logit of {texts.quote(pair.wrong)}: "
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
@@ -136,14 +115,18 @@ def pair_detail(pair: PatchedPair) -> str:
 def pair_notes(pair: PatchedPair) -> list[str]:
     """Return sentences about answers that the network does not give, or that lack a space."""
     notes = [
-        f"{quote(answer)} has no leading space; {quote(f' {answer}')} is a single token, too, "
-        "and begins a new word."
+        f"{texts.quote(answer)} has no leading space; {texts.quote(f' {answer}')} is a single "
+        "token, too, and begins a new word."
         for answer in pair.unspaced
     ]
     if pair.base <= 0:
-        notes.append(f"The network does not prefer {quote(pair.answer)} after the clean text.")
+        notes.append(
+            f"The network does not prefer {texts.quote(pair.answer)} after the clean text."
+        )
     if pair.source >= 0:
-        notes.append(f"The network does not prefer {quote(pair.wrong)} after the corrupt text.")
+        notes.append(
+            f"The network does not prefer {texts.quote(pair.wrong)} after the corrupt text."
+        )
     return notes
 
 
@@ -172,13 +155,11 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
     families = pair.of_positions["site"].map(site_family)
     groups = [*pair.of_positions.groupby(families, sort=False), (HEADS, pair.of_heads)]
     # The entries of the menu of colours, each with its column; the first is open.
+    menu = {"recovery": "recovery"} if pair.difference else {}
+    menu["effect"] = "effect"
     if pair.is_estimated:
         menu = {"estimated effect": "estimate", "verified effect": "effect"}
-    else:
-        menu = {
-            name: name for name in ("recovery", "effect") if name == "effect" or pair.difference
-        }
-    measure = f"logit of {quote(pair.answer)} minus logit of {quote(pair.wrong)}"
+    answer, wrong = texts.quote(pair.answer), texts.quote(pair.wrong)
     framed = " Framed: verified by patching." if pair.is_estimated else ""
     parts: dict[str, page.Group] = {}
     for family, rows in groups if len(pair.of_heads) else groups[:-1]:
@@ -188,7 +169,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
             height = 8 + 1.9 * rows["layer"].nunique()
             width = 9 + 2.9 * (int(rows["head"].max()) + 1)
         else:
-            heading = capitalised(family)
+            heading = texts.capitalised(family)
             title, named = f"{heading} by token", f"the {family}"
             labels = pair_labels(pair.clean, pair.corrupt)
             cell = (
@@ -200,44 +181,44 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         picture = page.FigurePart(
             title,
             page.figure_json(next(iter(views.values()))),
-            f"Each cell: {cell} Measure: {measure} after the last token; n = 1 pair, no interval."
-            f"{framed}",
+            f"Each cell: {cell} Measure: logit of {answer} minus logit of {wrong} after the last "
+            f"token; n = 1 pair, no interval.{framed}",
             f"Patches of {named}. Strongest: {_in_words(pair, rows)}",
             height=height,
             width=width,
-            views=views,
+            views=maps.changes_of(views),
         )
         layout = "split" if family == HEADS else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
-    numbers = parts.pop(next(iter(parts)))
-    sections: dict[str, list[page.Item]] = {name: [group] for name, group in parts.items()}
+    first = parts.pop(next(iter(parts)))
+    sections = [page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first")]
+    sections += [page.PageSection(heading, [group]) for heading, group in parts.items()]
     if pair.is_estimated:
-        title = "Estimated and verified effects"
         points = page.FigurePart(
-            title,
+            "Estimated and verified effects",
             page.figure_json(estimate_scatter(pair.rows)),
             "Each point: a verified patch. On the dashed line, estimate and effect are equal.",
-            f"{title}. Strongest: {_in_words(pair, pair.rows)}",
+            f"Estimated and verified effects. Strongest: {_in_words(pair, pair.rows)}",
             height=24,
             width=20,
         )
-        sections[title] = [points]
+        sections.append(page.PageSection(points.title, [points]))
     # Patches that are only estimated have no effect, so that all are ordered by their estimate.
     key = "estimate" if pair.is_estimated else "effect"
     ordered = pair.rows.sort_values(key, key=abs, ascending=False, kind="stable")
     every = _table(pair, ordered, f"{len(ordered):,} patches, largest first")
-    return NetworkPage(
-        subject="activation patching",
-        title=f"Which activations decide between {quote(pair.answer)} and {quote(pair.wrong)}?",
+    sections.append(page.PageSection("All patches", [page.Fold(every.title, [every])]))
+    return page.Page(
+        eyebrow=["probekit", "activation patching", texts.model_title(model)],
+        title=f"Which activations decide between {answer} and {wrong}?",
         answer=pair_answer(pair),
-        detail=pair_detail(pair),
-        numbers=numbers,
-        caveat=CAVEAT,
+        details=[page.Paragraph(pair_detail(pair))],
         sections=sections,
-        table=("All patches", every),
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
-    ).html(model, facts)
+        facts={"": facts},
+        styles=page.WITH_MAPS,
+    ).html()
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
@@ -248,7 +229,16 @@ def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:
 
 
 def _name(pair: PatchedPair, row: Mapping[Any, Any]) -> str:
-    return patch_name(row["site"], pair_labels(pair.clean, pair.corrupt), row["position"])
+    """Return the name of a patch: its site and, unless the position is missing, the token there."""
+    family, label, position = site_family(row["site"]), patch_label(row["site"]), row["position"]
+    if family == RESIDUAL:
+        named = label if label == "embed" else f"layer {label}"
+    else:
+        # The label of a head, of a neuron or of a site without a layer is a name already.
+        named = label if family == label or "[" in row["site"] else f"{family} {label}"
+    if pd.isna(position):
+        return named
+    return f"{named} at {pair_labels(pair.clean, pair.corrupt)[position]} [{position}]"
 
 
 def site_family(site: str) -> str:
@@ -287,7 +277,7 @@ def pair_labels(clean: Sequence[str], corrupt: Sequence[str]) -> list[str]:
     ['The', '␣key → ␣keys']
     """
     return [
-        token_label(a) if a == b else f"{token_label(a)} → {token_label(b)}"
+        texts.token_label(a) if a == b else f"{texts.token_label(a)} → {texts.token_label(b)}"
         for a, b in zip(clean, corrupt, strict=True)
     ]
 
@@ -305,23 +295,18 @@ def patch_map(rows: pd.DataFrame, shown: str = "recovery", labels: Sequence[str]
     """
     if labels:
         down = [patch_label(site) for site in rows["site"].unique()]
-        across = [plotly_text(label) for label in labels]
+        across = [style.plotly_text(label) for label in labels]
     else:
         down = [str(layer) for layer in rows["layer"].unique()]
         across = [str(head) for head in range(int(rows["head"].max()) + 1)]
     # Rows are ordered: all cells of the first row of the map from left to right, then the next.
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
-    figure = maps.text_map(
-        values,
-        [_patch_hover(row) for row in rows.to_dict("records")],
-        maps.diverging(values, LEAST_REACH),
-        across=across,
-        down=down,
-        title="token" if labels else "head",
-        # The page scrolls a wide map, so that numbers are readable in more cells than usual. With
-        # too many, a browser would draw them slowly.
-        most_texts=maps.MOST_TEXTS * 5,
-    )
+    hover = [_patch_hover(row) for row in rows.to_dict("records")]
+    how: Any = {"across": across, "down": down, "title": "token" if labels else "head"}
+    # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
+    # many, a browser would draw them slowly.
+    how["most_texts"] = maps.MOST_TEXTS * 5
+    figure = maps.text_map(values, hover, maps.diverging(values, LEAST_REACH), **how)
     if rows["estimate"].notna().any():
         is_verified = rows["effect"].notna().to_numpy().reshape(len(down), len(across))
         for row, column in np.argwhere(is_verified).tolist():
@@ -343,9 +328,9 @@ def estimate_scatter(rows: pd.DataFrame) -> go.Figure:
     # If all values are 0, the axes still have a length.
     margin = 0.05 * max(high - low, LEAST_REACH)
     ends = [low - margin, high + margin]
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
+    figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": False})
     figure.add_scatter(
-        x=ends, y=ends, mode="lines", hoverinfo="skip", line={"color": GREY, "dash": "dash"}
+        x=ends, y=ends, mode="lines", hoverinfo="skip", line={"color": style.GREY, "dash": "dash"}
     )
     figure.add_scatter(
         x=known["estimate"].tolist(),
@@ -360,27 +345,10 @@ def estimate_scatter(rows: pd.DataFrame) -> go.Figure:
     return figure
 
 
-def patch_name(site: str, labels: Sequence[str], position: Any) -> str:
-    """Return the name of a patch: its site and, unless the position is missing, the token there.
-
-    >>> patch_name("blocks.3.attn.hook_z[head=2]", [], pd.NA)
-    'L3H2'
-    >>> patch_name("blocks.3.hook_resid_post", ["The", "␣key"], 1)
-    'layer 3 at ␣key [1]'
-    """
-    family, label = site_family(site), patch_label(site)
-    if family == RESIDUAL:
-        named = label if label == "embed" else f"layer {label}"
-    else:
-        # The label of a head, of a neuron or of a site without a layer is a name already.
-        named = label if family == label or "[" in site else f"{family} {label}"
-    return named if pd.isna(position) else f"{named} at {labels[position]} [{position}]"
-
-
 def _patch_hover(row: dict[Any, Any]) -> str:
     """Return the hover text of a patch: its place, and those numbers of `SHOWN` that it has."""
     place = "all positions" if pd.isna(row["position"]) else f"position {row['position']}"
-    lines = [f"<b>{plotly_text(row['site'])}</b> at {place}"]
+    lines = [f"<b>{style.plotly_text(row['site'])}</b> at {place}"]
     # Titles are written without the unit after the comma.
     lines += [
         f"{title.partition(',')[0]}: {format_number(row[name])}"

@@ -1,7 +1,5 @@
 """Figures of a run's page: scores by layer, training, confidence, and the selected probe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +8,18 @@ from typing import Any, NamedTuple
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number
 from probekit.chosen.registry import doors
+from probekit.files import inside
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.texts import capitalised
-from probekit.report.figures import views
+from probekit.report.figures import maps, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.figures.maps import layer_map, layer_maps, map_cells
-from probekit.report.pages.size_curves import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
-from probekit.results.record import BY_WORD, Control, RunRecord
+from probekit.results.record import BY_WORD, Control, RunRecord, reading_run_file
 from probekit.results.scores import Scores
-from probekit.results.table import RESULTS, TableColumn, metric_name, page_table
+from probekit.results.table import metric_name, page_table
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
@@ -45,16 +42,16 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
     curve, position = views.curve_rows(scores), views.curve_position(scores)
     # One figure has the heads at the shown position, another one, folded, those at all others.
     heads: dict[bool, list[pd.DataFrame]] = {}
-    for named, is_shown, rows in views.head_tables(scores):
+    for named, is_shown, rows in maps.head_tables(scores):
         heads.setdefault(is_shown, []).append(rows.assign(title=named))
     # Of each map: place, columns, rows, and whether it may be open.
-    maps = [
+    pictures = [
         (f"heads {is_shown}", "head", Scores(pd.concat(heads[is_shown])), is_shown)
         for is_shown in sorted(heads, reverse=True)
     ]
-    maps += [
+    pictures += [
         (named, "offset", Scores(rows.assign(title=named)), True)
-        for named, rows in views.position_tables(scores)
+        for named, rows in maps.position_tables(scores)
     ]
 
     def of_metric(metric: str, *, is_open: bool) -> Iterator[FigurePart]:
@@ -72,18 +69,18 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                 metric=name,
                 place="curve",
             )
-        for place, across, drawn_rows, is_shown in maps:
+        for place, across, drawn_rows, is_shown in pictures:
             if metric in drawn_rows.metrics:
-                cells = map_cells(drawn_rows, metric, across)
+                cells = maps.map_cells(drawn_rows, metric, across)
                 named = [
                     one for one in drawn_rows.rows["title"].unique() if one in set(cells["title"])
                 ]
                 unit = "position" if across == "offset" else "head"
                 a_map = map_part(
                     f"{name} by layer and {unit} · {', '.join(named)}",
-                    layer_maps(cells, across),
+                    maps.layer_maps(cells, across),
                     captions.map_caption(cells, v, control),
-                    captions.map_description(cells),
+                    maps.map_description(cells),
                     is_open=is_open and is_shown,
                     least=LEAST_MAP,
                 )
@@ -174,36 +171,12 @@ def map_part(
     return FigurePart(heading, figure_json(figure), caption, description, is_open, height)
 
 
-def load_training(path: Path) -> Scores | None:
-    """Return the scores of all checkpoints with an integer column `step`; None if no file exists.
+def file_text(path: Path) -> str:
+    """Return the text of a file of a run.
 
     Raises:
-        DataError: The file cannot be read, or `step` is missing or not an integer.
+        MissingError: The file is missing.
+        DataError: The file cannot be read.
     """
-    step = TableColumn("step", "training step of the checkpoint", "count")
-    return Scores.load(path, (*RESULTS, step)) if path.is_file() else None
-
-
-def step_parts(training: Scores | None, v: Verdict) -> Iterator[FigurePart]:
-    """Yield a map of the main metric by layer and step for each series that has this metric.
-
-    The scores are those of `load_training`; without any there is no map. A series is a line of the
-    layer curve.
-    """
-    if training is None:
-        return
-    metric = v.metric
-    for name, rows in views.step_tables(training):
-        if metric in Scores(rows).metrics:
-            cells = map_cells(Scores(rows), metric, "step")
-            highest = cells.sort_values("value", kind="stable", na_position="first").iloc[-1]
-            yield map_part(
-                f"{title(metric)} by layer and step of training · {name}",
-                layer_map(cells, "step"),
-                "Each column is a checkpoint, labelled with its training step. "
-                + captions.map_caption(cells, v),
-                f"{metric_name(metric)} by layer and step of training, {cells['step'].nunique()} "
-                f"checkpoints, from {format_number(cells['value'].min())} to "
-                f"{format_number(highest['value'])}; the highest is at {highest['site']} after "
-                f"{highest['step']:,} steps.",
-            )
+    with reading_run_file(path):
+        return inside(path).read_text("utf-8")

@@ -1,15 +1,13 @@
 """The report of a run: one self-contained HTML page."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import load_file
 
-from probekit.amounts import percent
+from probekit.amounts import date_text, percent
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention.page import (
@@ -23,27 +21,18 @@ from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
-from probekit.report.pages import parts
-from probekit.report.pages.causes_page import cause_figures, causes_section, write_causes_page
-from probekit.report.pages.norms import massive_words, norms_part
-from probekit.report.pages.reliability import reliability_part
+from probekit.report.pages import losses, parts
+from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
+from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
+from probekit.report.sentences.answer import identity_sentence, method, size_words
 from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.method import identity_sentence, method, size_words
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
+from probekit.results import record as records
 from probekit.results.causes import open_causes
-from probekit.results.finished_run import date_text, load_config
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
-from probekit.results.record import (
-    ExampleRecord,
-    RunRecord,
-    check_finished,
-    has_causes_alone,
-    open_record,
-    reading_run_file,
-)
 from probekit.results.scores import Scores
-from probekit.results.table import DIFFERENCES, metric_name, page_table, read_columns
+from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
@@ -64,9 +53,9 @@ def write_report(run_dir: Path) -> Path:
         DataError: A file of the run cannot be read, or was changed after the run.
         StoreError: The page cannot be written.
     """
-    if has_causes_alone(run_dir):
+    if records.has_causes_alone(run_dir):
         return write_causes_page(run_dir)
-    check_finished(run_dir)
+    records.check_finished(run_dir)
     path = run_dir / "report.html"
     write_atomic(path, report_page(run_dir))
     return path
@@ -79,25 +68,25 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    if has_causes_alone(run_dir):
-        return cause_figures(run_dir)
-    record = open_record(run_dir)
+    if records.has_causes_alone(run_dir):
+        return cause_parts(open_causes(run_dir))
+    record = records.open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
-    figures = _result_figures(run_dir, scores, record)
+    figures = _result_figures(parts.Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
-    figures[1:1] = cause_figures(run_dir, scores.layers)
+    figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run_dir: Path, scores: Scores, record: RunRecord) -> list[page.FigurePart]:
+def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
-    run, bins = parts.Shown(run_dir, scores, record), page_table(run_dir, "reliability.csv")
-    reliable = [] if bins is None else [reliability_part(bins, scores, record.verdict)]
-    figures = list(parts.result_parts(scores, record.verdict, record.control))
+    bins, v = run.rows("reliability.csv"), run.verdict
+    reliable = [] if bins is None else [reliability_part(bins, run.scores, v)]
+    figures = list(parts.result_parts(run.scores, v, run.record.control))
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
         *parts.of_analyses("first_figures", run),
-        *parts.step_parts(parts.load_training(run_dir / "training.csv"), record.verdict),
+        *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
     ]
     return [*figures, *reliable, *parts.of_analyses("figures", run)]
 
@@ -109,15 +98,15 @@ def report_page(run_dir: Path) -> str:
         MissingError: A file of the run is missing.
         DataError: A file of the run cannot be read, or was changed after the run.
     """
-    config = load_config(run_dir / "config.yaml")
-    record = open_record(run_dir)
+    config = records.load_config(run_dir / "config.yaml")
+    record = records.open_record(run_dir)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
-    attention = _attention(run_dir, record) if record.attention else None
-    figures = parts.with_choices(_result_figures(run_dir, scores, record))
+    run = parts.Shown(run_dir, scores, record)
+    figures = parts.with_choices(_result_figures(run))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -132,21 +121,21 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    run = parts.Shown(run_dir, scores, record)
-    sections += parts.of_analyses("sections", run)
-    sections += parts.of_analyses("curves", run)
-    sections += _sites(run_dir, record, scores, paths)
+    sections += [*parts.of_analyses("sections", run), *parts.of_analyses("curves", run)]
+    sections += _sites(run, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    sections += parts.of_analyses("details", run)
-    sections += parts.of_analyses("examples", run)
-    if attention:
-        view = page.View("attention/explorer.html", {"attention": attention}, EXPLORER_SCRIPTS)
+    sections += [*parts.of_analyses("details", run), *parts.of_analyses("examples", run)]
+    styles = ["report.css"]
+    if record.attention:
+        contents = {"attention": _attention(run_dir, record)}
+        view = page.View("attention/explorer.html", contents, EXPLORER_SCRIPTS)
         sections.append(page.PageSection("Attention", [view]))
-    attention_styles = EXPLORER_STYLES if attention else ()
-    causes_styles = ("causes.css",) if causes else ()
+        styles += EXPLORER_STYLES
+    if causes is not None:
+        styles.append("causes.css")
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
-    config_text = paths.hide(_text(run_dir / "config.yaml"))
+    config_text = paths.hide(parts.file_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
     answer, *others = run_answers(causes, record)
     return page.Page(
@@ -157,18 +146,16 @@ def report_page(run_dir: Path) -> str:
         details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in others],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
-        styles=("report.css", *attention_styles, *causes_styles),
+        styles=styles,
         scripts=[one.scripts for one in items if isinstance(one, page.View) and one.scripts],
     ).html()
 
 
-def _sites(
-    run_dir: Path, record: RunRecord, scores: Scores, paths: MachinePaths
-) -> Iterator[page.PageSection]:
+def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
-    v = record.verdict
-    differences = read_columns(run_dir / "differences.csv", DIFFERENCES)
-    tables = site_tables(scores, v, reported_differences(differences, v))
+    v = run.verdict
+    differences = read_columns(run.folder / "differences.csv", DIFFERENCES)
+    tables = site_tables(run.scores, v, reported_differences(differences, v))
     if not tables:
         return
     best, *others = tables
@@ -178,23 +165,18 @@ def _sites(
     if others:
         best_sites = f"The {len(best.rows):,} sites with the best cross-validated"
         items.append(page.Paragraph(f"{best_sites} {metric_name(v.metric)}, best first.", "note"))
-    csv = paths.hide(_text(run_dir / "results.csv"))
+    csv = paths.hide(parts.file_text(run.folder / "results.csv"))
     if any(column.name in CHOSEN_MINUS.values() for column in best.headings):
         items.append(page.Paragraph(CHOSEN_MINUS_RULE, "note"))
-    items.append(page.Files([("Save all numbers as CSV", f"{record.run}-{record.key}.csv", csv)]))
+    name = f"{run.record.run}-{run.record.key}.csv"
+    items.append(page.Files([("Save all numbers as CSV", name, csv)]))
     for more in others:
         n = len(more.rows)
         items.append(page.Fold("The other site" if n == 1 else f"The other {n:,} sites", [more]))
     yield page.PageSection("All sites", items)
 
 
-def _examples(rows: Sequence[ExampleRecord]) -> page.View:
-    """Return a list of examples with their labels and splits; the labelled span is marked."""
-    values = {"rows": rows, "label_text": class_label, "pieces": pieces}
-    return page.View("examples.html", values)
-
-
-def _data(record: RunRecord) -> page.PageSection:
+def _data(record: records.RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
     items: list[page.Item] = [
@@ -209,32 +191,28 @@ def _data(record: RunRecord) -> page.PageSection:
     if checks or notes:
         items.append(page.Fold("Data checks and notes", [page.Texts([*checks, *notes])]))
     if data.examples:
-        items.append(page.Fold("Examples", [_examples(data.examples)]))
+        values = {"rows": data.examples, "label_text": class_label, "pieces": pieces}
+        items.append(page.Fold("Examples", [page.View("examples.html", values)]))
     if data.card:
         items.append(page.Fold("Data card", [page.Paragraph(data.card, kind="source")], css="card"))
     return page.PageSection("Data", items)
 
 
-def _counts(record: RunRecord) -> ResultTable:
+def _counts(record: records.RunRecord) -> ResultTable:
     """Return the table of rows by label (down) and split (across), with sums and groups below."""
     splits, groups = record.data.labels, record.data.groups
     labels = dict.fromkeys(chain.from_iterable(splits.values()))
-    return ResultTable(
-        "Counts by label and split",
-        ("label", *splits),
-        [
-            (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
-            for label in labels
-        ],
-        css="narrow",
-        foot=[
-            ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values())),
-            ("groups", *(f"{groups[split]:,}" if split in groups else "–" for split in splits)),
-        ],
-    )
+    rows = [
+        (class_label(label), *(f"{counts.get(label, 0):,}" for counts in splits.values()))
+        for label in labels
+    ]
+    sums = ("rows", *(f"{sum(counts.values()):,}" for counts in splits.values()))
+    of_groups = ("groups", *(f"{groups[one]:,}" if one in groups else "–" for one in splits))
+    title, columns = "Counts by label and split", ("label", *splits)
+    return ResultTable(title, columns, rows, css="narrow", foot=[sums, of_groups])
 
 
-def _measured(record: RunRecord, config: str) -> page.PageSection:
+def _measured(record: records.RunRecord, config: str) -> page.PageSection:
     """Return the section on method, configuration and provenance."""
     paragraphs = [page.Paragraph(paragraph) for paragraph in method(record.verdict)]
     items: list[page.Item] = [page.Fold("Choice of sites, intervals and p-values", paragraphs)]
@@ -266,7 +244,7 @@ def _measured(record: RunRecord, config: str) -> page.PageSection:
     return page.PageSection("How it was measured", items)
 
 
-def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
+def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
     """Return the contents of the explorer of attention patterns.
 
     Head scores are included if they are saved. Weights are quantised to fewer levels if the page
@@ -276,17 +254,12 @@ def _attention(run_dir: Path, record: RunRecord) -> dict[str, Any]:
         DataError: The file of patterns cannot be read.
     """
     path = run_dir / "attention.safetensors"
-    with reading_run_file(path):
+    with records.reading_run_file(path):
         tensors = load_file(inside(path))
     prompts = []
     for number, prompt in enumerate(record.attention):
-        keys = {name: f"{number}.{name}" for name in SCORE_NAMES}
-        scores = {name: tensors[key] for name, key in keys.items() if key in tensors}
+        saved = {name: tensors.get(f"{number}.{name}") for name in SCORE_NAMES}
+        scores = {name: values for name, values in saved.items() if values is not None}
         patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
         prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
     return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
-
-
-def _text(path: Path) -> str:
-    with reading_run_file(path):
-        return inside(path).read_text("utf-8")

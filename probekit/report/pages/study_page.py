@@ -1,7 +1,5 @@
 """Page of a study: what the network adds to a rival in each cell, chosen layers, and all cells."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import defaultdict
@@ -16,22 +14,10 @@ import plotly.graph_objects as go
 from probekit.amounts import counted, first_names, format_number, format_p, percent
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
+from probekit.report.sentences import comparisons
 from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.comparisons import difference_words
-from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.study import (
-    ABOVE_CHANCE,
-    BETTER,
-    STUDY,
-    STUDY_RIVALS,
-    WORSE,
-    StudyResult,
-    by_gain,
-    compared_cells,
-    compared_settings,
-    measured_rivals,
-)
+from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
@@ -54,19 +40,20 @@ METHOD = (
 )
 
 
-def study_page(result: StudyResult) -> str:
+def study_page(result: study.StudyResult) -> str:
     """Return a self-contained HTML page of a finished study."""
     table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
-    names = measured_rivals(result.rivals)
+    names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
-    of_rivals = {name: compared_cells(table, result.rivals, name) for name in names}
+    of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
-    settings = compared_settings(table, record.keys)
+    settings = study.compared_settings(table, record.keys)
     if len(settings):
-        details.append(page.Paragraph(settings_answer(settings, metric)))
+        details.append(page.Paragraph(comparisons.settings_answer(settings, metric)))
     if names:
-        figures = [_figures(by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
+        # Each figure is of the first rival; a menu shows the same figure of the others.
         first += [replace(one, others=others) for one, *others in zip(*figures, strict=True)]
         first.append(_rival_table(of_rivals, metric))
     if len(settings) > 1:
@@ -75,22 +62,21 @@ def study_page(result: StudyResult) -> str:
         warnings = _warning_table(table)
         sections.append(page.PageSection(warnings.title, [warnings]))
     if names:
-        tables = [(f"Save {one}", one) for one in (STUDY, STUDY_RIVALS)]
+        tables = [(f"Save {one}", one) for one in (study.STUDY, study.STUDY_RIVALS)]
         files = [(title, one, (result.folder / one).read_text("utf-8")) for title, one in tables]
         cells = _cell_table(of_rivals, metric)
         sections.append(page.PageSection("Cells", [cells, page.Files(files)]))
     if len(failed):
-        errors = zip(failed["cell"], failed["error"], strict=True)
-        columns = [Column("cell"), Column("error", "words")]
-        items = [ResultTable("Cells that failed", columns, list(errors))]
-        sections.append(page.PageSection("Cells that failed", items))
+        columns = {Column("cell"): failed["cell"], Column("error", "words"): failed["error"]}
+        errors = ResultTable.of("Cells that failed", columns)
+        sections.append(page.PageSection(errors.title, [errors]))
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=study_answer(result),
+        answer=comparisons.study_answer(result),
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
-        caveats=list(study_warnings(result)),
+        caveats=list(comparisons.study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
@@ -124,7 +110,8 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
             "chosen by cross-validation; norm is the final norm.",
             f"Difference from {title}, best first: "
             + "; ".join(
-                f"{row['cell']} {difference_words(row)}{', ' * bool(row['holm'])}{row['holm']}"
+                f"{row['cell']} {comparisons.difference_words(row)}"
+                f"{', ' if row['holm'] else ''}{row['holm']}"
                 for _, row in shown.iterrows()
             ),
             height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
@@ -145,31 +132,21 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
     texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
-    figure.add_scatter(
-        x=shown["difference"].tolist(),
-        y=y,
-        error_x=style.error_bars(shown, "difference", 1.5),
-        marker={**marker, "line": {"width": 1.5}},
-        name="this study",
-        **texts,
-    )
+    edged, bars = {**marker, "line": {"width": 1.5}}, style.error_bars(shown, "difference", 1.5)
+    x, depths, added = (shown[name].tolist() for name in ("difference", "depth", "added"))
+    figure.add_scatter(x=x, y=y, error_x=bars, marker=edged, name="this study", **texts)
     dots = {**marker, "symbol": np.char.add("circle", fill).tolist()}
-    depths, added = shown["depth"].tolist(), shown["added"].tolist()
     figure.add_scatter(x=depths, y=y, marker=dots, xaxis="x2", showlegend=False, **texts)
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    figure.update_yaxes(
-        tickvals=y,
-        ticktext=[style.short_tick(cell) for cell in shown["cell"]],
-        range=[len(shown) - 0.5, -0.5],
-        showgrid=True,
-    )
+    cells = [style.short_tick(cell) for cell in shown["cell"]]
+    figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
     if len(placed_rows):
         labels = {at: name.removeprefix("final ") for at, name in ticks(placed_rows).items()}
-        style.layer_axis(figure, labels, most=4, axis=layers)
+        style.layer_axis(layers, labels, most=4)
         layers.range = [min(labels) - 0.6, max(labels) + 0.6]
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]
@@ -187,8 +164,8 @@ def _hover(row: pd.Series, rival: str) -> str:
         f"<b>{style.plotly_text(row['cell'])}</b>",
         f"{metric_name(row['metric'])} {format_number(row['score'])}",
         f"{_title(rival, row['metric'])} {format_number(row['value'])}",
-        f"difference {difference_words(row)}",
-        f"p {format_p(row['p'])}{': ' * bool(row['holm'])}{row['holm']}",
+        f"difference {comparisons.difference_words(row)}",
+        f"p {format_p(row['p'])}{': ' if row['holm'] else ''}{row['holm']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
     if not math.isnan(row["published"]):
@@ -201,35 +178,31 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
     rows = []
     for name, found in of_rivals.items():
         results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        better, worse, above = (results.get(one, 0) for one in (BETTER, WORSE, ABOVE_CHANCE))
-        n_fdr, of_constant = (found["fdr"] == BETTER).sum(), f"{above} of {constant}"
+        better, worse, above = (
+            results.get(one, 0) for one in (study.BETTER, study.WORSE, study.ABOVE_CHANCE)
+        )
+        n_fdr, of_constant = (found["fdr"] == study.BETTER).sum(), f"{above} of {constant}"
         numbers = found["p"].count() - constant, better, n_fdr, worse
         texts = *map(str, numbers), of_constant if constant else "–"
         rows.append((_title(name, metric), *texts))
-    columns = (
-        Column("compared with", "site"),
-        Column("cells", unit="with a test"),
-        Column("better", unit="Holm"),
-        Column("better", unit="5 % FDR"),
-        Column("worse", unit="Holm"),
-        Column("above chance", unit="constant rival"),
-    )
+    columns = [Column("compared with", "site"), Column("cells", unit="with a test")]
+    columns += [Column("better", unit="Holm"), Column("better", unit="5 % FDR")]
+    columns += [Column("worse", unit="Holm"), Column("above chance", unit="constant rival")]
     return ResultTable("Cells by result", columns, rows, css="compact")
 
 
 def _settings_table(settings: pd.DataFrame) -> ResultTable:
     """Return the paired comparisons of settings."""
-    rows = [
-        (
-            Cell(f"{row['a']} minus {row['b']}", [(row["key"], "")]),
-            str(row["n"]),
-            difference_words(row),
-            format_p(row["p_holm"]),
-        )
-        for _, row in settings.iterrows()
-    ]
-    columns = (Column("settings", "words"), "data sets", "median difference [95 %]", "adjusted p")
-    return ResultTable("Settings compared over data sets", columns, rows, css="compact")
+    pairs = zip(settings["a"], settings["b"], settings["key"], strict=True)
+    columns = {
+        Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
+        "data sets": settings["n"].map(str),
+        "median difference [95 %]": [
+            comparisons.difference_words(row) for _, row in settings.iterrows()
+        ],
+        "adjusted p": settings["p_holm"].map(format_p),
+    }
+    return ResultTable.of("Settings compared over data sets", columns, css="compact")
 
 
 def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTable:
@@ -239,7 +212,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
     """
     first, *others = of_rivals
     columns = {name: Column(_title(name, metric)) for name in others if name in SHOWN}
-    rows = by_gain(of_rivals[first])
+    rows = study.by_gain(of_rivals[first])
     rows = rows.assign(**{name: of_rivals[name]["value"] for name in columns})
     columns |= {"published": Column("published")} if rows["published"].notna().any() else {}
     layers, has_metrics = site_names(rows["site"]), differs(rows["metric"])
@@ -248,11 +221,11 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
             Cell(row["cell"], url=quote(f"{row['folder']}/report.html")),
             *([metric_name(row["metric"])] if has_metrics else []),
             "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
-            _number(format_number(row["score"], row["score_low"], row["score_high"])),
-            _number(format_number(row["value"])),
-            _number(difference_words(row)),
+            Cell.number(format_number(row["score"], row["score_low"], row["score_high"])),
+            Cell.number(format_number(row["value"])),
+            Cell.number(comparisons.difference_words(row)),
             Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
-            *(_number(format_number(row[name])) for name in columns),
+            *(Cell.number(format_number(row[name])) for name in columns),
             layers[row["site"]] or "–",
             "–" if math.isnan(row["repeated"]) else percent(row["repeated"]),
             str(len(row["caveats"].splitlines())),
@@ -277,20 +250,11 @@ def _warning_table(table: pd.DataFrame) -> ResultTable:
             cells[kind].append(row["cell"])
     kinds = sorted(cells, key=lambda kind: -len(cells[kind]))
     rows = [(texts[kind], str(len(cells[kind])), first_names(cells[kind])) for kind in kinds]
-    columns = (
-        Column("warning, with the numbers of the first cell", "value"),
-        "cells",
-        Column("names", "value"),
-    )
+    warning = Column("warning, with the numbers of the first cell", "value")
+    columns = (warning, "cells", Column("names", "value"))
     return ResultTable("Warnings of the runs", columns, rows)
 
 
 def _title(rival: str, metric: str) -> str:
     """Return the name of a rival without article."""
     return rival_name(rival, metric).removeprefix("the ")
-
-
-def _number(text: str) -> Cell:
-    """Return a cell with a number, and its interval in a smaller text."""
-    value, _, interval = text.partition(" ")
-    return Cell("–" if "nan" in value else value, [(interval, "")])

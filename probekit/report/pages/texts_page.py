@@ -1,16 +1,15 @@
 """Page of texts whose tokens are coloured by the predictions of a probe."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from probekit.amounts import counted, format_number
 from probekit.data.positions import position_text
-from probekit.probes.saved_probe import ProbeFacts
+from probekit.probes.probe_files import ProbeFacts
 from probekit.report.elements.page import Page, Paragraph, View
-from probekit.report.elements.texts import DENSEST, NUMBER, Palette, model_title, token_label
+from probekit.report.elements.texts import model_title, token_label
+from probekit.report.elements.tokens import DENSEST, NUMBER, Palette
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.table import metric_name
 
@@ -21,21 +20,14 @@ MOST_LABELS = 4  # named in the answer
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
     """Return a self-contained HTML page with every token in the colour of its prediction."""
     palette = Palette.of(readings, classes)
-    values = {
-        "key": _key(palette),
-        "densest": DENSEST,
-        "has_labels": bool(classes),
-        "names_labels": len(classes) > 2,
-        "texts": [
-            {
-                "reading": reading,
-                # None for a text without the position that the probe was trained at.
-                "paint": reading.answer and palette.paint(reading.answer),
-                "tokens": painted_tokens(reading, palette),
-            }
-            for reading in readings
-        ],
-    }
+    painted = []
+    for reading in readings:
+        # None for a text without the position that the probe was trained at.
+        paint = reading.answer and palette.paint(reading.answer)
+        tokens = painted_tokens(reading, palette)
+        painted.append({"reading": reading, "paint": paint, "tokens": tokens})
+    values = {"key": _key(palette), "densest": DENSEST, "texts": painted}
+    values |= {"has_labels": bool(classes), "names_labels": len(classes) > 2}
     view = [facts.view] if facts.view != "raw" else []
     # The question that the probe answers about a text.
     which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
@@ -109,16 +101,10 @@ def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any
     tokens = []
     for token, answer in zip(reading.tokens, reading.answers, strict=True):
         rest = token.lstrip()
-        tokens.append(
-            {
-                "space": token_label(token[: len(token) - len(rest)]),
-                "shown": token_label(rest),
-                "breaks": "\n" in token,
-                "paint": palette.paint(answer),
-                "answer": answer,
-                "score": format_number(answer.score),
-            }
-        )
+        space, score = token_label(token[: len(token) - len(rest)]), format_number(answer.score)
+        of_answer = {"paint": palette.paint(answer), "answer": answer, "score": score}
+        of_token = {"space": space, "shown": token_label(rest), "breaks": "\n" in token}
+        tokens.append(of_token | of_answer)
     return tokens
 
 

@@ -1,8 +1,8 @@
 """Page of a transfer: scores of each probe on every data set, and cosines between directions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from probekit.amounts import fixed, format_number, format_p
 from probekit.chosen.registry import doors
 from probekit.report.elements import page, style
 from probekit.report.elements.texts import capitalised, model_title
-from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map
+from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map, two_line_tick
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
@@ -49,18 +49,20 @@ SPACES = {
 
 def transfer_page(transfer: Transfer) -> str:
     """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+
+    def matrices(site: str, probe: str) -> page.Group:
+        parts = place_parts(transfer, site, probe)
+        return page.Group("columns", parts, column=14 + 5 * len(transfer.names))
+
     others = [place for place in transfer.places() if place != transfer.chosen]
-    sections = [page.PageSection("", [_matrices(transfer, *transfer.chosen)], "first")]
+    sections = [page.PageSection("", [matrices(*transfer.chosen)], "first")]
     site, probe = transfer.chosen
     for analysis, section in doors("page", "transferred_section"):
         if analysis.file in transfer.tables:
             rows = only(transfer.tables[analysis.file], site=site, probe=probe)
             sections.append(section(rows))
     if others:
-        folds = [
-            page.Fold(f"Site {' · '.join(place)}", [_matrices(transfer, *place)])
-            for place in others
-        ]
+        folds = [page.Fold(f"Site {' · '.join(place)}", [matrices(*place)]) for place in others]
         sections += [
             page.PageSection("All sites", [_summary_part(transfer)]),
             page.PageSection(
@@ -79,29 +81,21 @@ def transfer_page(transfer: Transfer) -> str:
     ).html()
 
 
-def _matrices(transfer: Transfer, site: str, probe: str) -> page.Group:
-    """Return the figures of one kind of probe at one site, next to each other."""
-    parts = place_parts(transfer, site, probe)
-    return page.Group("columns", parts, column=14 + 5 * len(transfer.names))
-
-
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, *cosines = transfer.maps(site, probe).items()
     metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
-    figures = [
-        page.FigurePart(
-            f"{capitalised(metric)} on the test rows",
-            page.figure_json(
-                score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
-            ),
-            "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, "
-            "or at the lowest score if that is below chance. Lower rows: one probe of the training "
-            "rows of several data sets together.",
-            f"{metric}: {_in_words(scores[1])}",
-            height=height + 3.5 * len(transfer.pooled),
-        )
-    ]
+    figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
+    scored = page.FigurePart(
+        f"{capitalised(metric)} on the test rows",
+        page.figure_json(figure),
+        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
+        "the lowest score if that is below chance. Lower rows: one probe of the training rows of "
+        "several data sets together.",
+        f"{metric}: {_in_words(scores[1])}",
+        height=height + 3.5 * len(transfer.pooled),
+    )
+    figures = [scored]
     for space, rows in cosines:
         title, caption = SPACES[space]
         draws = rows.loc[(rows["train"] != rows["test"]) & (rows["n_null"] > 0), "n_null"]
@@ -167,38 +161,21 @@ def _map(
         hover: Columns of each line of the hover text, by its name.
         pooled: Names of the training rows of several sets, below the sets.
     """
-    texts = rows.assign(
-        text=[_cell(len(names), row) for _, row in rows.iterrows()],
-        hover=["" if np.isnan(row["value"]) else _hover(row, hover) for _, row in rows.iterrows()],
-    )
-    every = pd.MultiIndex.from_product([[*names, *pooled], names])
-    cells = texts.set_index(["train", "test"])[["text", "hover"]].reindex(every, fill_value="")
-    return text_map(
-        matrix(rows, names, "value", pooled).to_numpy(),
-        cells["hover"].tolist(),
-        colours,
-        texts=cells["text"].tolist(),
-        across=[style.short_tick(name) for name in names],
-        # Two lines leave room for cells on narrow screens.
-        down=[style.two_line_tick(name) for name in (*names, *pooled)],
-        title="tested on",
-        most_texts=MOST_TEXTS**2,
-        down_title="trained on",
-    )
-
-
-def _cell(n_columns: int, row: pd.Series) -> str:
-    """Return a value and, below it, its interval, which takes two lines in narrow columns.
-
-    Without an interval it is the value alone, and "" if the value is undefined.
-    """
-    if np.isnan(row["value"]):
-        return ""
-    text = format_number(row["value"])
-    if np.isnan(row["ci_low"]):
-        return text
-    space = "<br>" if n_columns > 2 else " "
-    return f"{text}<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
+    space = "<br>" if len(names) > 2 else " "  # in narrow columns an interval takes two lines
+    cells = {}
+    for _, row in rows.dropna(subset="value").iterrows():
+        text = format_number(row["value"])
+        if not np.isnan(row["ci_low"]):
+            text += f"<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
+        cells[row["train"], row["test"]] = text, _hover(row, hover)
+    down = (*names, *pooled)
+    in_order = [cells.get(place, ("", "")) for place in product(down, names)]
+    values = matrix(rows, names, "value", pooled).to_numpy()
+    texts, hovers = (list(part) for part in zip(*in_order, strict=True))
+    axes: Any = {"across": [style.short_tick(name) for name in names], "title": "tested on"}
+    # Two lines leave room for cells on narrow screens.
+    axes |= {"down": [two_line_tick(name) for name in down], "down_title": "trained on"}
+    return text_map(values, hovers, colours, texts=texts, **axes, most_texts=MOST_TEXTS**2)
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
@@ -213,10 +190,9 @@ def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:
         numbers = [row[column] for column in columns]
         if np.isnan(numbers[0]):
             continue
-        if len(numbers) == 2:  # a range without a value
-            text = " to ".join(map(format_number, numbers))
-        else:  # a number, or a value with its interval
-            text = FORMATS.get(columns[0], format_number)(*numbers)
+        # A range without a value, or a number or a value with its interval.
+        words = FORMATS.get(columns[0], format_number)
+        text = " to ".join(map(words, numbers)) if len(numbers) == 2 else words(*numbers)
         texts.append(f"{name}: {text}")
     return "<br>".join(texts)
 
@@ -237,14 +213,11 @@ def _summary_part(transfer: Transfer) -> page.FigurePart:
             mean = rows[of_kind & side].groupby("site", sort=False)["value"].mean()
             means = ", ".join(map(format_number, mean.dropna()))
             descriptions.append(f"{probe}, {name}: {means}")
-            figure.add_scatter(
-                x=list(map(style.plotly_text, mean.index)),
-                y=mean.tolist(),
-                mode="lines+markers",
-                line={"dash": dash, "color": marker["color"]},
-                marker=marker,
-                name=f"{style.plotly_text(probe)}, {name}",
-            )
+            line = {"dash": dash, "color": marker["color"]}
+            look = {"line": line, "marker": marker, "mode": "lines+markers"}
+            title = f"{style.plotly_text(probe)}, {name}"
+            sites = list(map(style.plotly_text, mean.index))
+            figure.add_scatter(x=sites, y=mean.tolist(), name=title, **look)
     figure.update_xaxes(type="category", tickangle=-40)
     figure.update_yaxes(title_text=metric_name(transfer.metric))
     return page.FigurePart(

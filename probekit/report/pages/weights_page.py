@@ -1,10 +1,9 @@
 """Page of a model's weights: a table of all tensors, or figures of one tensor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,16 +13,7 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from probekit.amounts import counted, percent
-from probekit.report.elements.page import FigurePart, Fold, Group, Page, PageSection, figure_json
-from probekit.report.elements.style import (
-    MAGNITUDES,
-    SERIES_COLOURS,
-    SERIES_MARKERS,
-    SIGNED,
-    TEMPLATE,
-    finite_ends,
-    plotly_text,
-)
+from probekit.report.elements import page, style
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import model_title
 from probekit.report.figures.line_labels import name_traces
@@ -41,8 +31,8 @@ QUANTILE = 0.995
 # Block and kind of a tensor, as in h.3.mlp.c_fc.weight and model.layers.3.mlp.up_proj.weight.
 _OF_BLOCK = r"(?:^|\.)(?:h|layers)\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$"
 _COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
+CURVES = style.SERIES_COLOURS[1:]  # the first colour is that of the task
 Floats = NDArray[np.float32]
-Wide = NDArray[np.float64]
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> str:
@@ -55,40 +45,32 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
     if drawn["block"].max() > 0:  # one line per kind of matrix
         norms = zip(drawn["name"], drawn["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
-        figure = go.Figure(layout={"template": TEMPLATE})
-        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False)):
-            figure.add_scatter(
-                x=points["block"].tolist(),
-                y=points["norm"].tolist(),
-                mode="lines+markers",
-                name=plotly_text(kind),
-                line={"color": SERIES_COLOURS[1 + number % (len(SERIES_COLOURS) - 1)]},
-                marker={"symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": 8},
-                hovertemplate=f"{plotly_text(kind)} of block %{{x}}: %{{y:.1f}}<extra></extra>",
-            )
-        last, highest = drawn["block"].max(), finite_ends(drawn["norm"])[1]
+        figure = go.Figure(layout={"template": style.TEMPLATE})
+        looks = cycle(CURVES), cycle(style.SERIES_MARKERS)
+        lines = drawn.groupby("kind", sort=False)
+        for (kind, points), colour, symbol in zip(lines, *looks, strict=False):
+            name = style.plotly_text(kind)
+            look = {"line": {"color": colour}, "marker": {"symbol": symbol, "size": 8}}
+            look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.1f}}<extra></extra>"}
+            x, y = (points[column].tolist() for column in ("block", "norm"))
+            figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **look)
+        last, highest = drawn["block"].max(), style.finite_ends(drawn["norm"])[1]
         # The step between ticks is such that there are at most 16.
         figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
         figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
         name_traces(figure)
-        figures.append(
-            FigurePart(
-                "Norm by block",
-                figure_json(figure),
-                "Frobenius norm of each matrix.",
-                f"Norms of the matrices by block. {words}",
-            )
-        )
+        words, shown = f"Norms of the matrices by block. {words}", page.figure_json(figure)
+        caption = "Frobenius norm of each matrix."
+        figures.append(page.FigurePart("Norm by block", shown, caption, words))
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
 def weight_page(weight: WeightTensor, model: str) -> str:
     """Return a self-contained HTML page with figures of one tensor."""
-    heads = weight.heads
-    figures = list(_weight_parts(weight))
-    folded = list(_head_parts(weight)) if heads else []
+    figures, folded, heads = list(_weight_parts(weight)), [], weight.heads
     if heads:
-        figures += list(_attention_parts(heads))
+        figures += _attention_parts(heads)
+        folded = list(_head_parts(weight, heads))
     title = f"Which values does {weight.row['name'].iloc[0]} have?"
     return _render(model, title, weight.row, figures, folded, heads)
 
@@ -97,8 +79,8 @@ def _render(
     model: str,
     title: str,
     rows: pd.DataFrame,
-    figures: list[FigurePart],
-    folded: list[FigurePart],
+    figures: list[page.FigurePart],
+    folded: list[page.FigurePart],
     heads: HeadWeights | None = None,
 ) -> str:
     """Return a page: the first figure next to a summary, other figures, and tables.
@@ -113,27 +95,23 @@ def _render(
     """
     caption = "All tensors" if len(rows) > 1 else "The tensor"
     summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
-    sections = [PageSection("", [Group("split", [*figures[:1], summary])], "first")]
-    sections += [PageSection("", [part]) for part in figures[1:]]
+    sections = [page.PageSection("", [page.Group("split", [*figures[:1], summary])], "first")]
+    sections += [page.PageSection("", [part]) for part in figures[1:]]
     if folded:
-        sections.append(PageSection("Single heads", [Fold(part.title, [part]) for part in folded]))
-    if len(rows) > 1:
-        table = ResultTable(
-            "Table of tensors",
-            ("tensor", "shape", "dtype", "mean", "std", "norm", "min", "max"),
-            [
-                (
-                    row["name"],
-                    " × ".join(map(str, row["shape"])),
-                    row["dtype"],
-                    *(format_weight(row[key]) for key in ("mean", "std", "norm", "least", "most")),
-                )
-                for _, row in rows.iterrows()
-            ],
-            is_sortable=True,
+        sections.append(
+            page.PageSection("Single heads", [page.Fold(part.title, [part]) for part in folded])
         )
-        sections.append(PageSection(f"All {len(rows):,} tensors", [table]))
-    return Page(
+    if len(rows) > 1:
+        names = {"mean": "mean", "std": "std", "norm": "norm", "min": "least", "max": "most"}
+        columns = {
+            "tensor": rows["name"],
+            "shape": [" × ".join(map(str, shape)) for shape in rows["shape"]],
+            "dtype": rows["dtype"],
+            **{name: rows[column].map(format_weight) for name, column in names.items()},
+        }
+        table = ResultTable.of("Table of tensors", columns, is_sortable=True)
+        sections.append(page.PageSection(f"All {len(rows):,} tensors", [table]))
+    return page.Page(
         eyebrow=["probekit", "weights", model_title(model)],
         title=title,
         answer=weights_answer(rows, heads),
@@ -152,7 +130,7 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     >>> weights_answer(pd.DataFrame([row]))
     '6 weights between −1.5 and 0.5, with a standard deviation of 0.5.'
     """
-    n = sum(math.prod(shape) for shape in rows["shape"])
+    n = sum(map(math.prod, rows["shape"]))
     least, most = format_weight(rows["least"].min()), format_weight(rows["most"].max())
     if len(rows) > 1:
         ends = rows.set_index("name")[["least", "most"]]
@@ -162,40 +140,31 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
             f"in absolute value is in {largest}."
         )
     spread = format_weight(rows["std"].iloc[0])
-    strongest = "; ".join(_strongest(name, s) for name, s in heads.spectra.items()) if heads else ""
-    return (
+    clauses = [
         f"{counted(n, 'weight')} between {least} and {most}, with a standard deviation of {spread}"
-        f"{f'; {strongest}' if strongest else ''}."
-    )
-
-
-def _strongest(name: str, spectra: Wide) -> str:
-    """Return the head with the largest singular value of a circuit, as a clause.
-
-    `spectra` has the singular values of each head, largest first, shape (n_heads, d_head).
-    """
-    order = np.argsort(-spectra[:, 0], kind="stable")
-    first = f"head {order[0]} has the largest singular value of W_{name}"
-    following = f", next {format_weight(spectra[order[1], 0])}" if len(order) > 1 else ""
-    return f"{first} ({format_weight(spectra[order[0], 0])}{following})"
+    ]
+    for name, spectra in heads.spectra.items() if heads else ():
+        # The singular values of each head, largest first, shape (n_heads, d_head).
+        order = np.argsort(-spectra[:, 0], kind="stable")
+        values = [format_weight(spectra[head, 0]) for head in order[:2]]
+        clauses.append(
+            f"head {order[0]} has the largest singular value of W_{name} ({', next '.join(values)})"
+        )
+    return f"{'; '.join(clauses)}."
 
 
 def _summary(rows: pd.DataFrame) -> dict[str, str]:
     """Return the main numbers of one tensor, or of all tensors together, by name."""
-    n = sum(math.prod(shape) for shape in rows["shape"])
-    dtypes = ", ".join(dict.fromkeys(rows["dtype"]))
+    n, dtypes = sum(map(math.prod, rows["shape"])), ", ".join(dict.fromkeys(rows["dtype"]))
     ends = {"min": format_weight(rows["least"].min()), "max": format_weight(rows["most"].max())}
     if len(rows) > 1:
         n_matrices = int((rows["shape"].map(len) == 2).sum())
         counts = {"weights": n, "tensors": len(rows), "matrices": n_matrices}
         return {name: f"{count:,}" for name, count in counts.items()} | {"dtype": dtypes} | ends
     row = rows.iloc[0]
-    return {
-        "shape": " × ".join(f"{size:,}" for size in row["shape"]),
-        "weights": f"{n:,}",
-        "dtype": dtypes,
-        **{name: format_weight(row[name]) for name in ("mean", "std", "norm")},
-    } | ends
+    shape = " × ".join(f"{size:,}" for size in row["shape"])
+    norms = {name: format_weight(row[name]) for name in ("mean", "std", "norm")}
+    return {"shape": shape, "weights": f"{n:,}", "dtype": dtypes, **norms, **ends}
 
 
 def format_weight(value: float) -> str:
@@ -208,7 +177,7 @@ def format_weight(value: float) -> str:
     return f"{value + 0.0:.4g}".replace("-", "−")
 
 
-def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
+def _weight_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
     """Yield the scatter plot of a vector, or the heat map of a matrix and curves of its columns.
 
     The heat map has the first `corner` rows and columns. The curves are left out for most matrices,
@@ -217,28 +186,28 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     values, name = weight.numbers, weight.row["name"].iloc[0]
     if values.ndim == 1:
         # The scatter plot of a vector by index.
-        marker = {"size": 4, "color": SERIES_COLOURS[1]}
-        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", SERIES_COLOURS[1:])
+        figure = value_curves({"value": np.ascontiguousarray(values)}, "index", CURVES)
         figure.update_traces(
-            mode="markers", marker=marker, hovertemplate="%{x}: %{y:.4f}<extra></extra>"
+            mode="markers",
+            marker={"size": 4, "color": CURVES[0]},
+            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
         )
         figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
-        yield FigurePart("All values", figure_json(figure), "Values by index.", name)
+        yield page.FigurePart("All values", page.figure_json(figure), "Values by index.", name)
         return
     # The names of the row and column axes of a matrix.
     embeddings = {"wpe.weight": "position", "wte.weight": "token", "lm_head.weight": "token"}
     down, across = (embeddings[name], "dimension") if name in embeddings else ("input", "output")
     shown = values[: weight.corner, : weight.corner]  # all values if `corner` is None
-    size = _size(shown)
-    is_whole = shown.shape == values.shape
+    size, is_whole = _size(shown), shown.shape == values.shape
     # The heat map of a matrix, rows down, with diverging colours centred on 0.
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_trace(_heatmap(shown, colour_end(shown), down, across))
     figure.update_xaxes(title_text=across, showgrid=False)
     figure.update_yaxes(title_text=down, showgrid=False, autorange="reversed")
-    yield FigurePart(
+    yield page.FigurePart(
         "Heat map of the matrix" if is_whole else f"Heat map of the first {size} weights",
-        figure_json(figure),
+        page.figure_json(figure),
         f"Rows: {down}. Columns: {across}. The colour scale ends at "
         f"±{format_weight(colour_end(shown))}, the {percent(QUANTILE, 1)} quantile of the absolute "
         "weights; larger ones are clipped.",
@@ -247,10 +216,10 @@ def _weight_parts(weight: WeightTensor) -> Iterator[FigurePart]:
     )
     if weight.columns:
         columns = {f"column {n}": np.ascontiguousarray(values[:, n]) for n in weight.columns}
-        curves = value_curves(columns, down, SERIES_COLOURS[1:])
-        yield FigurePart(
+        curves = value_curves(columns, down, CURVES)
+        yield page.FigurePart(
             f"Columns {', '.join(map(str, weight.columns))}",
-            figure_json(curves.update_yaxes(title_text="weight")),
+            page.figure_json(curves.update_yaxes(title_text="weight")),
             f"Values of each column by {down}.",
             f"Columns of {name} as curves by {down}.",
         )
@@ -260,26 +229,20 @@ def _size(values: Floats) -> str:
     return " × ".join(f"{size:,}" for size in values.shape)
 
 
-def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
+def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
     """Yield the map of weight norms by head, then the singular values of each circuit."""
     names = [f"W_{part[0].upper()}" for part in heads.parts]
     # The map of weight norms, matrices down and heads across, with numbers unless there are many.
-    figure = text_map(
-        heads.norms,
-        [
-            f"{name} of head {head}: {norm:.3f}"
-            for name, row in zip(names, heads.norms, strict=True)
-            for head, norm in enumerate(row)
-        ],
-        Colours(0.0, float(heads.norms.max()), MAGNITUDES, is_diverging=False),
-        texts=[f"{norm:.1f}" for norm in heads.norms.ravel()],
-        across=[str(head) for head in range(heads.norms.shape[1])],
-        down=names,
-        title="head",
-    )
-    yield FigurePart(
+    numbers = [str(head) for head in range(heads.norms.shape[1])]
+    cells = zip(product(names, numbers), heads.norms.ravel(), strict=True)
+    hover = [f"{name} of head {head}: {norm:.3f}" for (name, head), norm in cells]
+    colours = Colours(0.0, float(heads.norms.max()), style.MAGNITUDES, is_diverging=False)
+    shown = [f"{norm:.1f}" for norm in heads.norms.ravel()]
+    axes: Any = {"across": numbers, "down": names, "title": "head"}
+    figure = text_map(heads.norms, hover, colours, texts=shown, **axes)
+    yield page.FigurePart(
         "Norm by head",
-        figure_json(figure.update_yaxes(title_text=None)),
+        page.figure_json(figure.update_yaxes(title_text=None)),
         "Frobenius norm of each head's matrices.",
         "; ".join(
             f"{name}: {', '.join(map(format_weight, norms))}"
@@ -295,25 +258,23 @@ def _attention_parts(heads: HeadWeights) -> Iterator[FigurePart]:
     for name, spectra in heads.spectra.items():
         # One curve per head. Shades above 0.9 are too light for lines.
         shades = np.linspace(0, 0.9, len(spectra)).tolist()
-        colours = plotly.colors.sample_colorscale(MAGNITUDES, shades)
+        colours = plotly.colors.sample_colorscale(style.MAGNITUDES, shades)
         curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
         figure = value_curves(curves, "rank", colours, first=1)
-        yield FigurePart(
+        yield page.FigurePart(
             f"Singular values of W_{name}",
-            figure_json(figure.update_yaxes(title_text="singular value", rangemode="tozero")),
+            page.figure_json(figure.update_yaxes(title_text="singular value", rangemode="tozero")),
             f"{meanings[name]} Raw weights: layer norm gains are not folded in and biases are "
             "omitted.",
             "Largest singular value of each head: " + ", ".join(map(format_weight, spectra[:, 0])),
         )
 
 
-def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
+def _head_parts(weight: WeightTensor, heads: HeadWeights) -> Iterator[page.FigurePart]:
     """Yield for each head a figure of its matrices in the tensor, as heat maps next to each other.
 
-    The tensor must have heads. The first `corner` rows and columns of a matrix are shown, or all.
+    The first `corner` rows and columns of a matrix are shown, or all.
     """
-    heads = weight.heads
-    assert heads is not None
     end, corner = colour_end(weight.numbers), weight.corner
     for head in range(heads.norms.shape[1]):
         parts = {part: heads.parts[part][head, :corner, :corner] for part in heads.drawn}
@@ -324,15 +285,15 @@ def _head_parts(weight: WeightTensor) -> Iterator[FigurePart]:
         # Heat maps of the matrices of one head side by side, on one colour scale.
         titles = [f"W_{part[0].upper()}" for part in parts]
         figure = make_subplots(1, len(parts), subplot_titles=titles, horizontal_spacing=0.06)
-        figure.update_layout(template=TEMPLATE)
+        figure.update_layout(template=style.TEMPLATE)
         for number, values in enumerate(parts.values(), start=1):
             trace = _heatmap(values, end, "row", "column")
             figure.add_trace(trace.update(showscale=number == len(parts)), row=1, col=number)
         figure.update_xaxes(showgrid=False)
         figure.update_yaxes(showgrid=False, autorange="reversed")
-        yield FigurePart(
+        yield page.FigurePart(
             f"Head {head}",
-            figure_json(figure),
+            page.figure_json(figure),
             f"{shapes}. All heads share the colour scale of the whole tensor.",
             f"Heat maps of the weights of head {head}.",
             height=32,
@@ -355,14 +316,10 @@ def _heatmap(values: Floats, end: float, down: str, across: str) -> go.Heatmap:
 
     `down` and `across` name the indices of its rows and columns in the hover text.
     """
-    return go.Heatmap(
-        z=np.ascontiguousarray(values, np.float32),  # plotly stores arrays as bytes, not digits
-        zmin=-end,
-        zmax=end,
-        colorscale=SIGNED,
-        colorbar=_COLOURBAR,
-        hovertemplate=f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>",
-    )
+    z = np.ascontiguousarray(values, np.float32)  # plotly stores arrays as bytes, not digits
+    colours = {"zmin": -end, "zmax": end, "colorscale": style.SIGNED, "colorbar": _COLOURBAR}
+    hover = f"{down} %{{y}}, {across} %{{x}}: %{{z:.4f}}<extra></extra>"
+    return go.Heatmap(z=z, **colours, hovertemplate=hover)
 
 
 def value_curves(
@@ -379,15 +336,10 @@ def value_curves(
         colours: colours of the curves, which are repeated.
         first: index of the first value.
     """
-    figure = go.Figure(layout={"template": TEMPLATE})
+    figure = go.Figure(layout={"template": style.TEMPLATE})
     for (name, values), colour in zip(curves.items(), cycle(colours), strict=False):
-        figure.add_scatter(
-            x0=first,
-            y=values,
-            mode="lines",
-            name=name,
-            line={"color": colour, "width": 1.5},
-            hovertemplate=f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>",
-        )
+        look = {"mode": "lines", "line": {"color": colour, "width": 1.5}}
+        hover = f"{name}, {across} %{{x}}: %{{y:.4f}}<extra></extra>"
+        figure.add_scatter(x0=first, y=values, name=name, hovertemplate=hover, **look)
     figure.update_layout(showlegend=True)
     return figure.update_xaxes(title_text=across)

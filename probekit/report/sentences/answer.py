@@ -1,32 +1,21 @@
-"""The answer of a run in one sentence: verdict, score, chance level, p and site."""
-
-from __future__ import annotations
+"""The answer of a run in one sentence, and how it was measured, in paragraphs."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import pandas as pd
-
-from probekit.amounts import counted, fixed, format_number, format_p, joined_names, percent
+from probekit.amounts import LEVEL, counted, fixed, format_number, format_p, joined_names, percent
 from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
-from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements.style import LEVELS
-from probekit.report.figures.levels import chance_name
+from probekit.report.figures.line_labels import chance_name
 from probekit.report.figures.views import position_words
-from probekit.results.verdict import (
-    NOT_BETTER,
-    SIGNIFICANTLY_WORSE,
-    Choice,
-    HeadlineScore,
-    SourceScores,
-    UnselectedScores,
-    Verdict,
-)
+from probekit.results.record import RunRecord
+from probekit.results.table import metric_name
+from probekit.results.verdict import NOT_BETTER, SIGNIFICANTLY_WORSE, Choice, HeadlineScore, Verdict
 
 # Case of the verdict -> beginning of the answer.
 OPENINGS = {
@@ -43,6 +32,12 @@ MOST_TIED = 2  # sites named in the sentence
 MOST_SITES = 4  # named with the number of folds that chose them
 MOST_IN_ANSWER = 2  # of these, in the answer
 MOST_PLACES = 6
+ENOUGH_GROUPS = 100  # from which an absent sort of group is rarer than 3 %
+NESTED_LINE = (
+    "Chosen: each outer fold predicts its test rows at the site{kind} that it chose by "
+    "the validation scores of its own training rows. It is not the score of one site; to pick the "
+    "highest point of the curve would be a selection on test rows."
+)
 
 # The label can be decoded: only such questions are answered with "Yes".
 _DECODED = (
@@ -65,8 +60,6 @@ _DOUBT = re.compile(
     re.IGNORECASE,
 )
 _WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)
-_CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
-_EMBEDDED = re.compile(r"\b(?:whether|if)\b", re.IGNORECASE)
 
 
 def answer(v: Verdict, question: str | None = None) -> str:
@@ -159,10 +152,9 @@ def _but(v: Verdict) -> str:
         parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
     named = better or doubts
     # Ascending, with the majority class last; reversed, it comes first, and then the best ones.
-    worst_first = sorted(
+    best_first = sorted(
         named, key=lambda name: (name == "majority", named[name].value * metric.sign)
-    )
-    best_first = worst_first[::-1]
+    )[::-1]
     names = [rival_name(name, metric.name) for name in best_first]
     first = named[best_first[0]]
     if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
@@ -185,16 +177,15 @@ def _better_words(v: Verdict) -> str:
     assert v.score is not None
     metric, value = METRICS[v.score.metric], v.score.value
     better = {
-        name: metric.sign * v.rivals[name].value
+        name: v.rivals[name].value
         for name in BASELINES
         if name in v.rivals and name != "majority"
         if metric.sign * (v.rivals[name].value - value) > 0
     }
     if not better:
         return ""
-    best = max(better, key=lambda name: better[name])
-    number = v.rivals[best].value
-    score = percent(number) if metric.in_percent else fixed(number, 2)
+    best = max(better, key=lambda name: metric.sign * better[name])
+    score = percent(better[best]) if metric.in_percent else fixed(better[best], 2)
     return f"while {rival_name(best, metric.name)} scores {score}"
 
 
@@ -275,19 +266,6 @@ def folds_of(counts: Counter[str]) -> str:
     return joined_names(named[:MOST_SITES] + more)
 
 
-def chosen_words(v: Verdict) -> str:
-    """Return the chosen site, or how the outer folds chose; "–" without a choice."""
-    if v.best is None:
-        return "–"
-    if not v.is_nested:
-        return v.best.name
-    counts = Counter(choice.name for choice in v.choices)
-    n_folds = counted(counts.total(), "fold")
-    if len(counts) == 1:
-        return f"{next(iter(counts))} in all {n_folds}"
-    return f"different sites in {n_folds}: {folds_of(counts)}"
-
-
 def _ranges(v: Verdict) -> str:
     """Return the range of the test scores over all sites, for runs that chose no site."""
     if not v.unselected:
@@ -298,8 +276,12 @@ def _ranges(v: Verdict) -> str:
         opening = "No site was chosen: "
     parts = []
     for scores in v.unselected:
-        words, chance = range_words(scores)
-        over = f"{words} over {counted(scores.n_sites, 'site')}"
+        metric, numbers = METRICS[scores.metric], (scores.low, scores.high, scores.chance)
+        (low, high, level), unit = _texts(numbers, metric.in_percent)
+        ends = f"{low}{unit}" if low == high else f"{low}{unit} to {high}{unit}"
+        over = f"{metric.title} {ends} over {counted(scores.n_sites, 'site')}"
+        name = LEVELS[chance_name([scores.metric], [scores.probe])].label
+        chance = "" if math.isnan(scores.chance) else f"{name} {level}{unit}"
         better = f"significantly better than random weights at {scores.n_better}"
         parts.append(_listed([over, chance, better if is_better and scores.n_compared else ""]))
     text = f"{opening}{'; '.join(parts)}."
@@ -324,65 +306,10 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
     measured = f"{value}{unit}{interval}"
     words = template.format(score=measured, unit=unit_of([score.probe])) + direction
-    name = "mean label" if metric.beats_the_mean else _level(score.metric, score.probe)
+    name = "mean label"
+    if not metric.beats_the_mean:
+        name = LEVELS[chance_name([score.metric], [score.probe])].label
     return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
-
-
-def sources_sentence(sources: SourceScores) -> str:
-    r"""Return the mean score of sources that were left out whole, and inside the sources.
-
-    >>> sentence = sources_sentence(SourceScores(
-    ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
-    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
-    ... ))
-    >>> print(*sentence.split("; "), sep="\n")
-    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources
-    0.92 [0.90, 0.94] inside the sources, which is better in 2 of 3
-    worst for Ann, 0.03. Not averaged: Bob (only yes).
-    """
-    metric = METRICS[sources.metric]
-    scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
-
-    def words(value: float, low: float = math.nan, high: float = math.nan) -> str:
-        """Return a score with its interval, if there is one."""
-        texts = [fixed(scale * number, places) for number in (value, low, high)]
-        return f"{texts[0]}{unit}" + ("" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]")
-
-    absent = []
-    for name, why in sources.left_out.items():
-        score = sources.other_scores.get(name, math.nan)
-        absent.append(f"{name} ({why}{'' if math.isnan(score) else f', {words(score)}'})")
-    others = f" Not averaged: {', '.join(absent)}." if absent else ""
-    if not sources.n:
-        return f"Each {sources.column} left out whole: no score can be averaged.{others}"
-    n = counted(sources.n, "source")
-    few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = (
-        f"{words(*sources.within)} inside the sources, which is better in {sources.n_worse} of "
-        f"{sources.n}"
-    )
-    if math.isnan(sources.within[0]):
-        inside = "no score inside the sources, because some are a single group"
-    return (
-        f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}; {inside}; worst for {sources.worst}, "
-        f"{words(sources.worst_value)}.{others}"
-    )
-
-
-def range_words(scores: UnselectedScores) -> tuple[str, str]:
-    """Return the range of the scores of one metric over several sites, and the chance level."""
-    metric = METRICS[scores.metric]
-    numbers = (scores.low, scores.high, scores.chance)
-    (low, high, level), unit = _texts(numbers, metric.in_percent)
-    ends = f"{low}{unit}" + ("" if low == high else f" to {high}{unit}")
-    name = _level(scores.metric, scores.probe)
-    return f"{metric.title} {ends}", "" if math.isnan(scores.chance) else f"{name} {level}{unit}"
-
-
-def _level(metric: str, probe: str) -> str:
-    """Return the name of the chance level."""
-    return LEVELS[chance_name(pd.DataFrame({"metric": [metric], "probe": [probe]}))].label
 
 
 def unit_of(probes: Iterable[str]) -> str:
@@ -454,5 +381,135 @@ def is_yes_no(question: str | None) -> bool:
     opening = _FORMS.search(text)
     if opening is None or not text.endswith("?") or _DOUBT.search(text):
         return False
-    is_choice = _CHOICE.search(text) and not _EMBEDDED.search(text)
+    words = set(re.findall(r"\w+", text.lower()))
+    is_choice = "or" in words and words.isdisjoint({"whether", "if"})
     return not is_choice and not _WH_WORD.search(text[: opening.start()])
+
+
+def size_words(v: Verdict) -> str:
+    """Return the number of test rows and groups of the reported score; "" without a test row.
+
+    For runs that chose no site, these are the largest numbers of rows and groups of a site.
+    """
+    # A site that was chosen without a test row has no score, and then no size either.
+    measured = v.unselected if v.score is None else (v.score,)
+    if not measured or (v.is_chosen and v.score is None):
+        return ""
+    n_rows, n_groups = max(one.n for one in measured), max(one.n_groups for one in measured)
+    unit = unit_of(one.probe for one in measured)
+    return f"n = {n_rows:,} test {unit} in {n_groups:,} groups"
+
+
+def identity_sentence(record: RunRecord) -> str:
+    """Return whether given activations are the tensors of their names."""
+    source = record.model.source
+    if any(one.sentence for one in record.identities.values()):
+        return (
+            f"Some rows of {source} were computed again and compared with every tensor: "
+            f"{record.identity}."
+        )
+    return (
+        f"The activations of {source} are unverified: no row was computed again. "
+        "`activations.verify` names the model that does it."
+    )
+
+
+def method(v: Verdict) -> list[str]:
+    """Return the paragraphs on choice, intervals and tests, for the end of the page."""
+    n = v.score.n_groups if v.score else ENOUGH_GROUPS
+    # The share that is absent from n groups in 5 % of samples, and what it can take from a score.
+    ratio = LEVEL ** (1 / n)
+    vanishing = (
+        " If a probe failed there entirely, a lead of less than "
+        f"{100 * (1 / ratio - 1):.0f} % of a rival's score could vanish."
+    )
+    of_majority = (
+        " The p-value of the majority class is one-sided: that of the association between the "
+        "probe's predictions and the labels; whether the probe is better is decided by the "
+        "interval of the difference (t over groups), and whether it is worse than chance by the "
+        "interval of its score."
+    )
+    # Each paragraph, and whether it holds.
+    paragraphs = {
+        _choice(v): True,
+        "Scores are those on held-out rows. Intervals are 95 % intervals over groups: they apply "
+        "to these fitted probes on new groups of rows, not to retraining.": True,
+        f"A sort of group whose share is below {100 * (1 - ratio):.0f} % is absent from {n} groups "
+        "in at least 5 % of samples, which no interval or test can show."
+        f"{vanishing if METRICS[v.metric].is_hits and ratio > 0.5 else ''}": n < ENOUGH_GROUPS,
+        "Each source was tested by probes of the others. The score, its interval and its p-value "
+        "are for new rows and groups of these sources. Whether a new source is like them is a "
+        "question of the scores by source.": v.sources is not None,
+        "The p-value of a probe is that of a one-sided test of association between predictions "
+        f"and labels, by a t statistic over groups{f' ({v.null})' if v.null else ''}. The p-values "
+        "of single sites are adjusted for the maximum over all sites and kinds of probe; that of "
+        "a nested choice is not, because it did not use the test rows.": v.has_p,
+        "Differences are paired, on the same test rows. Their two-sided p-values come from "
+        "exchanging the signs of whole groups or, for a metric that depends on a label of few "
+        "groups, from Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars "
+        "are adjusted for the comparisons of the first table, which were fixed before the test "
+        f"rows were used.{of_majority if v.has_p else ''} The difference from the control task is "
+        "the selectivity.": bool(v.named),
+        "Compression is the length of a code of the label frequencies divided by the description "
+        "length of the training labels given the activations.": v.has_compression,
+        "A probe shows what can be decoded at a site, not that the model uses it; to test that, "
+        "erase, ablate or steer there and measure the effect on the model.": True,
+    }
+    return [text for text, holds in paragraphs.items() if holds]
+
+
+def _choice(v: Verdict) -> str:
+    """Return how the site and the penalty were selected, as sentences."""
+    if v.best is None:
+        return "No site was chosen: the results contain no cross-validated scores of the task."
+    name = grid_name(v.best.probe)
+    if v.is_nested:
+        line = NESTED_LINE.format(kind="")  # the sentence before names what else was chosen
+        return (
+            f"{nested_sentence(v)} {line} {name} was selected in each outer fold by "
+            "cross-validation on its own training rows. To pick the highest row of the table of "
+            "sites would be a selection on test rows."
+        )
+    selected = f"{name} and the site were" if v.n_candidates > 1 else f"{name} was"
+    return (
+        f"{selected} selected by cross-validation on training rows. {v.best.name} has the best "
+        f"cross-validated {metric_name(v.metric)}, {format_number(v.best.score)}."
+    )
+
+
+def pooled_ranking(v: Verdict) -> str:
+    """Return the caveat that follows a ranking of sites by validation scores of all outer folds.
+
+    It starts with a space, and is "" if the run is not nested.
+    """
+    text = (
+        " The cross-validated scores of all outer folds were used, and every test row is a "
+        "validation row of other folds: test scores at the best sites are therefore biased upwards."
+    )
+    return text if v.is_nested else ""
+
+
+def grid_name(probe: str) -> str:
+    """Return the name of a probe's penalty parameter; "C" if it has none or is unknown.
+
+    >>> grid_name("mlp:64"), grid_name("logistic")
+    ('alpha', 'C')
+    """
+    kind = kind_of(probe)
+    return "C" if kind is None or kind.grid is None else kind.grid[0]
+
+
+def nested_sentence(v: Verdict) -> str:
+    """Return the first sentence of the summary of a nested run: the choices of its folds."""
+    what = joined_names(["site", *v.several])
+    sites = folds_of(Counter(choice.name for choice in v.choices))
+    return (
+        f"Chosen sites: each of {len(v.choices)} outer folds chose its own {what} by "
+        f"cross-validated {metric_name(v.metric)} on its own training rows ({sites})."
+    )
+
+
+def nested_line(v: Verdict) -> str:
+    """Return the explanation of the horizontal line of the nested choice; "" if it is not drawn."""
+    line = NESTED_LINE.format(kind="".join(f", {name}" for name in v.several))
+    return line if v.is_nested and v.score is not None else ""

@@ -1,7 +1,5 @@
 """Captions of figures, and text alternatives for readers who cannot see them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -13,16 +11,13 @@ from probekit.probes.targets import HEADLINE
 from probekit.report.elements.style import LEVELS, LINES
 from probekit.report.elements.texts import capitalised
 from probekit.report.figures import layer_curve
-from probekit.report.figures.levels import levels
-from probekit.report.figures.maps import map_colours
-from probekit.report.sentences.answer import unit_of
-from probekit.report.sentences.method import nested_line
+from probekit.report.figures.line_labels import levels
+from probekit.report.figures.maps import colour_words
+from probekit.report.sentences.answer import nested_line, unit_of
 from probekit.results.record import BY_WORD, Control
-from probekit.results.scores import Scores, site_with_head
+from probekit.results.scores import Scores
 from probekit.results.table import differs, metric_name, row_tick
 from probekit.results.verdict import Verdict
-
-MOST_NAMES = 12  # cells listed in the description of a map
 
 # Explanation of the control task, by the unit that gets one random label.
 CONTROLS = {
@@ -55,10 +50,8 @@ def caption(
     task = measured.where(target="task")
     parts = layer_curve.panels(measured.sited)
     of_panels = [list(layer_curve.series_of(rows)) for _, rows in parts]
-    some_unbanded = any(
-        len(layer_curve.banded_series(scores, all_series)) < len(all_series)
-        for all_series in of_panels
-    )
+    banded = layer_curve.banded_series
+    some_unbanded = any(len(banded(scores, series)) < len(series) for series in of_panels)
     line = "the line of the best validation score" if v.is_nested else "the chosen line"
     of_line = f", for {line} only; the table has those of the others" if some_unbanded else ""
     is_ranked = not scores.ranked.empty
@@ -139,37 +132,6 @@ def map_caption(cells: pd.DataFrame, v: Verdict, control: Control = BY_WORD) -> 
         "the token at the offset.": differs(cells["position"]),
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
-
-
-def colour_words(cells: pd.DataFrame) -> str:
-    """Return a sentence about the range of the colour scale of these cells."""
-    scale, fact = map_colours(cells), METRICS[cells["metric"].iloc[0]]
-    low, high = format_number(scale.low), format_number(scale.high)
-    if scale.is_diverging:
-        return f"Colours range from {low} to {high}, with 0 in the middle."
-    if fact.lower_is_better:
-        return f"Colours range from {high} to {low}; lower is better."
-    least = f"no {fact.title}" if fact.kind == "difference" else LEVELS[fact.reference].label
-    return f"Colours range from {low} ({least}) to {high}; lower values have the colour of {low}."
-
-
-def map_description(cells: pd.DataFrame) -> str:
-    """Return the text alternative of a map of these `map_cells`: its range and highest cells."""
-    cells = cells.sort_values("value", ascending=False, kind="stable")
-    has_positions = differs(cells["position"])
-    named = [
-        site_with_head(cell["site"], cell["head"])
-        + (f" at {cell['position']}" if has_positions else "")
-        + f" {format_number(cell['value'])}"
-        for _, cell in cells.head(MOST_NAMES).iterrows()
-    ]
-    across = "position" if has_positions else "head"
-    name = metric_name(cells["metric"].iloc[0])
-    low, high = format_number(cells["value"].min()), format_number(cells["value"].max())
-    return (
-        f"{name} by layer and {across}, {len(cells):,} cells from {low} to {high}. "
-        f"Highest: {', '.join(named)}."
-    )
 
 
 def spread(rows: pd.DataFrame, column: str) -> str:

@@ -1,14 +1,26 @@
-"""Comparisons of two runs, and transfers between data sets, in sentences."""
+"""Comparisons of runs, transfers, sources left out whole, and studies, in sentences."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, decimals, fixed, format_number, joined_names
+from probekit.amounts import (
+    FEWEST_UNITS,
+    LEVEL,
+    counted,
+    decimals,
+    first_names,
+    fixed,
+    format_number,
+    joined_names,
+    percent,
+)
+from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.sentences.answer import p_words
+from probekit.report.sentences.answer import folds_of, p_words, rival_name
+from probekit.results import study as studies
 from probekit.results.comparison import (
     PARTLY,
     TRANSFERS,
@@ -19,18 +31,18 @@ from probekit.results.comparison import (
 )
 from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import metric_name
+from probekit.results.verdict import SourceScores, Verdict
 
 MOST_SETTINGS = 3  # named in the sentence under the answer
+MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
 INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that are no settings
 
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
-    a, b = comparison.names
-    if comparison.is_paired:
-        return f"Is {a} better than {b}?"
-    return f"Does {a} score higher than {b}?"
+    question = "Is {} better than {}?" if comparison.is_paired else "Does {} score higher than {}?"
+    return question.format(*comparison.names)
 
 
 def comparison_answer(comparison: RunComparison) -> str:
@@ -212,3 +224,167 @@ def transfer_question(names: Sequence[str]) -> str:
     if len(names) == 2:
         return f"Does a probe of {names[0]} work on {names[1]}, and the reverse?"
     return f"Do probes of {', '.join(names)} work on one another?"
+
+
+def study_answer(study: studies.StudyResult) -> str:
+    """Return in how many cells the probe is better than words or another rival, as sentences."""
+    rival = studies.main_rival(study.rivals)
+    found = studies.compared_cells(study.table, study.rivals, rival).dropna(subset="p")
+    name, n_failed = _rival_name(study.table, rival), len(study.failed)
+    constant = int(found["is_constant"].sum())
+    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
+    tested, texts = len(found) - constant, list[str]()
+    if tested:
+        n_holm, n_fdr = (counts.get(studies.BETTER, 0) for counts in (by_holm, by_fdr))
+        texts.append(
+            f"The probe beats {name} in {n_holm} of {counted(tested, 'cell')} with "
+            f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
+        )
+    if by_holm.get(studies.WORSE, 0):
+        texts.append(f"It is worse in {by_holm[studies.WORSE]}.")
+    if constant:
+        texts.append(
+            f"The probe is above chance in {by_holm.get(studies.ABOVE_CHANCE, 0)} of "
+            f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
+        )
+    if not len(found):
+        texts.append(f"No cell has a test of the difference from {name}.")
+    if n_failed:
+        texts.append(f"{counted(n_failed, 'cell')} failed.")
+    return " ".join(texts)
+
+
+def settings_answer(compared: pd.DataFrame, metric: str) -> str:
+    """Return the most significant comparison of two settings, as a sentence.
+
+    Args:
+        compared: rows of `compared_settings`, at least one.
+        metric: the metric of their scores.
+    """
+    row = compared.sort_values("p", kind="stable").iloc[0]
+    a, b = row["a"], row["b"]
+    if pd.isna(row["p"]):
+        return (
+            f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
+            f"{FEWEST_UNITS}."
+        )
+    lead = f"No significant difference between {a} and {b}"
+    if row["p_holm"] < LEVEL:
+        better = a if row["difference"] * METRICS[metric].sign > 0 else b
+        lead = f"{better} is better than {b if better == a else a}"
+    n_tested = compared["p"].count()
+    adjusted = f", adjusted for {n_tested} comparisons" if n_tested > 1 else ""
+    return (
+        f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
+        f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
+        f"{row['n']} data sets)."
+    )
+
+
+def study_warnings(study: studies.StudyResult) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the counts, most serious first."""
+    table, failed, rivals = study.table, study.failed, studies.measured_rivals(study.rivals)
+    if len(failed):
+        yield f"{_cells(failed)} failed, for reasons that are below."
+    rival = studies.main_rival(study.rivals)
+    done = studies.compared_cells(table, study.rivals, rival)
+    repeated = done[done["repeated"] > MANY_REPEATED]
+    if len(repeated):
+        yield (
+            f"More than {percent(MANY_REPEATED)} of the test rows have a text of their training "
+            f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
+            "`split.drop_repeated`."
+        )
+    untested = done[done["p"].isna()]
+    if len(untested):
+        name = _rival_name(table, rival)
+        yield f"The difference from {name} has no test in {_cells(untested)}."
+    listed, n_tested = list[str](), 0
+    for one in rivals:
+        tested = studies.compared_cells(table, study.rivals, one).dropna(subset="p")
+        # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+        least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+        is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
+        if is_coarse.any():
+            listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
+            n_tested = max(n_tested, len(tested))
+    if listed:
+        yield (
+            f"p is below {LEVEL}, but cannot be small enough for {counted(n_tested, 'cell')}, in "
+            f"{joined_names(listed)}. This requires more groups or, where the rival predicts the "
+            f"same for all rows, `probe.permutations` of {20 * n_tested:,} or more."
+        )
+    metrics = done["metric"].value_counts()
+    if len(metrics) > 1:
+        names = joined_names([f"{metric_name(str(one))} ({n})" for one, n in metrics.items()])
+        yield f"Cells have different metrics: {names}. Settings are compared by the first only."
+    doubted = done[done["caveats"] != ""]
+    if len(doubted):
+        yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
+    n_unused = study.record.n_unused
+    if n_unused:
+        yield f"{counted(n_unused, 'published score')} of other data sets: not used."
+
+
+def _rival_name(table: pd.DataFrame, rival: str) -> str:
+    return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
+
+
+def _cells(rows: pd.DataFrame) -> str:
+    """Return the number of cells with the names of the first ones."""
+    return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
+
+
+def chosen_words(v: Verdict) -> str:
+    """Return the chosen site, or how the outer folds chose; "–" without a choice."""
+    if v.best is None:
+        return "–"
+    if not v.is_nested:
+        return v.best.name
+    counts = Counter(choice.name for choice in v.choices)
+    n_folds = counted(counts.total(), "fold")
+    if len(counts) == 1:
+        return f"{next(iter(counts))} in all {n_folds}"
+    return f"different sites in {n_folds}: {folds_of(counts)}"
+
+
+def sources_sentence(sources: SourceScores) -> str:
+    r"""Return the mean score of sources that were left out whole, and inside the sources.
+
+    >>> sentence = sources_sentence(SourceScores(
+    ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
+    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
+    ... ))
+    >>> print(*sentence.split("; "), sep="\n")
+    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources
+    0.92 [0.90, 0.94] inside the sources, which is better in 2 of 3
+    worst for Ann, 0.03. Not averaged: Bob (only yes).
+    """
+    metric = METRICS[sources.metric]
+    scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
+
+    def words(value: float, low: float = math.nan, high: float = math.nan) -> str:
+        """Return a score with its interval, if there is one."""
+        texts = [fixed(scale * number, places) for number in (value, low, high)]
+        return f"{texts[0]}{unit}" + ("" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]")
+
+    absent = []
+    for name, why in sources.left_out.items():
+        score = sources.other_scores.get(name, math.nan)
+        absent.append(f"{name} ({why}{'' if math.isnan(score) else f', {words(score)}'})")
+    others = f" Not averaged: {', '.join(absent)}." if absent else ""
+    if not sources.n:
+        return f"Each {sources.column} left out whole: no score can be averaged.{others}"
+    n = counted(sources.n, "source")
+    few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
+    inside = (
+        f"{words(*sources.within)} inside the sources, which is better in {sources.n_worse} of "
+        f"{sources.n}"
+    )
+    if math.isnan(sources.within[0]):
+        inside = "no score inside the sources, because some are a single group"
+    return (
+        f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
+        f"{n}{few}; {inside}; worst for {sources.worst}, "
+        f"{words(sources.worst_value)}.{others}"
+    )

@@ -1,26 +1,21 @@
 """Tables of a run's page: comparisons of the selected probe, all sites, and sparse features."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p, percent
+from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.table import Cell, Column, ResultTable
-from probekit.report.elements.texts import class_label
 from probekit.report.figures.layer_curve import series_of
-from probekit.report.sentences.answer import rival_name
-from probekit.report.sentences.method import grid_name
+from probekit.report.sentences.answer import grid_name, rival_name
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import SAME_FEATURES, metric_name, row_tick
@@ -36,9 +31,6 @@ RULE = (
     "labels are associated. * better or worse for all comparisons together (adjusted p < 0.05); "
     "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
 )
-
-# Name and score of a rival, the difference with its interval, and p with the verdict.
-ComparedRow = tuple[str, str, Cell, Cell]
 
 
 def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | None:
@@ -81,7 +73,7 @@ def _name(target: str, v: Verdict) -> str:
     return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
 
 
-def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow]:
+def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, str, Cell, Cell]]:
     """Return name, score, difference with its interval, and p with the verdict of each rival.
 
     The two-sided p-value of a difference is below 0.05 exactly if its interval excludes 0; that of
@@ -100,9 +92,8 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[ComparedRow
         if not math.isnan(rival.ci_low):
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
-        is_tested = rival.is_named or has_p
         has_star = rival.decisive_p < LEVEL and rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
-        has_verdict = is_tested and rival.verdict != SIGNIFICANT
+        has_verdict = (rival.is_named or has_p) and rival.verdict != SIGNIFICANT
         p = _p_cell(
             f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
             rival.verdict.removeprefix("significantly ") if has_verdict else "",
@@ -187,15 +178,12 @@ class SiteRow:
 
     def line(self, columns: Sequence[str]) -> list[Cell | str]:
         """Return the cells of the line: layer, site, then these columns."""
-        cells = (self.cells.get(name, (NONE, "")) for name in columns)
-        return [
-            self.layer,
-            Cell(self.site, [(self.series, ""), (self.badge, "badge")]),
-            *(
-                Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else "")
-                for text, below in cells
-            ),
-        ]
+        site = Cell(self.site, [(self.series, ""), (self.badge, "badge")])
+        line: list[Cell | str] = [self.layer, site]
+        for name in columns:
+            text, below = self.cells.get(name, (NONE, ""))
+            line.append(Cell(text, [(below, "")], css="bad" if below == NOT_CONVERGED else ""))
+        return line
 
 
 def site_tables(
@@ -226,18 +214,15 @@ def site_tables(
     columns = filled_columns(rows)
     named = {f"Table of {'the best' if rows[n_shown:] else 'all'} sites": rows[:n_shown]}
     named["Table of the other sites"] = rows[n_shown:]
-    return [
-        ResultTable(
-            title,
-            ("layer", Column("site", "site", "code"), *columns),
-            [row.line(columns) for row in shown],
-            is_sortable=True,
-            head=1,
-            chosen=[n for n, row in enumerate(shown) if row.chosen],
-        )
-        for title, shown in named.items()
-        if shown
-    ]
+    headings: list[Column | str] = ["layer", Column("site", "site", "code"), *columns]
+    tables = []
+    for title, shown in named.items():
+        if shown:
+            lines = [row.line(columns) for row in shown]
+            chosen = [n for n, row in enumerate(shown) if row.chosen]
+            how: Any = {"is_sortable": True, "head": 1, "chosen": chosen}
+            tables.append(ResultTable(title, headings, lines, **how))
+    return tables
 
 
 def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
@@ -268,22 +253,14 @@ def site_rows(scores: Scores, v: Verdict) -> list[SiteRow]:
                 site = site_with_head(task["site"], task["head"])
                 n = times_chosen[site, task["position"], task["probe"], task["view"]]
                 by = f"{n} of {len(v.choices)} outer folds" if v.is_nested else "cross-validation"
-                line = SiteRow(
-                    layer=NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks),
-                    site=site,
-                    series=name,
-                    probe=task["probe"],
-                    position=task["position"],
-                    cells={
-                        column: _cell_texts(column, of_features[key])
-                        for column, key in columns_of(metric).items()
-                        if key in of_features
-                    },
-                    metric=metric,
-                    cross_validated=score,
-                    badge=f"chosen by {by}" if n else "",
-                )
-                rows.append(line)
+                layer = NONE if pd.isna(task["depth"]) else row_tick(task, scores.blocks)
+                place = layer, site, name, task["probe"], task["position"]
+                cells = {
+                    column: _cell_texts(column, of_features[key])
+                    for column, key in columns_of(metric).items()
+                    if key in of_features
+                }
+                rows.append(SiteRow(*place, cells, metric, score, f"chosen by {by}" if n else ""))
     # Rows without single heads are in order already.
     if not any(_HEAD.search(row.site) for row in rows):
         return rows
@@ -320,34 +297,3 @@ def _cell_texts(column: str, row: Mapping[str, Any]) -> tuple[str, str]:
         return format_number(row["value"]), ""
     value, _, interval = format_number(row["value"], row["ci_low"], row["ci_high"]).partition(" ")
     return value, interval
-
-
-# Column of a file of `PAGE_TABLES` -> how a table writes its values, if not by `format_number`.
-_FORMATS: Mapping[str, Callable[..., str]] = {
-    **dict.fromkeys(("feature", "rule", "setting", "train", "test", "false_positives"), str),
-    **dict.fromkeys(("rank", "k"), "{:,}".format),
-    "label": class_label,
-    "metric": metric_name,
-    "p": format_p,
-    "n_equal": "{:,.0f}".format,
-    "fpr": lambda rate: f"{100 * rate:g} %",
-    "fpr_bound": partial(percent, places=2),
-    "cost": percent,
-}
-# Heading of a column -> its column of a file; an interval in the file follows its number.
-Columns: TypeAlias = Mapping[Column | str, str]
-TESTED: Columns = {"difference": "difference", "p": "p"}
-TEST_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
-
-
-def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: Any) -> ResultTable:
-    """Return rows of a file as a table with these columns, and other options of `ResultTable`."""
-    parts = [[name, f"{name}_low", f"{name}_high"] for name in columns.values()]
-    cells = [
-        tuple(
-            _FORMATS.get(names[0], format_number)(*(row[name] for name in names if name in row))
-            for names in parts
-        )
-        for row in rows.to_dict("records")
-    ]
-    return ResultTable(title, list(columns), cells, css="narrow", **options)

@@ -25,15 +25,14 @@ def first_read(folder):
 
 
 @pytest.mark.parametrize("name", ["b.npz", "B.NPZ", "d.pt", "e.h5"])
-def test_a_folder_with_arrays_that_are_not_read_is_refused(tmp_path, name):
+def test_a_folder_with_arrays_that_are_not_read_is_refused(tmp_path, name, refused):
     np.save(tmp_path / "a.npy", ROWS)
     np.save(tmp_path / "c.npy", ROWS)
     (tmp_path / "c.npy").rename(tmp_path / "c.NPY")
     (tmp_path / "notes.txt").write_text("x")
     assert [site.text for site in open_activations(tmp_path).sites] == ["a", "c"]
     (tmp_path / name).write_bytes(b"PK")
-    with pytest.raises(DataError, match=f"{name} is not read"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
 
 
 def zarr_array(folder, **options):
@@ -54,18 +53,13 @@ def test_a_zarr_array_without_a_chunk_is_refused(tmp_path, options, refused):
 
 
 def test_only_the_chosen_arrays_of_a_group_need_all_chunks(tmp_path, refused):
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group = pytest.importorskip("zarr").open_group(str(tmp_path / "acts.zarr"), mode="w")
     group.create_array("layer_0", data=ROWS)
     group.create_array("layer_1", shape=ROWS.shape, chunks=(10, 4), dtype="f4")[:20] = ROWS[:20]
     assert len(open_activations(tmp_path, sites=["layer_0"]).sites) == 1
     refused(open_activations, tmp_path)
-
-
-def test_a_shard_without_one_of_its_chunks_is_refused(tmp_path, refused):
-    zarr = pytest.importorskip("zarr")
-    options = {"shape": ROWS.shape, "chunks": (5, 4), "shards": (20, 4), "dtype": "f4"}
-    zarr.create_array(str(tmp_path / "a.zarr"), **options)[:25] = ROWS[:25]
+    shards = {"chunks": (5, 4), "shards": (20, 4), "dtype": "f4"}  # each of four chunks
+    group.create_array("layer_1", shape=ROWS.shape, overwrite=True, **shards)[:25] = ROWS[:25]
     refused(open_activations, tmp_path)
 
 
@@ -111,8 +105,7 @@ def test_a_chunk_that_no_codec_can_unpack_is_refused(tmp_path, codec):
 def test_wrong_zarr_metadata_are_refused(tmp_path, changes, message):
     path, _ = zarr_array(tmp_path, zarr_format=2)
     metadata = json.loads((path / ".zarray").read_text()) | changes
-    text = json.dumps(metadata).replace("pickle", "pi\\u0063kle")
-    (path / ".zarray").write_text(text)
+    (path / ".zarray").write_text(json.dumps(metadata).replace("pickle", "pi\\u0063kle"))
     with pytest.raises(DataError, match=rf"a.zarr {message}|{message}"):
         open_activations(tmp_path)
 
@@ -127,8 +120,7 @@ def test_a_damaged_zarr_description_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_no_folder_of_a_zarr_group_is_left_out(tmp_path, is_nested, refused):
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group = pytest.importorskip("zarr").open_group(str(tmp_path / "acts.zarr"), mode="w")
     group.create_array("layer_0", data=ROWS)
     if is_nested:
         group.create_group("more").create_array("layer_1", data=ROWS)
@@ -162,36 +154,26 @@ def test_damaged_files_are_refused(tmp_path, name, damage):
         open_activations(tmp_path)
 
 
-def test_an_npz_archive_named_npy_is_refused(tmp_path, refused):
+def test_archives_second_arrays_and_numbers_of_many_digits_are_refused(tmp_path, refused):
+    path = tmp_path / "a.npy"
     np.savez(tmp_path / "a.npz", ROWS)
-    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    (tmp_path / "a.npz").rename(path)
     refused(open_activations, tmp_path)
-
-
-def test_a_second_array_in_a_npy_file_is_not_ignored(tmp_path, refused):
-    with (tmp_path / "a.npy").open("wb") as file:
+    with path.open("wb") as file:
         np.save(file, ROWS)
         np.save(file, ROWS)
     refused(open_activations, tmp_path)
-
-
-def test_a_npy_header_of_many_digits_is_refused(tmp_path):
-    np.save(tmp_path / "a.npy", ROWS)
-    data = (tmp_path / "a.npy").read_bytes()
-    (tmp_path / "a.npy").write_bytes(data.replace(b"(40, 4)", b"(" + b"9" * 5000 + b",4)"))
+    path.write_bytes(path.read_bytes().replace(b"(40, 4)", b"(" + b"9" * 5000 + b",4)"))
     with pytest.raises(DataError, match=r"a.npy cannot be read"):
         open_activations(tmp_path)
-
-
-def test_a_safetensors_key_of_many_digits_is_refused(tmp_path, refused):
+    path.unlink()
     save_file({"1" * 5000: ROWS, "a": ROWS}, tmp_path / "a.safetensors")
     refused(open_activations, tmp_path)
 
 
-def test_a_field_of_rows_csv_that_is_too_long_is_refused(tmp_path):
+def test_a_field_of_rows_csv_that_is_too_long_is_refused(tmp_path, refused):
     (tmp_path / "rows.csv").write_text(f"id\n{'x' * (csv.field_size_limit() + 1)}\n")
-    with pytest.raises(DataError, match=r"rows.csv cannot be read: field larger"):
-        row_ids(tmp_path)
+    refused(row_ids, tmp_path)
 
 
 def test_masked_numbers_are_nan(refused):

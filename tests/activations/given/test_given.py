@@ -13,7 +13,6 @@ import torch
 from safetensors.numpy import save_file
 
 from probekit.activations.given import given as given_module
-from probekit.activations.given.formats import natural
 from probekit.activations.given.given import open_activations, placed_sites
 from probekit.errors import DataError, StoreError
 from tests.stored import each_line
@@ -60,8 +59,7 @@ def test_containers_and_types_do_not_change_the_digest(activations):
     ],
 )
 def test_float64_is_kept_where_a_varying_feature_needs_it(change, dtype):
-    given = open_activations({"a": change(ROWS.astype(np.float64))})
-    assert given.arrays["a"].floats == dtype
+    assert open_activations({"a": change(ROWS.astype(np.float64))}).arrays["a"].floats == dtype
 
 
 def test_numbers_and_names_change_the_digest():
@@ -152,30 +150,11 @@ def folder(tmp_path):
 def test_a_folder_is_read_in_natural_order(folder):
     given = open_activations(folder)
     assert names(given) == ["layer_2", "layer_10"]
-    same = open_activations({"layer_2": ROWS + 2, "layer_10": ROWS + 10})
-    assert given.digest == same.digest
-
-
-def test_a_mapping_keeps_its_order():
-    given = open_activations({"layer_10": ROWS, "layer_2": ROWS})
-    assert [(site.text, site.order) for site in given.sites] == [("layer_10", 0), ("layer_2", 1)]
-
-
-def test_safetensors_of_several_layers(tmp_path):
-    torch_rows = torch.from_numpy(ROWS).bfloat16()
-    import safetensors.torch
-
-    safetensors.torch.save_file(
-        {"h.0": torch_rows, "h.1": torch_rows.clone()}, tmp_path / "x.safetensors"
-    )
-    given = open_activations(tmp_path)
-    assert names(given) == ["h.0", "h.1"]
-    np.testing.assert_array_equal(given.read("h.1"), torch_rows.float().numpy())
+    assert given.digest == open_activations({"layer_2": ROWS + 2, "layer_10": ROWS + 10}).digest
 
 
 def test_a_zarr_group_is_a_folder(tmp_path):
-    zarr = pytest.importorskip("zarr")
-    group = zarr.open_group(str(tmp_path / "acts.zarr"), mode="w")
+    group = pytest.importorskip("zarr").open_group(str(tmp_path / "acts.zarr"), mode="w")
     group.create_array("layer_0", data=ROWS)
     inside, itself = open_activations(tmp_path), open_activations(tmp_path / "acts.zarr")
     assert names(inside) == names(itself) == ["layer_0"]
@@ -187,14 +166,13 @@ def test_a_site_in_two_files_is_refused(folder, refused):
     refused(open_activations, folder)
 
 
-def test_no_pickle_is_loaded(tmp_path):
+def test_no_pickle_is_loaded(tmp_path, refused):
     class Harmful:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "harm"),)
 
     np.save(tmp_path / "a.npy", np.array([Harmful()], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"a.npy cannot be read: it contains pickled"):
-        open_activations(tmp_path)
+    refused(open_activations, tmp_path)
     (tmp_path / "a.npy").write_bytes(pickle.dumps(Harmful()))
     with pytest.raises(DataError, match=r"a.npy cannot be read"):
         open_activations(tmp_path)
@@ -217,8 +195,7 @@ def test_a_missing_or_empty_folder_is_named(tmp_path, refused):
 
 
 def test_numbers_that_change_during_a_run_are_noticed(folder, refused):
-    given = open_activations(folder)
-    rows = given.read("layer_2")
+    rows = open_activations(folder).read("layer_2")
     path = folder / "layer_2.npy"
     np.save(path, ROWS)
     later = path.stat().st_mtime_ns + 10**9  # file systems round the time of a change
@@ -237,25 +214,23 @@ class OnlySlices:
 
 
 @pytest.mark.parametrize("loaded", [0, 2**28])
-@pytest.mark.parametrize(
-    "how", ["slices", "numpy", "torch", "npy", "safetensors", "bfloat16", "3d"]
-)
-def test_rows_are_read_by_their_numbers(tmp_path, monkeypatch, how, loaded):
+@pytest.mark.parametrize("by", ["slices", "numpy", "torch", "npy", "safetensors", "bfloat16", "3d"])
+def test_rows_are_read_by_their_numbers(tmp_path, monkeypatch, by, loaded):
     monkeypatch.setattr(given_module, "LOADED_BYTES", loaded)
     position, numbers = None, np.array([7, 2, 3, 9])
     expected, as_torch = ROWS, torch.from_numpy(ROWS)
-    if how == "bfloat16":
+    if by == "bfloat16":
         as_torch = as_torch.bfloat16()
         expected = as_torch.float().numpy()
-    if how in ("safetensors", "bfloat16"):
+    if by in ("safetensors", "bfloat16"):
         safetensors.torch.save_file({"a": as_torch, "b": as_torch + 1}, tmp_path / "x.safetensors")
-    if how == "npy":
+    if by == "npy":
         np.save(tmp_path / "a.npy", ROWS)
     of_memory = {"slices": OnlySlices(), "numpy": ROWS, "torch": as_torch}
-    if how == "3d":
+    if by == "3d":
         of_memory, position = {"3d": np.stack([ROWS, -ROWS], axis=1)}, [1] * len(ROWS)
         expected = -ROWS
-    given = {"a": of_memory[how]} if how in of_memory else tmp_path
+    given = {"a": of_memory[by]} if by in of_memory else tmp_path
     rows = open_activations(given, position=position).read("a")
     assert (rows.shape, rows.dtype) == (ROWS.shape, np.float32)
     np.testing.assert_array_equal(rows[numbers], expected[numbers])
@@ -290,8 +265,7 @@ def test_equal_rows_have_equal_keys():
     rows[7] = rows[2]
     rows[5], rows[6] = 0.0, -0.0
     keys = open_activations({"a": rows, "b": np.where(rows == 0, 0, rows)}).row_keys
-    pairs = {(i, j) for i in range(10) for j in range(i) if keys[i] == keys[j]}
-    assert pairs == {(7, 2), (6, 5)}
+    assert {(i, j) for i in range(10) for j in range(i) if keys[i] == keys[j]} == {(7, 2), (6, 5)}
 
 
 def places(*names):
@@ -299,10 +273,7 @@ def places(*names):
 
 
 def test_numbers_of_layers_are_found_among_other_numbers():
-    assert places("gpt2_layer_1", "gpt2_layer_10") == [
-        ("gpt2_layer_*", 1, 0),
-        ("gpt2_layer_*", 10, 1),
-    ]
+    assert places("gpt2_l_1", "gpt2_l_10") == [("gpt2_l_*", 1, 0), ("gpt2_l_*", 10, 1)]
     assert places("block.1.sub.0", "block.2.sub.0")[1] == ("block.*.sub.0", 2, 1)
     assert places("only_3") == [("only_*", 3, 0)]
     assert places("gpt2") == [("sites", None, 0)]
@@ -316,8 +287,7 @@ def test_two_kinds_of_site_share_the_layers():
         ("h.*.attn", 1, 1),
         ("h.*.mlp", 2, 2),
     ]
-    second_has_more = places("a0", "a2", "b0", "b1", "b2")
-    assert [order for _, _, order in second_has_more] == [0, 2, 0, 1, 2]
+    assert [order for _, _, order in places("a0", "a2", "b0", "b1", "b2")] == [0, 2, 0, 1, 2]
 
 
 def test_names_without_a_number_join_the_only_line():
@@ -330,19 +300,8 @@ def test_names_without_a_number_join_the_only_line():
 
 
 def test_the_given_order_is_kept_if_layers_do_not_ascend():
-    assert [order for _, _, order in places("l9", "l1", "l5")] == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["layer_10", "layer_9"], ["layer_9", "layer_10"]),
-        (["b", "a2", "a10", "a"], ["a", "a2", "a10", "b"]),
-        (["2", "10", "x"], ["2", "10", "x"]),
-    ],
-)
-def test_natural_order(names, expected):
-    assert sorted(names, key=natural) == expected
+    given = open_activations(dict.fromkeys(("l9", "l1", "l5"), ROWS))
+    assert [(site.text, site.order) for site in given.sites] == [("l9", 0), ("l1", 1), ("l5", 2)]
 
 
 def test_a_digest_holds_few_parts_of_the_rows_at_once():
@@ -360,7 +319,6 @@ def test_a_digest_holds_few_parts_of_the_rows_at_once():
             counts.append(len(alive))
             yield part
 
-    array = given_module.MemoryArray(np.ones((20, 4), np.float32), "a")
-    given_module._digest(array, parts())
+    given_module._digest(given_module.MemoryArray(np.ones((20, 4), np.float32), "a"), parts())
     assert len(counts) == 20
     assert max(counts) <= 3

@@ -6,14 +6,9 @@ import pytest
 
 from probekit.activations.given.given import open_activations
 from probekit.errors import DataError, ProbekitError
+from tests.activations.given.test_formats import ROWS, first_read
 
 pa = pytest.importorskip("pyarrow")
-ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-
-
-def first_read(folder):
-    given = open_activations(folder)
-    return given.read(given.sites[0].text)
 
 
 def parquet(folder, table, **options):

@@ -21,17 +21,9 @@ from transformers import (
 from transformers.masking_utils import eager_mask
 
 # Sizes differ where swapping them would be a mistake. No id ends a generation early.
-SIZES = {
-    "vocab_size": 97,
-    "hidden_size": 24,
-    "intermediate_size": 11,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 160,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+SIZES = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "num_hidden_layers": 3}
+SIZES |= {"num_attention_heads": 6, "max_position_embeddings": 160}
+SIZES |= {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 
 
 class ExactNorm(nn.Module):

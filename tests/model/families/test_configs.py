@@ -62,13 +62,9 @@ def test_the_published_configs_are_read():
     pythia, olmo2 = config_of(PYTHIA), config_of(OLMO2)
     assert pythia == NeoXConfig()
     assert pythia.rotary == RotaryPositions(partial_rotary_factor=0.25)
-    assert olmo2 == OLMo2Config(
-        vocab_size=100352,
-        num_key_value_heads=32,
-        max_position_embeddings=4096,
-        rms_norm_eps=1e-6,
-        rotary=RotaryPositions(rope_theta=500000),
-    )
+    sizes = {"vocab_size": 100352, "num_key_value_heads": 32, "max_position_embeddings": 4096}
+    rotary = RotaryPositions(rope_theta=500000)
+    assert olmo2 == OLMo2Config(**sizes, rms_norm_eps=1e-6, rotary=rotary)
     assert (pythia.eos_token_id, olmo2.eos_token_id) == (0, 100257)
     assert config_of(OPT) == OPTConfig()
     assert config_of(OLMOE) == OLMoEConfig(num_key_value_heads=16, intermediate_size=1024)
@@ -96,13 +92,8 @@ def test_the_default_windows_and_caps_of_gemma_are_those_of_the_published_models
     assert (gemma3.rotary.rope_theta, gemma3.rotary_in_windows.rope_theta) == (1e6, 1e4)
 
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64}
+LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 LOCAL = {"rope_type": "default", "rope_theta": 100.0}
 WHOLE = {"rope_type": "default", "rope_theta": 25000, "partial_rotary_factor": 1.0}

@@ -108,15 +108,6 @@ def test_a_model_starts_without_importing_the_compiler():
     assert out.stdout.strip() == "False"
 
 
-def test_loss_is_the_mean_cross_entropy(model):
-    targets = torch.tensor([[14, 15, 92, 6, -100], [35, 8, 9, 79, 3]])
-    logp = model(TOKENS).log_softmax(-1)
-    rows = [(r, p) for r in range(2) for p in range(5) if targets[r, p] >= 0]
-    expected = -sum(logp[r, p, targets[r, p]] for r, p in rows) / len(rows)
-    loss = model.loss(TOKENS, targets=targets).double()
-    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
-
-
 def test_padding_is_neither_predicted_nor_predicts(model):
     alone = model.loss(TOKENS[:1, :3])
     for side in ("left", "right"):

@@ -5,7 +5,8 @@ import torch
 
 from probekit.errors import ConfigError
 from probekit.model import network
-from probekit.model.families.table import from_transformers, random_network
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import random_network
 from tests.model.families.configurations import CONFIGURATIONS, by_day
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89], [79, 32, 38, 46, 26, 43, 38]])

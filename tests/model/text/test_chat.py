@@ -51,13 +51,9 @@ def their_ids(folder, turns):
     reference = PreTrainedTokenizerFast.from_pretrained(folder)
     # A template without `strftime_now` writes its own date.
     template = "{% set strftime_now = undefined %}" + reference.chat_template
-    found = reference.apply_chat_template(
-        messages(turns),
-        chat_template=template if "strftime_now" in template[40:] else None,
-        add_generation_prompt=len(turns) % 2 == 1,
-        tokenize=True,
-        return_dict=True,
-    )
+    how = {"chat_template": template} if "strftime_now" in template[40:] else {}
+    how |= {"add_generation_prompt": len(turns) % 2 == 1, "tokenize": True, "return_dict": True}
+    found = reference.apply_chat_template(messages(turns), **how)
     return found["input_ids"]
 
 
@@ -86,11 +82,8 @@ def test_without_turns_all_is_said_by_the_user(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     text = "The keys\n\nto the cabinet"
     tokens = tokenizer.encode_chat(text)
-    assert (
-        tokens.ids.tolist()
-        == tokenizer.encode_chat(text, ((0, len(text), "user", ""),)).ids.tolist()
-    )
-    assert tokens.ids.tolist() == their_ids(folder, [text])
+    said_by_user = tokenizer.encode_chat(text, ((0, len(text), "user", ""),))
+    assert tokens.ids.tolist() == said_by_user.ids.tolist() == their_ids(folder, [text])
 
 
 # Before the text of the assistant, as Qwen 3 and gpt-oss write thoughts; after it, as calls of
@@ -112,9 +105,8 @@ VALUES = {
 
 def with_keys(template, **keys):
     said = [{"role": "user", "content": "The doors"}, {"role": "assistant", "content": "The keys"}]
-    body = (
-        f"{{% for m in messages %}}<|im_start|>{{{{ m.role }}}}\n{template}<|im_end|>{{% endfor %}}"
-    )
+    turn = "<|im_start|>{{ m.role }}\n" + template + "<|im_end|>"
+    body = "{% for m in messages %}" + turn + "{% endfor %}"
     return body, [said[0], said[1] | keys, said[0]]
 
 
@@ -128,10 +120,8 @@ def test_further_keys_of_a_message_are_read_by_the_template(tmp_path, key):
     reference = PreTrainedTokenizerFast.from_pretrained(folder)
     theirs = reference.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
     assert tokens.ids.tolist() == theirs
-    assert (
-        tokens.ids.tolist()
-        != tokenizer.encode_chat(text, [(*t[:3], "") for t in turns]).ids.tolist()
-    )
+    without_keys = tokenizer.encode_chat(text, [(*turn[:3], "") for turn in turns])
+    assert tokens.ids.tolist() != without_keys.ids.tolist()
     for start, end, *_ in turns:
         own = (tokens.offsets >= start).all(1) & (tokens.offsets <= end).all(1)
         own &= tokens.offsets[:, 0] < tokens.offsets[:, 1]
@@ -152,9 +142,8 @@ def test_keys_that_the_template_does_not_read_are_named(tmp_path):
             tokenizer.encode_chat(*read_messages("", chat))
         empty = [one | {"name": "", "tool_calls": [], "weight": None} for one in with_keys("")[1]]
         tokenizer.encode_chat(*read_messages("", empty))
-        tokenizer.encode_chat(
-            "ab", [(0, 1, "user", ""), (1, 2, "assistant", '{"tool_calls": null}')]
-        )
+        null = '{"tool_calls": null}'
+        tokenizer.encode_chat("ab", [(0, 1, "user", ""), (1, 2, "assistant", null)])
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
@@ -191,25 +180,12 @@ def test_two_texts_of_reasoning_are_not_dropped():
         template.render(["x", "y"], others=others)
 
 
-def test_a_template_that_writes_no_turn_says_what_it_writes():
-    for template in ("", "hello"):
-        with pytest.raises(DataError, match=f"1 turns once, but '{template}'"):
-            ChatTemplate(template).render(["x"])
-
-
 def test_bos_is_that_of_the_template(folder):
     tokenizer = Tokenizer.from_pretrained(folder)
     tokens = tokenizer.encode_chat("The keys")
     assert tokens.has_bos == (tokens.ids[0] == tokenizer.bos_id)
     assert tokenizer.encode("The keys", bos=True).has_bos
     assert not tokenizer.encode("The keys", bos=False).has_bos
-
-
-def test_special_tokens_in_a_text_are_refused(folder):
-    tokenizer = Tokenizer.from_pretrained(folder)
-    special = tokenizer.strings([tokenizer.bos_id])[0]
-    with pytest.raises(DataError, match="a special token, which would be read as a part"):
-        tokenizer.encode_chat(f"The keys {special}")
 
 
 def test_the_template_may_be_a_file_or_one_of_several(tmp_path):
@@ -226,11 +202,6 @@ def test_the_template_may_be_a_file_or_one_of_several(tmp_path):
     assert Tokenizer.from_pretrained(tmp_path / "copy").digest == own_file.digest
 
 
-def test_a_model_without_a_template_says_so(tmp_path, refused):
-    for source in ("mini", write(tmp_path, None)):
-        refused(Tokenizer.from_pretrained(source).encode_chat, "The keys")
-
-
 @pytest.mark.parametrize(
     ("template", "error", "message"),
     [
@@ -239,7 +210,7 @@ def test_a_model_without_a_template_says_so(tmp_path, refused):
         ("{{ ''.__class__.__mro__ }}", CheckpointError, "unsafe|failed"),
         ("{{ raise_exception('No one.') }}", DataError, "refuses 'Keys': No one"),
         ("{{ messages[0].content | upper }}", DataError, "changes the text 'Keys'"),
-        ("{{ 'x' }}", DataError, "does not write each of 1 turns once"),
+        *((text, DataError, f"not write each of 1 turns once, but '{text}'") for text in ("", "x")),
         ("{{ messages[0].content * 2 }}", DataError, "does not write each of 1 turns once"),
     ],
 )

@@ -46,9 +46,8 @@ def sentence_piece():
 
 def write(folder, template, make=byte_level, **entries):
     encoder, bos, eos = make()
-    PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos).save_pretrained(
-        folder
-    )
+    made = PreTrainedTokenizerFast(tokenizer_object=encoder, bos_token=bos, eos_token=eos)
+    made.save_pretrained(folder)
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text()) | {"chat_template": template} | entries
     path.write_text(json.dumps(settings))

@@ -51,9 +51,8 @@ def write(folder, encoder=None, **files):
 def template(before="", after=""):
     """The post-processor that puts tokens before and after a text."""
     tokens = [("<|endoftext|>", 0), ("<new>", N_IDS)]
-    return processors.TemplateProcessing(
-        single=f"{before} $A {after}".strip(), special_tokens=tokens
-    )
+    single = f"{before} $A {after}".strip()
+    return processors.TemplateProcessing(single=single, special_tokens=tokens)
 
 
 @each_row("encoder, settings")
@@ -79,9 +78,8 @@ def test_flags_of_added_tokens_are_those_of_transformers(tmp_path, change, of):
     if of == "key":
         settings = {"bos_token": {"__type": "AddedToken", **settings["added_tokens_decoder"]["0"]}}
     folder = write(tmp_path, encoder, tokenizer_config=settings)
-    tokenizer, reference = (
-        one.from_pretrained(folder) for one in (Tokenizer, PreTrainedTokenizerFast)
-    )
+    both = Tokenizer, PreTrainedTokenizerFast
+    tokenizer, reference = (one.from_pretrained(folder) for one in both)
     for text in ("a <|endoftext|> b", "x<|endoftext|>y", "<|endoftext|>"):
         for mode in ("tokens", "text"):
             read = tokenizer.encode(text, bos=False, special_tokens=mode)
@@ -102,30 +100,15 @@ def test_of_a_pair_only_named_tokens_are_special(tmp_path, settings):
         assert read == reference(text)["input_ids"]
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+DIGITS = [{"type": "Digits", "individual_digits": True}, BYTES | {"use_regex": True}]
 STEPS = {
     "own": {},
     "NFC": {"normalizer": {"type": "NFC"}},
     "NFKC": {"normalizer": {"type": "NFKC"}},
-    "trimmed": {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    },
-    "space": {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}
-    },
-    "digits": {
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Digits", "individual_digits": True},
-                {
-                    "type": "ByteLevel",
-                    "add_prefix_space": False,
-                    "trim_offsets": True,
-                    "use_regex": True,
-                },
-            ],
-        }
-    },
+    "trimmed": {"pre_tokenizer": BYTES | {"trim_offsets": False}},
+    "space": {"pre_tokenizer": BYTES | {"add_prefix_space": True}},
+    "digits": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": DIGITS}},
 }
 CLASSES = ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "Qwen2Tokenizer", "LlamaTokenizer", None]
 
@@ -162,11 +145,8 @@ def test_a_class_that_builds_other_steps_is_named(tmp_path, refused):
 @pytest.mark.parametrize("adds", [True, False, None])
 def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     """GPT-2 without tokenizer.json, with another token at the beginning."""
-    settings = {
-        "bos_token": {"__type": "AddedToken", "content": "<s>", **FLAGS},
-        "eos_token": "</s>",
-        "add_bos_token": adds,
-    }
+    bos = {"__type": "AddedToken", "content": "<s>", **FLAGS}
+    settings = {"bos_token": bos, "eos_token": "</s>", "add_bos_token": adds}
     folder = write(tmp_path, tokenizer_config=settings)
     ids = IDS | {"<s>": N_IDS, "</s>": N_IDS + 1}
     (folder / "vocab.json").write_text(json.dumps(ids))
@@ -174,10 +154,8 @@ def test_a_pair_of_gpt2_has_the_tokens_that_settings_name(tmp_path, adds):
     reference = GPT2Tokenizer.from_pretrained(folder)
     assert (tokenizer.bos_id, tokenizer.own_bos) == (N_IDS, bool(adds))
     assert tokenizer.ends_of_text == ("</s>",)
-    assert (
-        tokenizer.encode("The <s> keys").ids.tolist()
-        == (reference("The <s> keys", split_special_tokens=True)["input_ids"])
-    )
+    expected = reference("The <s> keys", split_special_tokens=True)["input_ids"]
+    assert tokenizer.encode("The <s> keys").ids.tolist() == expected
     tokenizer.save_pretrained(tmp_path / "saved")
     assert Tokenizer.from_pretrained(tmp_path / "saved").bos_id == N_IDS
 
@@ -239,11 +217,12 @@ def test_the_beginning_of_text_is_not_read_twice(tmp_path):
     tokenizer, text = Tokenizer.from_pretrained(folder), "<new>Keys"
     with pytest.raises(DataError, match="'<new>Keys' begins with the beginning-of-text token"):
         tokenizer.encode(text, bos=True, special_tokens="tokens")
-    (bos, *_), own = (
-        tokenizer.encode(text, bos=bos, special_tokens=special).ids.tolist()
-        for bos, special in ((True, "text"), (False, "tokens"))
-    )
+    bos = tokenizer.encode(text, bos=True, special_tokens="text").ids[0]
+    own = tokenizer.encode(text, bos=False, special_tokens="tokens").ids.tolist()
     assert own == [bos, *tokenizer.encode("Keys", bos=False).ids.tolist()]
+
+
+NFD = normalizers.NFD()
 
 
 @pytest.mark.parametrize(
@@ -252,14 +231,10 @@ def test_the_beginning_of_text_is_not_read_twice(tmp_path):
         (normalizers.NFC(), "cafe\u0301 e\u0301", ["c", "af", "e\u0301", " ", "e\u0301"]),
         (normalizers.NFC(), "e\u0301 \U0001f468\u0301", None),
         (normalizers.NFKC(), "ﬁ ½ e\u0301", None),
-        (normalizers.NFD(), "café", None),
+        (NFD, "café", None),
         (normalizers.Lowercase(), "The KEY \u0130", None),
         (normalizers.Strip(), "  The key  ", ["The", " key"]),
-        (
-            normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
-            "e\u0301a\u0301",
-            None,
-        ),
+        (normalizers.Sequence([NFD, normalizers.StripAccents()]), "e\u0301a\u0301", None),
     ],
 )
 def test_characters_that_a_normalizer_joins_belong_to_their_token(

@@ -44,9 +44,8 @@ def shards(request, folder, tensors, expected):
     """A folder with three shards and their index, of either format."""
     stem = {"safetensors": "model", "bin": "pytorch_model"}[request.param]
     names = sorted(tensors)
-    files = {
-        name: f"{stem}-0000{i % 3 + 1}-of-00003.{request.param}" for i, name in enumerate(names)
-    }
+    parts = [f"{stem}-0000{part}-of-00003.{request.param}" for part in (1, 2, 3)]
+    files = {name: parts[i % 3] for i, name in enumerate(names)}
     for file in set(files.values()):
         part = {name: tensors[name] for name in names if files[name] == file}
         (save_file if request.param == "safetensors" else torch.save)(part, folder / file)

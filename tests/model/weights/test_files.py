@@ -57,13 +57,9 @@ def load(folder):
     Tokenizer.from_pretrained(folder)
 
 
-READ = {
-    "config.json": GPT2Config.from_folder,
-    "merges.txt": read_vocabulary,
-    "vocab.json": read_vocabulary,
-    "model.safetensors": partial(open_checkpoint, names=WEIGHTS),
-    "digests.json": GPT2Config.from_folder,
-}
+READ = dict.fromkeys(("config.json", "digests.json"), GPT2Config.from_folder)
+READ |= dict.fromkeys(("merges.txt", "vocab.json"), read_vocabulary)
+READ["model.safetensors"] = partial(open_checkpoint, names=WEIGHTS)
 
 
 @pytest.mark.parametrize("name", READ)
@@ -212,4 +208,8 @@ def test_the_vocabulary_of_gpt2_has_the_same_reader(tmp_path):
     write_small_vocabulary(tmp_path)
     (tmp_path / "vocab.json").write_bytes(b'{"a": ' + b"9" * 5000 + b"}")
     with pytest.raises(CheckpointError, match=r"vocab\.json is not valid JSON"):
+        Tokenizer.from_pretrained(tmp_path)
+    write_small_vocabulary(tmp_path)
+    (tmp_path / "merges.txt").write_bytes((tmp_path / "merges.txt").read_bytes() + b"\n\xff a")
+    with pytest.raises(CheckpointError, match=r"merges\.txt is not UTF-8"):
         Tokenizer.from_pretrained(tmp_path)

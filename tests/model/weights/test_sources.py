@@ -15,7 +15,8 @@ from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.neox import NeoX
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.model.weights.sources import MINI, find_model
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import MINI
 from probekit.model.weights.state_dict import digest_weights
 from tests.model.families.configurations import CONFIGURATIONS
 from tests.model.hub import COMMIT, GATED, connect, serving
@@ -65,11 +66,10 @@ def test_opt_is_fetched_with_the_vocabulary_that_it_has(hub):
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(MINI / name, folder)
     (folder / "tokenizer_config.json").write_text('{"bos_token": "<|endoftext|>"}')
-    model, tokenizer = load_model("org/opt"), Tokenizer.from_pretrained("org/opt")
-    ids = tokenizer.encode("The keys", bos=True).ids
-    assert (
-        ids.tolist() == Tokenizer.from_pretrained("mini").encode("The keys", bos=True).ids.tolist()
-    )
+    model = load_model("org/opt")
+    tokenizer, mini = (Tokenizer.from_pretrained(name) for name in ("org/opt", "mini"))
+    ids, own = (one.encode("The keys", bos=True).ids for one in (tokenizer, mini))
+    assert ids.tolist() == own.tolist()
     assert model(torch.from_numpy(ids)[None]).shape == (1, len(ids), 8192)
 
 

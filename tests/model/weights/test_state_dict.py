@@ -14,7 +14,8 @@ from transformers import GPT2LMHeadModel
 
 from probekit.errors import CheckpointError, StoreError
 from probekit.model.families.gpt2 import GPT2
-from probekit.model.weights.sources import MINI, find_model
+from probekit.model.weights.hub import find_model
+from probekit.model.weights.sources import MINI
 from tests.model.reference import TINY, our_model, reference_model
 from tests.stored import each_line
 
@@ -137,12 +138,9 @@ TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35]])
 
 
 # Each switch, and the suffixes of the biases that it removes: transformers saves them as 0.
-SWITCHES = {
-    "plain": ({}, ()),
-    "untied": ({"tie_word_embeddings": False}, ()),
-    "bias": ({"bias": False}, (".bias",)),
-    "qkv_bias": ({"qkv_bias": False}, ("c_attn.bias",)),
-}
+SWITCHES = {"plain": ({}, ()), "untied": ({"tie_word_embeddings": False}, ())}
+SWITCHES |= {"bias": ({"bias": False}, (".bias",))}
+SWITCHES |= {"qkv_bias": ({"qkv_bias": False}, ("c_attn.bias",))}
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from probekit.errors import CheckpointError, MissingError
-from probekit.model.families.table import find_config, from_transformers, load_model
+from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import find_config, load_model
 from tests.model.families.configurations import rows
 from tests.stored import each_row
 
@@ -67,11 +68,12 @@ def test_the_network_in_the_checkpoint_of_a_trainer_is_read(saved, key, name):
 def test_maps_as_nanogpt_stores_them_are_refused_with_the_cause(tmp_path, refused):
     reference = GPT2.reference()
     reference.save_pretrained(tmp_path)
-    maps = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
-    tensors = {
-        f"_orig_mod.{name}": one.T.contiguous() if name.endswith(maps) else one
-        for name, one in load_file(tmp_path / "model.safetensors").items()
-    }
+    maps, saved = (
+        (".c_attn.weight", ".c_proj.weight", ".c_fc.weight"),
+        tmp_path / "model.safetensors",
+    )
+    turned = {n: t.T.contiguous() if n.endswith(maps) else t for n, t in load_file(saved).items()}
+    tensors = {f"_orig_mod.{name}": one for name, one in turned.items()}
     write(tmp_path, {"model": tensors, "model_args": {"n_layer": 3}}, "ckpt.pt")
     with pytest.warns(UserWarning, match="_orig_mod"):
         refused(load_model, tmp_path)
@@ -105,9 +107,8 @@ def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
     GPT2.reference().save_pretrained(tmp_path)
     if name == "pytorch_model.bin":
         (tmp_path / "model.safetensors").unlink()
-    (tmp_path / name).write_text(
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
-    )
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (tmp_path / name).write_text(pointer)
     with pytest.raises(CheckpointError, match=rf"{name} is a pointer of Git LFS.*git lfs pull"):
         load_model(tmp_path)
 

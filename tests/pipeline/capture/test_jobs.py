@@ -14,8 +14,8 @@ from probekit.activations.upkeep import caches_in, summarize
 from probekit.errors import ConfigError, DamagedError, MissingError, StoreError, StoreMismatchError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.capture import jobs
-from probekit.pipeline.capture.captures import capture_only, lay_out, plan_capture, plan_tokens
-from probekit.pipeline.capture.jobs import by_processes, jobs_in, work_at
+from probekit.pipeline.capture.captures import capture_only
+from probekit.pipeline.capture.jobs import plan_tokens, work_at
 from probekit.pipeline.engines.table import prepare
 from tests.activations.captures import files
 from tests.interrupting import interrupt
@@ -24,7 +24,7 @@ from tests.pipeline.scale import N_SHARDS, Heard, load, write_experiment
 
 def captured(experiment, folder, watcher, root=None):
     """The capture by two processes in a folder."""
-    crew = partial(by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
+    crew = partial(jobs.by_processes, n_workers=2, device="cpu", n_threads=1, watcher=watcher)
     root = root or folder / "caches"
     return capture_only(experiment, cache_root=root, watcher=watcher, crew=crew)["task"]
 
@@ -46,12 +46,10 @@ def alone(tmp_path_factory):
 def test_two_processes_write_the_same_bytes_as_one(tmp_path, alone):
     heard = Heard()
     both = captured(load(tmp_path), tmp_path, heard)
-    assert both.root == alone.root
-    assert both.computed == 2 * N_SHARDS
+    assert (both.root, both.computed) == (alone.root, 2 * N_SHARDS)
     assert files(both.store.folder) == files(alone.store.folder)
     assert len(heard.done) == 1 + N_SHARDS
-    assert heard.done[-1] == alone.store.n_rows
-    assert heard.messages == []
+    assert (heard.done[-1], heard.messages) == (alone.store.n_rows, [])
 
 
 def test_separately_started_workers_write_the_same_bytes_as_one_process(
@@ -133,8 +131,8 @@ def test_worker_reports_errors(tmp_path):
     with pytest.raises(MissingError, match=r"contains no cache.*--workers 0"):
         list(work_at(tmp_path))
     experiment = load(tmp_path)
-    store = lay_out(experiment, cache_root=tmp_path / "caches")["task"]
-    [(name, job)] = jobs_in(store.files).items()
+    store = jobs.lay_out(experiment, cache_root=tmp_path / "caches")["task"]
+    [(name, job)] = jobs.jobs_in(store.files).items()
     assert job.experiment == experiment.on_device("cpu")
     (tmp_path / "scale.csv").write_text("text,label\n" + "one,a\ntwo,b\n" * 9)
     with pytest.raises(StoreMismatchError, match="tokens: stored"):
@@ -167,25 +165,17 @@ def test_plan_equals_numbers_computed_by_hand():
     assert on_cpu["bytes"] == pytest.approx(10_240_000 * 768 * 4, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        # Rows with an axis of heads, which are means of several positions, of two models.
-        [
-            "capture.sites=[blocks.0.attn.hook_z, blocks.1.hook_resid_post]",
-            "capture.dtype=float16",
-            "model.dtype=bfloat16",
-            "model.random_weights=1",
-            "tokens.position.at=mean",
-        ],
-    ],
-)
+# Rows with an axis of heads, which are means of several positions, of two models.
+MEANS = ["capture.sites=[blocks.0.attn.hook_z, blocks.1.hook_resid_post]", "capture.dtype=float16"]
+MEANS += ["model.dtype=bfloat16", "model.random_weights=1", "tokens.position.at=mean"]
+
+
+@pytest.mark.parametrize("overrides", [[], MEANS])
 def test_plan_equals_the_files_and_bytes_of_the_capture(tmp_path, monkeypatch, overrides):
     monkeypatch.setattr(records, "SHARD_ROWS", 60)
     monkeypatch.setitem(records.BATCH_TOKENS, "cpu", 60)
     experiment = load_experiment(write_experiment(tmp_path, n_texts=100), overrides)
-    numbers = plan_capture(prepare(experiment))
+    numbers = jobs.plan_capture(prepare(experiment))
     captured = capture_only(experiment, cache_root=tmp_path / "caches")
     there = [path for path in (tmp_path / "caches").rglob("*") if path.is_file()]
     assert numbers["caches"] == len(captured)

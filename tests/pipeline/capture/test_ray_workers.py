@@ -95,14 +95,12 @@ def test_failed_node_loses_no_shard_and_no_shard_is_computed_twice(cluster, tmp_
 
 
 def test_errors_of_a_worker_of_a_capture_are_raised_unchanged(cluster, tmp_path):
-    experiment = load(tmp_path)
-
     def crew(job, work, *arguments, **options):
         (tmp_path / "scale.csv").unlink()
         by_ray(job, work, *arguments, **options)
 
     with pytest.raises(MissingError, match=r"scale\.csv"):
-        capture(experiment, tmp_path / "ray", Heard(), crew)
+        capture(load(tmp_path), tmp_path / "ray", Heard(), crew)
 
 
 def test_a_run_on_a_cluster_that_loses_a_node_has_the_tables_of_one_process(cluster, own, planted):
@@ -162,8 +160,11 @@ def test_missing_ray_and_cluster_are_reported(tmp_path, monkeypatch):
         capture(load(tmp_path), tmp_path / "ray", Heard())
 
 
-def test_sigterm_handler_is_restored_after_ray():
+def test_sigterm_handler_is_restored_after_ray(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
-    with ray_workers._sigterm_handler_restored():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as ray.init sets its own
-    assert signal.getsignal(signal.SIGTERM) == before
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    # As ray.init sets its own.
+    monkeypatch.setattr(ray, "init", lambda *_, **__: signal.signal(signal.SIGTERM, signal.SIG_IGN))
+    with ray_workers._connected(None):
+        assert signal.getsignal(signal.SIGTERM) == before

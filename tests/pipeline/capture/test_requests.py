@@ -24,6 +24,7 @@ from tests.pipeline.serving import LAYERS, hidden_states, write_requests
 from tests.pipeline.tiny_models import write_model
 
 SITE = "blocks.3.hook_resid_post"
+NO_ERRORS = dict.fromkeys(QUICK_SITES, (0.0, 0.0))
 EXACT = "relative error of at most 64 rows: median 0 %, largest 0 %"
 
 
@@ -86,13 +87,10 @@ def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, cal
     assert repeated.stdout.endswith("".join(f"verified as {site}\n" for site in QUICK_SITES))
 
 
-def test_an_import_without_a_folder_is_refused(planted, call):
+def test_an_import_without_a_folder_or_of_an_empty_one_is_refused(planted, call, tmp_path):
     ended = call("cache", "import", planted.folder / "planted.yaml")
     assert ended.code == 2
     assert "`capture.requests`" in ended.stderr
-
-
-def test_a_fault_of_the_given_folder_is_reported_there(planted, call, tmp_path):
     (tmp_path / "empty").mkdir()
     ended = call("cache", "import", planted.folder / "planted.yaml", tmp_path / "empty")
     assert ended.code == 3
@@ -106,7 +104,7 @@ def test_existing_keys_do_not_change_and_imports_have_their_own(planted, tmp_pat
     assert "requests" not in computed.identity.to_json()
     assert read.identity.to_json() == computed.identity.to_json() | {"origin": read.identity.origin}
     assert read.identity.key != computed.identity.key
-    assert read.errors() == dict.fromkeys(QUICK_SITES, (0.0, 0.0))
+    assert read.errors() == NO_ERRORS
     for site in QUICK_SITES:
         assert (read.read(site) == computed.read(site)).all()
 
@@ -129,6 +127,18 @@ def failing_after(n_files, error, monkeypatch):
     monkeypatch.setattr(Disk, "rename", rename)
 
 
+def commits(monkeypatch):
+    """Site and number of each shard that is committed from now on."""
+    commit, heard = ActivationStore._commit, []
+
+    def note(self, record):
+        heard.append((record.site, record.shard))
+        return commit(self, record)
+
+    monkeypatch.setattr(ActivationStore, "_commit", note)
+    return heard
+
+
 def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
     in_small_shards(monkeypatch)
     whole = imported(planted, tmp_path / "whole", requests)
@@ -140,13 +150,7 @@ def test_a_killed_import_resumes(planted, tmp_path, requests, monkeypatch):
     (place,) = (tmp_path / "cache").iterdir()
     committed = {site: ActivationStore.open(place).records(site) for site in QUICK_SITES}
     assert 0 < sum(map(len, committed.values())) < 2 * len(whole.shards)
-    heard = []
-    monkeypatch.setattr(
-        "probekit.activations.capture.ActivationStore._commit",
-        lambda self, record, commit=ActivationStore._commit: (
-            heard.append((record.site, record.shard)), commit(self, record),
-        ),
-    )  # fmt: skip
+    heard = commits(monkeypatch)
     resumed = imported(planted, tmp_path, requests)
     assert not {(site, shard) for site, of in committed.items() for shard in of} & set(heard)
     assert files(resumed.folder) == files(whole.folder)
@@ -165,22 +169,12 @@ def test_only_shards_remain_of_an_import_of_wrong_files(
     identified = np.linspace(0, len(ids) - 1, 32).astype(int)
     rows = right.shards[0 if fault == "another row" else -1]
     text = next(ids[row].tobytes() for row in rows if row not in identified)
-    wrong = {
-        "another tensor": lambda states: states.flip(2),
-        "another row": lambda states: states.flip(2),
-        "NaN in the last shard": lambda states: states * torch.nan,
-    }[fault]
-    is_wrong = [fault == "another tensor" or one.tobytes() == text for one, _ in served]
-    files = [
-        (one, wrong(states) if is_one else states)
-        for (one, states), is_one in zip(served, is_wrong, strict=True)
-    ]
-    commit, committed = ActivationStore._commit, []
-    monkeypatch.setattr(
-        ActivationStore,
-        "_commit",
-        lambda self, record: (committed.append(record), commit(self, record)),
-    )
+    is_tensor = fault == "another tensor"
+    files = []
+    for one, states in served:
+        wrong = states * torch.nan if fault == "NaN in the last shard" else states.flip(2)
+        files.append((one, wrong if is_tensor or one.tobytes() == text else states))
+    committed = commits(monkeypatch)
     message = refusal(planted, tmp_path, write_requests(tmp_path / "wrong", files))
     assert ("differs from the network's by" in message) == (fault == "another row")
     assert bool(committed) == (fault == "NaN in the last shard")
@@ -234,7 +228,10 @@ def test_the_layers_of_the_files_may_be_in_any_order(planted, served, tmp_path):
     stated = f"capture.requests={{folder: {folder}, layers: {layers}}}"
     read = imported(planted, tmp_path, folder)
     assert imported(planted, tmp_path, folder, stated).folder == read.folder
-    assert read.errors() == dict.fromkeys(QUICK_SITES, (0.0, 0.0))
+    assert read.errors() == NO_ERRORS
+    # A complete store does not hide layers that are stated wrongly.
+    stated = f"capture.requests={{folder: {folder}, layers: {{2: {SITE}}}}}"
+    assert f"layer 2 is not {SITE}" in refusal(planted, tmp_path, folder, stated)
 
 
 def refusal(planted, tmp_path, folder, *overrides):
@@ -243,37 +240,22 @@ def refusal(planted, tmp_path, folder, *overrides):
     return str(caught.value)
 
 
-def test_another_tensor_than_stated_is_refused(planted, requests, tmp_path):
-    stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
-    assert f"layer 1 is not {SITE}: blocks.0.hook_resid_post" in message
-
-
 def test_names_of_layers_must_be_sites_and_are_compared(planted, requests, served, tmp_path):
     """A name without `blocks.` would else be verified as the tensor that the layer is."""
     stated = f"capture.requests={{folder: {requests}, layers: {{2: block.3.hook_resid_post}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
-    assert (
-        f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
-        in message
-    )
+    words = f"layer 2 has the name block.3.hook_resid_post, which is no site. Nearest: {SITE}"
+    assert words in refusal(planted, tmp_path, requests, stated)
+    folder = write_requests(tmp_path / "right", served, {"layer_ids": json.dumps(LAYERS)})
+    assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
+    other = "blocks.2.hook_resid_post"
     for last, expected in (
-        (SITE, None),
         ("blocks.3.hook_resid_pst", f"is no site. Nearest: {SITE}"),
-        (
-            "blocks.2.hook_resid_post",
-            "layer blocks.2.hook_resid_post is not blocks.2.hook_resid_post: blocks.3",
-        ),
+        (other, f"layer {other} is not {other}: blocks.3"),
     ):
-        folder = write_requests(
-            tmp_path / last, served, {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        names = {"layer_ids": json.dumps([*LAYERS[:2], last])}
+        assert expected in refusal(
+            planted, tmp_path, write_requests(tmp_path / last, served, names)
         )
-        if expected is None:
-            assert imported(planted, tmp_path, folder).errors() == dict.fromkeys(
-                QUICK_SITES, (0.0, 0.0)
-            )
-        else:
-            assert expected in refusal(planted, tmp_path, folder)
 
 
 def test_hidden_states_of_another_width_name_their_file(planted, served, tmp_path):
@@ -292,20 +274,6 @@ def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tm
     assert f"only 31 of 32 rows are those of {SITE}" in message
 
 
-def test_stated_layers_are_checked_if_the_store_is_complete_too(planted, requests, tmp_path):
-    imported(planted, tmp_path, requests)
-    stated = f"capture.requests={{folder: {requests}, layers: {{1: {SITE}}}}}"
-    message = refusal(planted, tmp_path, requests, stated)
-    assert f"layer 1 is not {SITE}" in message
-
-
-def test_a_site_that_the_files_lack_is_refused(planted, served, tmp_path):
-    folder = write_requests(tmp_path / "fewer", [(ids, states[:, :2]) for ids, states in served])
-    message = refusal(planted, tmp_path, folder)
-    assert f"no layer in {folder} is {SITE}:\n  layer 0: blocks.0.hook_resid_pre" in message
-    assert "layer 1: blocks.0.hook_resid_post" in message
-
-
 @pytest.mark.parametrize("size", [0.03, 30])  # of the noise: a small one shows in the median alone
 def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp_path, size):
     noisy = [(ids, states.clone()) for ids, states in served]
@@ -319,8 +287,7 @@ def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_verified_with_its_error(planted, served, tmp_path, dtype):
     half = [(ids, states.to(getattr(torch, dtype))) for ids, states in served]
-    read = imported(planted, tmp_path, write_requests(tmp_path / "half", half))
-    errors = read.errors()
+    errors = imported(planted, tmp_path, write_requests(tmp_path / "half", half)).errors()
     assert set(errors) == set(QUICK_SITES)
     for site, error in errors.items():
         median, largest = error
@@ -333,8 +300,7 @@ def test_texts_without_a_request_are_counted_and_may_be_skipped(planted, served,
     assert "planted.yaml" not in message
     assert f"6 of 96 texts have no hidden states in {folder}, the first is 'The " in message
     skip = f"capture.requests={{folder: {folder}, missing: skip}}"
-    store = imported(planted, tmp_path, folder, skip)
-    assert store.n_rows == 90
+    assert imported(planted, tmp_path, folder, skip).n_rows == 90
     notes = prepare(load(planted, folder, skip)).design.dataset.notes
     assert "skipped: 6 of 96 texts have no hidden states" in notes
 
@@ -349,15 +315,13 @@ def test_negatives_of_a_monitor_are_read_from_requests_too(planted, own, request
 
 
 def test_workers_read_requests_too(planted, requests, tmp_path):
-    alone = imported(planted, tmp_path, requests)
-
     def crew(job, work, _missing, _on_rows):
         opened = job.open(work.store.folder)
         opened.compute(opened.missing_sites())
 
     experiment = load(planted, requests)
     shared = capture_only(experiment, cache_root=tmp_path / "shared", crew=crew)["task"].store
-    assert files(shared.folder) == files(alone.folder)
+    assert files(shared.folder) == files(imported(planted, tmp_path, requests).folder)
 
 
 def test_hidden_states_of_transformers_are_read(planted, tmp_path):
@@ -377,7 +341,8 @@ def test_hidden_states_of_transformers_are_read(planted, tmp_path):
     assert max(largest for _, largest in read.errors().values()) < 1e-5
     last = f"blocks.{model.config.n_layer - 1}.hook_resid_post"
     message = refusal(planted, tmp_path, folder, f"capture.sites=[{last}]")
-    assert f"no layer in {folder} is {last}:" in message
+    assert f"no layer in {folder} is {last}:\n  layer 0: blocks.0.hook_resid_pre" in message
+    assert "\n  layer 1: blocks.0.hook_resid_post" in message
 
 
 def test_a_site_with_several_names_is_read_by_each(planted, tmp_path):
@@ -389,22 +354,19 @@ def test_a_site_with_several_names_is_read_by_each(planted, tmp_path):
     assert read.errors() == {site: (0.0, 0.0)}
 
 
-def planted_errors(served):
+def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
     """Hidden states with an error that others make, and what the refusal calls them."""
     model, mlp = load_model("mini"), []
     for ids, _ in served:
         _, cache = model.run_with_cache(torch.as_tensor(ids)[None], ["blocks.3.hook_mlp_out"])
         mlp.append((ids, cache["blocks.3.hook_mlp_out"][0][:, None]))
-    return {
+    wrong = {
         "one residual connection is missing": mlp,
         "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
         "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
         "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
     }
-
-
-def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path):
-    for number, (sentence, requests) in enumerate(planted_errors(served).items()):
+    for number, (sentence, requests) in enumerate(wrong.items()):
         folder = write_requests(tmp_path / f"planted-{number}", requests)
         stated = f"capture.requests={{folder: {folder}, layers: {{0: {SITE}}}}}"
         message = refusal(planted, tmp_path, folder, f"capture.sites=[{SITE}]", stated)

@@ -8,13 +8,8 @@ import pandas as pd
 import pytest
 
 from probekit.errors import ConfigError, DataError
-from probekit.pipeline.compare.compare import (
-    FinishedRun,
-    _notes_on_rows,
-    compare,
-    differences,
-    write_comparison,
-)
+from probekit.pipeline.compare import compare as module
+from probekit.pipeline.compare.compare import FinishedRun, compare, write_comparison
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.results.record import pack_record
 from tests.pipeline.finished import FILES, SITES, guesses, made_rows, write_record, write_run
@@ -42,8 +37,7 @@ def of_site(comparison):
 
 
 def test_planted_difference_is_significant_only_at_its_site(tmp_path):
-    good = guess_at(0.6, 1) | {SITES[1]: guesses(ROWS, 0.85, 5)}
-    a = write_run(tmp_path / "a", ROWS, good)
+    a = write_run(tmp_path / "a", ROWS, guess_at(0.6, 1) | {SITES[1]: guesses(ROWS, 0.85, 5)})
     b = write_run(tmp_path / "b", ROWS, guess_at(0.6, 1))
     found = compare(a, b)
     rows = of_site(found)
@@ -76,8 +70,7 @@ def test_pairing_reveals_a_small_difference(tmp_path):
     for guess in worse.values():
         guess[::12] = 1 - truth[::12]
     a, b = write_run(tmp_path / "a", ROWS, better), write_run(tmp_path / "b", ROWS, worse)
-    renamed = ROWS.assign(example="x" + ROWS["example"])
-    c = write_run(tmp_path / "c", renamed, worse)
+    c = write_run(tmp_path / "c", ROWS.assign(example="x" + ROWS["example"]), worse)
     paired, unpaired = of_site(compare(a, b)), of_site(compare(a, c))
     assert np.allclose(paired["difference"], unpaired["difference"])
     assert paired["holds"].all()
@@ -100,11 +93,9 @@ def test_different_rows_are_compared_without_pairs(make):
 
 
 def test_differing_settings_are_listed(make):
-    a = make("a", 0.8, 1)
     kinds, place = "probe.kinds=[{kind: mass_mean}]", "tokens.position.at=mean"
     overrides = ("probe.seed=3", kinds, place, "name=other")
-    b = make("b", 0.8, 1, probe="mass_mean", overrides=overrides)
-    found = compare(a, b)
+    found = compare(make("a", 0.8, 1), make("b", 0.8, 1, probe="mass_mean", overrides=overrides))
     assert found.settings == {
         "probe.seed": ("0", "3"),
         "probe.kinds": ("[{kind: logistic}]", "[{kind: mass_mean}]"),
@@ -146,12 +137,12 @@ def test_a_difference_in_calibration_error_has_no_test(paired):
     ]
     resamples = Resamples.leave_one_out(groups)
     indices = np.arange(200) if paired else None
-    (found,) = differences([({}, *both)], (resamples, resamples), indices, "ece")
+    (found,) = module.differences([({}, *both)], (resamples, resamples), indices, "ece")
     assert found.value == found.a - found.b != 0
     assert np.isnan([found.ci_low, found.ci_high, found.p, found.p_adjusted]).all()
     counts = {"metric": "ece", "pairing": "paired", "n_a": 200, "n_b": 200}
-    notes = [*_notes_on_rows((), (), counts | dict.fromkeys(("n_groups_a", "n_groups_b"), 50),
-                             [found])]  # fmt: skip
+    counts |= {"n_groups_a": 50, "n_groups_b": 50}
+    notes = [*module._notes_on_rows((), (), counts, [found])]
     assert not [note for note in notes if "too few groups" in note]
 
 

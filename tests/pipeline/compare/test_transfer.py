@@ -170,22 +170,15 @@ def test_regression_and_several_labels_are_transferred(folder, go):
     scores = matrix(only(found.scores, metric="r2"), found.names, "value").to_numpy()
     assert (np.diag(scores) > 0.8).all()
     assert scores[0, 1] < -0.5  # the numbers are reversed
-    away = found.cosines[found.cosines["train"] != found.cosines["test"]]
-    assert (away["cosine"] < 0).all()
+    assert (found.cosines[found.cosines["train"] != found.cosines["test"]]["cosine"] < 0).all()
 
 
-@pytest.fixture(scope="module")
-def unlike(folder):
-    """Experiments that differ in their settings, sites or labels from `same`."""
+def test_what_cannot_be_transferred_is_refused(folder, go, refused):
     rows = pd.read_csv(folder / "same.csv")
     more = YAML.replace("bos: false", "bos: true").replace("ds: 2", "ds: 3")
     write_set(folder, "bos", rows, more)
     write_set(folder, "sites", rows, YAML.replace("blocks.[13]", "blocks.[12]"))
     write_set(folder, "labels", rows.replace({"label": {"plural": "many"}}))
-
-
-@pytest.mark.usefixtures("unlike")
-def test_what_cannot_be_transferred_is_refused(go, refused):
     refused(go, "same")
     for other in ("same", "bos", "sites", "labels"):
         refused(go, "same", other)
@@ -210,8 +203,7 @@ def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):
     assert (scores.loc["all sets", "value"] > 0.7).all()
     assert set(found.verdicts["train"]) == set(found.names)
     heat = score_map(scores.reset_index(), found.names, "auroc", found.pooled).data[0]
-    assert np.isnan(np.array(heat.z, float)[-1]).sum() == 2
-    assert np.array(heat.z).shape == (7, 3)
+    assert (np.isnan(np.array(heat.z, float)[-1]).sum(), np.array(heat.z).shape) == (2, (7, 3))
     again = np.concatenate([rows] * 8)
     for name, n in (("big", 0), ("large", 1)):
         many = pd.DataFrame(again, columns=rows.columns)
@@ -225,15 +217,10 @@ def test_pooled_rows_train_one_probe_and_thresholds_are_transferred(folder, go):
 
 def test_thresholds_of_a_monitor_are_those_of_the_run_and_are_tested_on_every_set(go, folder):
     nouns = ("wizard", "captain", "candle", "basket", "pencil", "mirror", "blanket", "ladder")
-    texts = [f"The {a} near the {b}" for a, b in product(nouns, nouns)]
-    rows = pd.DataFrame({"text": texts})
+    rows = pd.DataFrame({"text": [f"The {a} near the {b}" for a, b in product(nouns, nouns)]})
     rows.assign(group=rows.index).to_csv(folder / "negatives.csv", index=False)
-    changes = (
-        LOGISTIC,
-        FIRST,
-        "data.positive=plural",
-        "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}",
-    )
+    monitor = "monitor={negatives: negatives.csv, fpr: [0.05, 0.2]}"
+    changes = (LOGISTIC, FIRST, "data.positive=plural", monitor)
     found = go("same", "other", overrides=changes, out="monitored", null_draws=0)
     table = pd.read_csv(folder / "monitored" / "monitor.csv")
     assert len(table) == len(found.monitors) == 2 * 2 * 2

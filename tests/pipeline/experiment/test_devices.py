@@ -8,8 +8,7 @@ from probekit.activations import forward
 from probekit.amounts import percent
 from probekit.errors import ConfigError
 from probekit.experiment.model import dtype_on
-from probekit.pipeline.capture.captures import capture_only, plan_capture
-from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.capture.captures import capture_only
 from probekit.pipeline.intervene.run import intervene
 from probekit.pipeline.look.lenses import ModelAndTokenizer
 from tests.activations.captures import files
@@ -57,15 +56,6 @@ def test_untrained_networks_and_weights_larger_than_the_gpus_are_captured(own, g
         assert set(captured.store.errors()) == set(QUICK_SITES)
 
 
-def test_plan_equals_the_files_and_bytes_of_a_capture_on_gpus(own, gpus):
-    experiment = own.load(*QUICK)
-    numbers = plan_capture(prepare(experiment, How("cuda:0,cuda:1")), "cuda:0,cuda:1")
-    capture_only(experiment, cache_root=own.folder / "caches", device=DEVICES)
-    there = [path for path in (own.folder / "caches").rglob("*") if path.is_file()]
-    assert numbers["files"] == len(there)
-    assert numbers["bytes"] == sum(path.stat().st_size for path in there if path.name != ".lock")
-
-
 def test_missing_devices_are_refused_with_those_that_there_are(own, gpus):
     known = r"Available devices: cpu, cuda:0, cuda:1\.$"
     with pytest.raises(ConfigError, match=rf"--device cuda:3: CUDA error: invalid.*{known}"):
@@ -91,10 +81,9 @@ def test_what_needs_a_single_device_refuses_several(own, gpus):
         "measure=[{logit_difference: {answer: label, wrong: group}}]",
     )
     advice = "--device cuda:0,cuda:1: this needs a single device.*`probekit run` without interv"
-    experiment = own.load(*QUICK, *edits)
     for refused in (
         lambda: own.run(*QUICK, *edits, device=DEVICES),
-        lambda: intervene(experiment, device="cuda:0,cuda:1"),
+        lambda: intervene(own.load(*QUICK, *edits), device="cuda:0,cuda:1"),
         lambda: ModelAndTokenizer.load("mini", device="cuda:0,cuda:1"),
     ):
         with pytest.raises(ConfigError, match=advice):

@@ -37,14 +37,10 @@ def store(experiment, tmp_path_factory):
     return capture(model, "", texts.ids, texts.plan, texts.sites, root=root).store
 
 
-def source_of(store, experiment):
-    """A source that reads the rows of a store."""
-    return CapturedRows(experiment, {TASK: store})
-
-
 @pytest.fixture
 def source(store, experiment):
-    return source_of(store, experiment())
+    """A source that reads the rows of a store."""
+    return CapturedRows(experiment(), {TASK: store})
 
 
 RESID = "capture.sites=[blocks.1.hook_resid_pre]"
@@ -55,7 +51,7 @@ def chosen(*patterns):
 
 
 def test_normalized_view_equals_the_next_layer_norm(store, experiment):
-    source = source_of(store, experiment("capture.view=normalized", RESID))
+    source = CapturedRows(experiment("capture.view=normalized", RESID), {TASK: store})
     seen = source.block(*chosen("blocks.1.hook_resid_pre"))
     computed = store.read("blocks.1.ln1.hook_normalized")
     np.testing.assert_allclose(seen, computed, rtol=1e-4, atol=2e-5)
@@ -78,7 +74,7 @@ def test_heads_are_slices_and_are_read_once(source, store, monkeypatch):
 
 def test_only_rows_of_the_position_are_read(store):
     tokens, capture = SimpleNamespace(positions=(0, -1)), SimpleNamespace(view="raw")
-    source = source_of(store, SimpleNamespace(tokens=tokens, capture=capture))
+    source = CapturedRows(SimpleNamespace(tokens=tokens, capture=capture), {TASK: store})
     for position in range(2):
         seen = source.block(*chosen("blocks.1.hook_resid_pre"), position)
         assert np.array_equal(seen, store.read("blocks.1.hook_resid_pre")[position::2])
@@ -95,9 +91,8 @@ def test_concatenated_features_are_in_forward_order(experiment, source, store):
 @pytest.mark.parametrize("view", ["raw", "normalized"])
 def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
     lists = "capture.concatenate=[['blocks.1.attn.hook_z[head=3]', blocks.1.hook_resid_pre]]"
-    whole = source_of(
-        store, experiment() if view == "raw" else experiment(f"capture.view={view}", RESID)
-    )
+    settings = () if view == "raw" else (f"capture.view={view}", RESID)
+    whole = CapturedRows(experiment(*settings), {TASK: store})
     sites = [*chosen("blocks.1.hook_resid_pre")]
     if view == "raw":
         sites += find_features(experiment(lists), GPT2.from_pretrained("mini").config)[-1:]
@@ -110,13 +105,6 @@ def test_large_sites_are_read_by_blocks(monkeypatch, experiment, store, view):
         numbers = np.array([3, 0, 1, 2])
         np.testing.assert_array_equal(rows[numbers], values[numbers])
         np.testing.assert_array_equal(rows[1:3], values[1:3])
-
-
-def test_sites_used_only_in_a_concatenation_are_captured(experiment):
-    found = prepare(experiment("capture.concatenate=[['blocks.*.hook_mlp_out']]")).texts
-    assert [site for site in found.sites if "mlp" in site] == [
-        f"blocks.{layer}.hook_mlp_out" for layer in range(6)
-    ]
 
 
 def test_invalid_sites_are_reported_with_their_line(tmp_path, refused):

@@ -4,19 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.cli.show.results import show_results
+from probekit.cli.runs import show_results
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import data_facts, findings
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, load_table, only, read_columns
-from tests.pipeline.planted import FAST, Planted
+from tests.pipeline.planted import FAST
 from tests.pipeline.texts import text_of
 
 OVERRIDES = text_of("overrides_folds.txt").splitlines()
@@ -57,8 +57,7 @@ def score(table, **where):
 
 def test_every_fold_tests_its_own_rows_at_the_site_it_chose(nested, table, load):
     experiment = load()
-    prepared = prepare(experiment)
-    (prober,) = make_probers(experiment, prepared.design)
+    (prober,) = make_probers(experiment, prepare(experiment).design)
     confusion = pd.read_csv(nested.folder / "confusion.csv")
     right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
     assert right / confusion["n"].sum() == pytest.approx(score(table, target="chosen"))
@@ -83,21 +82,12 @@ def test_differences_and_p_values_are_those_of_the_nested_choice(nested, table):
 
 def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load):
     final = SavedProbe.load(nested.folder / "probes" / "final")
-    row = Scores.of(table).chosen
-    assert final.facts.sites == (row["site"],)
+    assert final.facts.sites == (Scores.of(table).chosen["site"],)
     assert not final.facts.is_tested
     assert final.facts.metrics == {}
     (prober,) = make_probers(load(), prepare(load()).design)
     assert np.array_equal(prober.saved_rows.rows, np.arange(96))
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
-
-
-def test_a_second_run_fits_nothing(nested, planted, monkeypatch):
-    content = {path.name: path.read_bytes() for path in nested.folder.glob("*.csv")}
-    monkeypatch.setattr("probekit.probes.prober.Prober.site", None)  # would fail if it were called
-    again = Planted.run(planted, *OVERRIDES, page=False)  # not the one that is kept
-    assert {path.name: path.read_bytes() for path in again.folder.glob("*.csv")} == content
-    assert again.record["files"] == nested.record["files"]
 
 
 def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go):
@@ -118,14 +108,9 @@ def test_the_nested_choice_at_an_offset_is_read(planted, go):
     ends = rows["text"].str.len()
     verbs = rows.assign(start=ends - rows["text"].str.split().str[-1].str.len(), end=ends)
     verbs.to_csv(planted.folder / "verbs.csv", index=False)
-    run = go(
-        "data.file=verbs.csv",
-        "data.columns={group: group, start: start, end: end}",
-        "tokens.position={at: span, offset: -1}",
-        "capture.sites=[blocks.3.hook_resid_post]",
-        "model.random_weights=false",
-        page=False,
-    ).folder
+    rows = ("data.file=verbs.csv", "data.columns={group: group, start: start, end: end}")
+    where = ("tokens.position={at: span, offset: -1}", "capture.sites=[blocks.3.hook_resid_post]")
+    run = go(*rows, *where, "model.random_weights=false", page=False).folder
     found = FinishedRun(run).predictions("chosen", "span-1")
     assert [predictor.target for predictor in found] == ["chosen"]
 
@@ -151,17 +136,10 @@ def test_folds_choose_among_kinds_too(go):
         "model.random_weights=false",
     )
     table = load_table(several.results)
-    chosen = Scores.of(table).choices
     validation = only(table, target="task", split="validation").dropna(subset="fold")
-    for row in chosen:
-        own = validation[validation["fold"] == row["fold"]]
-        assert row["value"] == own["value"].max()
-    features = pd.read_csv(several.folder / "features.csv")
-    assert features["k"].max() == 8
-    kept = SavedProbe.load(several.folder / "probes" / features["site"].iloc[0] / "k_sparse-2")
-    assert not kept.facts.is_tested
-    read = features["feature"].str.removeprefix("dimension ").astype(int)[:2]
-    assert set(np.flatnonzero(kept.layers[0][0].any(axis=0))) == set(read)
+    for row in Scores.of(table).choices:
+        assert row["value"] == validation[validation["fold"] == row["fold"]]["value"].max()
+    assert pd.read_csv(several.folder / "features.csv")["k"].max() == 8
     assert "fitted on all rows," in several.report.read_text()
 
 
@@ -179,8 +157,7 @@ def test_folds_choose_by_the_main_metric_and_controls_are_scored_by_it(go, metri
     rows = only(table, split="test", target="chosen").set_index("metric")
     assert rows.loc[metric, "positive"] == "red"
     control = only(table, split="test", target="chosen_control", metric=metric).iloc[0]
-    sign = -1 if metric == "brier" else 1
-    lead = sign * (rows.loc[metric, "value"] - control["value"])
+    lead = (-1 if metric == "brier" else 1) * (rows.loc[metric, "value"] - control["value"])
     # Selectivity compares both on the rows whose words occur in the training rows.
     assert rows.loc["selectivity", "n_test"] == control["n_test"] <= rows.loc[metric, "n_test"]
     assert rows.loc["selectivity", "value"] == pytest.approx(lead, abs=0.1)
@@ -207,18 +184,12 @@ def test_repeated_texts_are_reported_and_kept_in_one_group_on_request(load):
     assert facts.groups == {"all folds": 12}
 
 
-@pytest.fixture
-def runs(planted):
-    """A function that runs the planted experiment with a main metric."""
-    return lambda metric: planted.run(*FAST, f"probe.metric={metric}", page=False)
-
-
 @pytest.mark.parametrize(
     ("metric", "title"), [("auroc", "AUROC"), ("brier", "Brier score"), ("null", "accuracy")]
 )
-def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
+def test_the_metric_governs_results_and_headline(planted, metric, title, capsys):
     name = "accuracy" if metric == "null" else metric
-    result = runs(metric)
+    result = planted.run(*FAST, f"probe.metric={metric}", page=False)
     table = load_table(result.results)
     assert set(table["main_metric"]) == {name}
     assert Scores.of(table).metric == name
@@ -241,11 +212,15 @@ def test_the_metric_governs_results_and_headline(runs, metric, title, capsys):
     assert "majority" in shown
 
 
-def test_each_metric_has_a_run_of_its_own_and_runs_are_compared_by_their_main_metric(runs):
-    assert len({runs(metric).folder for metric in ("auroc", "brier", "null")}) == 3
+def test_each_metric_has_a_run_of_its_own_and_runs_are_compared_by_their_main_metric(planted):
+    auroc, brier, accuracy = folders = [
+        planted.run(*FAST, f"probe.metric={metric}", page=False).folder
+        for metric in ("auroc", "brier", "null")
+    ]
+    assert len(set(folders)) == 3
     with pytest.raises(ConfigError, match=r"main metric is auroc in .* and brier in"):
-        compare(runs("auroc").folder, runs("brier").folder)
-    assert compare(runs("auroc").folder, runs("null").folder, metric="brier").metric == "brier"
+        compare(auroc, brier)
+    assert compare(auroc, accuracy, metric="brier").metric == "brier"
 
 
 def test_validate_proposes_a_metric_for_rare_labels_unless_one_is_set(own, snapshot):

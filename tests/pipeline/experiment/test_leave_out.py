@@ -8,7 +8,7 @@ from probekit.errors import ConfigError, DataError
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.measure.probing import make_probers
 from probekit.probes.score.metrics import ClassPredictions, auroc
 from probekit.probes.score.scored import Predictor
 from probekit.report.pages.run_page import run_figures

@@ -8,14 +8,13 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from probekit.data.examples import Finding
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
 from probekit.model.families.table import load_model
 from probekit.pipeline.capture.jobs import Job, put_job
 from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.experiment.validate import ValidationReport, validate
+from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.saved_probe import SavedProbe
 from tests.pipeline.planted import YAML as PLANTED
@@ -57,11 +56,6 @@ def test_results_are_those_of_the_file(frame, columns):
     assert len(list(Path("cache").iterdir())) == 1
 
 
-def test_rows_in_memory_cannot_be_left_to_workers(frame):
-    with pytest.raises(ConfigError, match="passed in Python"):
-        go(GROUPED, data=frame, workers=0)
-
-
 def test_the_config_of_a_run_describes_its_rows(frame, call):
     report = validate(GROUPED, data=frame)
     assert (report.ok, report.n_examples) == (True, 96)
@@ -77,6 +71,8 @@ def test_the_config_of_a_run_describes_its_rows(frame, call):
 
 def test_other_processes_cannot_read_what_is_in_memory(frame, refused):
     experiment = Experiment.from_dict(settings({}))
+    with pytest.raises(ConfigError, match="passed in Python"):
+        go(GROUPED, data=frame, workers=0)
     refused(put_job, Job(experiment.with_data(frame), "task"), None)
     with pytest.raises(ConfigError, match="save the network with `save_pretrained`"):
         put_job(Job(experiment.with_model(load_model("mini")), "task"), None)
@@ -122,15 +118,3 @@ def test_a_network_in_memory_is_used_as_it_is_and_stays_in_its_process(frame):
     assert experiment.model.dtype == "float64"
     copy = pickle.loads(pickle.dumps(experiment))  # noqa: S301
     assert (copy.model.in_memory, copy.data.in_memory) == (None, None)
-
-
-def test_a_report_shows_what_the_command_prints(snapshot):
-    report = ValidationReport(
-        (Finding("warning", "a-code", "Rows are few."),),
-        2,
-        4,
-        3,
-        10**6,
-        {"capture": 30.0, "probe": 300},
-    )
-    assert repr(report) == snapshot

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from probekit.pipeline.experiment import plan as planning
-from probekit.pipeline.experiment.plan import (
-    Machines,
-    capture_times,
-    plan_run,
-    probing_times,
-    scheduled,
-    task_seconds,
-)
+from probekit.pipeline.experiment.plan import Machines, sample_of, scheduled, task_seconds
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -38,8 +31,7 @@ def test_workers_take_the_next_task_and_share_the_cores():
     # Four workers share two cores: 12 seconds of starts and 40 of tasks.
     assert scheduled(tasks, 4, units=2) == pytest.approx(26)
     # The longest task is a bound, however many workers there are.
-    assert scheduled([50.0, *tasks], 64, units=64) == 50
-    assert scheduled([], 4, units=2) == 0
+    assert (scheduled([50.0, *tasks], 64, units=64), scheduled([], 4, units=2)) == (50, 0)
 
 
 def test_the_limit_of_probing_is_named():
@@ -47,7 +39,7 @@ def test_the_limit_of_probing_is_named():
 
     def limits(memory=100, n_read=0, **machines):
         machines = {"memory": 1000.0, "bandwidth": 10.0} | machines
-        times = probing_times(tasks, memory, n_read, Machines(**machines))
+        times = planning.probing_times(tasks, memory, n_read, Machines(**machines))
         return max(times, key=lambda name: times[name])
 
     assert limits(workers=1, cores=1) == "computing"
@@ -56,7 +48,7 @@ def test_the_limit_of_probing_is_named():
     assert limits(workers=4, cores=4, n_read=10_000) == "reading"
     # A task needs a device, and devices are shared.
     on_one = Machines(workers=4, cores=64, device="cuda", devices=1, memory=1e9)
-    assert probing_times(tasks, 1, 0, on_one)["computing"] == pytest.approx(91 + 3 * 4)
+    assert planning.probing_times(tasks, 1, 0, on_one)["computing"] == pytest.approx(91 + 3 * 4)
 
 
 def test_more_workers_than_shards_do_not_capture_faster():
@@ -64,7 +56,7 @@ def test_more_workers_than_shards_do_not_capture_faster():
 
     def seconds(**machines):
         machines = Machines(throughput=1.0, cores=9, **machines)
-        return capture_times(sizes, machines, start=4.0)["computing"]
+        return planning.capture_times(sizes, machines, start=4.0)["computing"]
 
     assert (seconds(), seconds(workers=2), seconds(workers=9)) == (1000, 504, 504)
     assert seconds(workers=2, device="cuda", devices=1) == 1008
@@ -76,7 +68,7 @@ def test_a_measured_capture_takes_all_cores_that_workers_use(monkeypatch):
 
     def seconds(workers, cores):
         machines = Machines(workers=workers, cores=cores)
-        return capture_times(sizes, machines, seconds=100.0)["computing"]
+        return planning.capture_times(sizes, machines, seconds=100.0)["computing"]
 
     assert (seconds(1, 8), seconds(2, 8), seconds(1, 16)) == (100, 100, 50)
     assert seconds(4, 8) == 200  # two of them have no shard
@@ -84,7 +76,7 @@ def test_a_measured_capture_takes_all_cores_that_workers_use(monkeypatch):
 
 @pytest.mark.parametrize(("size", "n_expected"), [(100, 100), (400, 400), (1000, 400)])
 def test_a_sample_is_split_as_all_rows_are(size, n_expected):
-    sample, rows = prober_of(fit_rows=100).sample(size)
+    sample, rows = sample_of(prober_of(fit_rows=100), size)
     assert (sample.data.y == prober_of().data.y[rows]).all()
     assert len(sample.data.y) == n_expected
     assert sample.settings.fit_rows == pytest.approx(100 * n_expected / 400)
@@ -96,9 +88,9 @@ def test_a_sample_is_split_as_all_rows_are(size, n_expected):
 def test_texts_are_sampled_whole_and_too_few_rows_are_no_sample():
     prober = prober_of()
     tokens = Prober(replace(prober.data, examples=np.arange(400) // 4), prober.settings)
-    sample, _ = tokens.sample(100)
+    sample, _ = sample_of(tokens, 100)
     assert (np.unique(sample.data.examples, return_counts=True)[1] == 4).all()
-    assert prober.sample(3) is None
+    assert sample_of(prober, 3) is None
 
 
 def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
@@ -127,7 +119,7 @@ def test_every_kind_is_measured(kind):
 
 
 def test_a_run_is_planned(planted):
-    numbers = plan_run(planted.load(*QUICK), Machines(workers=2, bandwidth=1e9))
+    numbers = planning.plan_run(planted.load(*QUICK), Machines(workers=2, bandwidth=1e9))
     assert numbers["tasks"] == 1 + len(numbers["sites"])
     assert numbers["seconds"].keys() == numbers["hours"].keys() == {"capture", "probing"}
     assert all(hours > 0 for hours in numbers["hours"].values())
@@ -139,4 +131,5 @@ def test_cluster_page_shows_the_output_of_the_command(repository, call):
     shown = re.findall(block, page, re.DOTALL)
     assert len(shown) == 2
     for command, text in shown:
-        assert call(*shlex.split(command)[1:]) == (0, text, "")
+        found = call(*shlex.split(command)[1:])
+        assert (found.code, found.stdout, found.stderr) == (0, text, "")

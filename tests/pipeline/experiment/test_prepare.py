@@ -25,8 +25,7 @@ def test_word_position_is_the_last_piece(trees):
     design, texts = prepared.design, prepared.texts
     assert design.positions[0].types.tolist()[:3] == ["the", "key", "perambulated"]
     assert design.labels.tolist()[:3] == ["DET", "NOUN", "VERB"]
-    assert len(design.splits[0].train) == 9
-    assert len(design.splits[0].test) == 6
+    assert (len(design.splits[0].train), len(design.splits[0].test)) == (9, 6)
     for row, example in enumerate(texts.plan.example):
         tokens = texts.tokens[example]
         (at,) = texts.plan.positions[texts.plan.offsets[row] : texts.plan.offsets[row + 1]]

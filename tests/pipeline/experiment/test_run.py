@@ -13,14 +13,15 @@ from probekit import workers
 from probekit.analysis.heads import HEAD_SCORES, head_scores
 from probekit.experiment.loader import load_experiment
 from probekit.model.families.gpt2 import GPT2
-from probekit.pipeline.engines import network
-from probekit.pipeline.engines.network import residual_norms
 from probekit.pipeline.engines.table import prepare
-from probekit.pipeline.measure.probers import make_probers
+from probekit.pipeline.experiment import steps
+from probekit.pipeline.look import lenses
+from probekit.pipeline.look.lenses import residual_norms
+from probekit.pipeline.measure import probing
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.probes.targets import NETWORKS
-from probekit.results.scores import Scores
-from probekit.results.table import RESULTS, by_depth, only, same_features
+from probekit.results.table import RESULTS, only
 from tests.pipeline.planted import FAST, Planted
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of
@@ -52,9 +53,10 @@ def test_run_finds_the_planted_signal_and_writes_all_files(planted, snapshot):
         "files of the model": record["model"]["compared_with"],
         "digests": sorted(record["digests"]),
     } == snapshot
+    assert [entry["layer"] for entry in record["norms"]] == [0, 0, 3]
+    assert not any(one["massive"] or one["read"]["last"] for one in record["norms"])
     assert "Is the second word readable" in result.report.read_text()
-    again = load_experiment(result.folder / "config.yaml")
-    assert again == planted.load().on_device("cpu")
+    assert load_experiment(result.folder / "config.yaml") == planted.load().on_device("cpu")
 
 
 def test_parallel_probing_gives_the_same_numbers(own, monkeypatch):
@@ -88,26 +90,9 @@ def test_many_examples_without_a_row_cause_a_warning(own):
 def test_half_precision_run_completes_without_a_control_or_page(planted, dtype):
     result = planted.run(f"model.dtype={dtype}", *FAST, page=False)
     assert result.record["verdict"]["best"]["site"] != "blocks.0.hook_resid_pre"
-    targets = set(result.table["target"])
-    assert not targets & {"random_weights", "chosen_random_weights", *NETWORKS}
+    assert not set(result.table["target"]) & {"random_weights", "chosen_random_weights", *NETWORKS}
     assert result.report is None
     assert not (result.folder / "report.html").exists()
-
-
-def test_bfloat16_on_disk_hardly_changes_the_scores(planted):
-    exact, half = (
-        planted.run(f"capture.dtype={dtype}", *FAST, page=False)
-        for dtype in ("float32", "bfloat16")
-    )
-    tests = [only(one.table, target="task", split="test")["value"] for one in (exact, half)]
-    np.testing.assert_allclose(*tests, atol=0.05)
-
-
-def test_neurons_have_separate_results(planted):
-    names = [f"blocks.2.mlp.hook_post[neuron={n}]" for n in (3, 700)]
-    result = planted.run(f"capture.sites={names}", *FAST)
-    assert set(only(result.table, target="task", split="test")["site"]) == set(names)
-    assert result.record["verdict"]["best"]["site"] in names
 
 
 @pytest.mark.parametrize("override", text_of("invalid_overrides.txt").splitlines())
@@ -140,15 +125,9 @@ def test_long_texts_follow_the_policy_and_are_counted(own, policy, n_rows, refus
     assert prepared.design.texts[0] == "The red house was"
 
 
-def test_norms_are_reported_per_site(planted, monkeypatch):
-    norms = planted.run().record["norms"]
-    assert [entry["layer"] for entry in norms] == [0, 0, 3]
-    assert not any(one["massive"] or one["read"]["last"] for one in norms)
-
-
 @pytest.mark.parametrize("at", ["last", "mean", "all"])
 def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
-    monkeypatch.setattr(network, "SAMPLE", 1000)
+    monkeypatch.setattr(lenses, "SAMPLE", 1000)
     prepared, model = prepare(own.load(f"tokens.position.at={at}")), GPT2.from_pretrained("mini")
     is_red = own.rows["label"].eq("red").to_numpy()
     red = prepared.texts.ids[int(is_red.argmax())][1]
@@ -163,27 +142,19 @@ def test_massive_tokens_are_found_where_they_are(own, monkeypatch, at):
     first, others = ([n[part] for n in of_rows.values()] for part in (slice(1), slice(1, None)))
     assert found.first_position_norm == pytest.approx(np.median(torch.cat(first)), rel=1e-5)
     assert found.other_norm == pytest.approx(np.median(torch.cat(others)), rel=1e-5)
-    assert found.n_texts == len(is_red)
-    assert found.massive == [(" red", is_red.sum(), 1, 1)]
+    assert (found.n_texts, found.massive) == (len(is_red), [(" red", is_red.sum(), 1, 1)])
     n_tokens = sum(len(ids) - 0 for ids in prepared.texts.ids)
     share = {"last": 0, "mean": is_red.mean(), "all": is_red.sum() / n_tokens}[at]
     assert found.read == {at: pytest.approx(share)}
-    without = "tokens.position={at: mean, skip_massive: true}"
-    other = prepare(own.load(without))
+    other = prepare(own.load("tokens.position={at: mean, skip_massive: true}"))
     assert residual_norms(model, other.texts, other.design)[0].read == {}
 
 
-def test_confusions_and_directions_belong_to_the_selected_probe(planted):
-    result = planted.run()
-    test = only(by_depth(result.table), target="task", split="test", metric="accuracy")
-    (score,) = same_features(test, Scores.of(result.table).chosen)["value"]
-    confusion = pd.read_csv(result.folder / "confusion.csv")
-    right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
-    assert right / confusion["n"].sum() == pytest.approx(score)
-    wrong = json.loads((result.folder / "wrong.json").read_text())
-    assert bool(wrong["examples"]) == (right < confusion["n"].sum())
-    cosines = pd.read_csv(result.folder / "cosines.csv")
-    own = cosines["site_a"] == cosines["site_b"]
-    assert np.allclose(cosines.loc[own, "cosine"], 1.0)
-    assert (cosines.loc[~own, "cosine"].abs() <= 1).all()
-    assert {"confusion.csv", "scatter.csv"} <= set(result.record["files"])
+@pytest.mark.parametrize(("available", "expected"), [(0.5, 1), (2.5, 2), (100, 4)])
+def test_as_many_sites_are_probed_at_once_as_memory_allows(own, monkeypatch, available, expected):
+    monkeypatch.setattr(probing, "probing_bytes", lambda probers, widths: 10**9)
+    monkeypatch.setattr(steps, "available_memory", lambda: available * 1e9)
+    monkeypatch.setattr(steps, "cpu_count", lambda: 4)
+    monkeypatch.setattr(probing, "probe_sites", lambda *given: pytest.fail(f"{given[5]} processes"))
+    with pytest.raises(pytest.fail.Exception, match=f"{expected} processes"):
+        own.run()

@@ -8,13 +8,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from probekit.activations.store import ActivationStore
 from probekit.errors import (
-    DamagedError,
+    ConfigError,
     MissingError,
     OutOfMemoryError,
     StoreError,
@@ -48,12 +47,11 @@ def tables(folder):
 
 
 def test_workers_measure_every_site_once_and_the_tables_are_those_of_one_process(planted, own):
-    alone = planted.run(*QUICK)
     start = partial(own.run, *QUICK, workers=0, page=False)
     shared, done = helped(start, own.folder / "runs", n_workers=3)
     names = [task.task for of_worker in done for task in of_worker]
     assert sorted(names) == sorted(f"{name} at last" for name in ("baselines", *QUICK_SITES))
-    assert tables(shared.folder) == tables(alone.folder)
+    assert tables(shared.folder) == tables(planted.run(*QUICK).folder)
     # The time of the run, not of a task: two processes without locks write the same bytes.
     facts = [json.loads(path.read_text()) for path in shared.folder.glob("probes/**/*.json")]
     assert {one["facts"]["created"] for one in facts} == {shared.record["created"]}
@@ -146,26 +144,21 @@ def interrupted(own, monkeypatch):
 
 
 def test_a_worker_finds_caches_of_a_relative_folder_from_another_folder(
-    planted, own, monkeypatch, tmp_path
+    planted, own, monkeypatch, tmp_path, request
 ):
     monkeypatch.chdir(planted.cache.parent)
     own.cache = Path(planted.cache.name)
-    with monkeypatch.context() as patch:
-        patch.setattr(SiteJob, "__call__", None)
-        with pytest.raises(TypeError):
-            own.run(*QUICK, page=False)
+    request.getfixturevalue("interrupted")
     monkeypatch.chdir(tmp_path)
     assert len(list(work_on(own.folder / "runs"))) == 1 + len(QUICK_SITES)
 
 
-def test_a_worker_with_other_code_is_refused(interrupted, monkeypatch):
+def test_a_worker_with_other_code_is_refused_and_one_of_all_runs_passes_over_the_run(
+    own, interrupted, monkeypatch
+):
     monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
     with pytest.raises(StoreMismatchError, match="differs from the run in parts"):
         list(work_on(interrupted))
-
-
-def test_a_run_that_was_given_up_does_not_stop_a_worker_of_all_runs(own, interrupted, monkeypatch):
-    monkeypatch.setitem(PART_VERSIONS, next(iter(PART_VERSIONS)), 99)
     heard = Heard()
     assert list(work_on(own.folder / "runs", watcher=heard)) == []
     (message,) = heard.messages
@@ -176,16 +169,15 @@ def test_a_worker_waits_for_the_process_of_a_run_and_then_does_what_it_passed_ov
     planted, own, interrupted
 ):
     (interrupted / "job.json").write_text("{}")
-    messages = []
-    watcher = SimpleNamespace(tell=messages.append)
+    heard = Heard()
     with ThreadPoolExecutor() as threads:
-        worker = threads.submit(list, work_on(own.folder / "runs", wait=60, watcher=watcher))
-        while not messages and not worker.done():
+        worker = threads.submit(list, work_on(own.folder / "runs", wait=60, watcher=heard))
+        while not heard.messages and not worker.done():
             time.sleep(0.01)
         shared = own.run(*QUICK, workers=0, page=False)
         assert len(worker.result()) == 1 + len(QUICK_SITES)
-    assert len(messages) == 1
-    assert "job.json is damaged" in messages[0]
+    (message,) = heard.messages
+    assert "job.json is damaged" in message
     assert tables(shared.folder) == tables(planted.run(*QUICK).folder)
 
 
@@ -228,9 +220,8 @@ def test_a_run_ends_with_the_error_of_a_failed_worker_unless_another_is_left(
     def fail(job, task):
         raise OutOfMemoryError("There is not enough memory.")
 
-    root, messages = own.folder / "runs", []
-    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
-    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    root, heard = own.folder / "runs", Heard()
+    start = partial(own.run, *QUICK, workers=0, page=False, watcher=heard)
     with ThreadPoolExecutor() as threads:
         running = threads.submit(start)
         while not list(root.rglob("job.json")):
@@ -240,7 +231,7 @@ def test_a_run_ends_with_the_error_of_a_failed_worker_unless_another_is_left(
             patch.setattr(SiteJob, "_measured", fail)
             with pytest.raises(OutOfMemoryError):
                 list(work_on(root))
-            while "has failed: There is not enough memory." not in messages[-1]:
+            while "has failed: There is not enough memory." not in heard.messages[-1]:
                 time.sleep(0.01)
             assert not running.done()
         with pytest.raises(StoreError, match=r"not enough memory\. No worker is left"):
@@ -251,11 +242,9 @@ def test_a_run_ends_with_the_error_of_a_failed_worker_unless_another_is_left(
 
 
 def test_a_run_reports_a_killed_worker_and_waits_for_another(planted, own):
-    messages = []
-    watcher = SimpleNamespace(tell=messages.append, progress=lambda *_: None)
-    start = partial(own.run, *QUICK, workers=0, page=False, watcher=watcher)
+    messages = (heard := Heard()).messages
     with ThreadPoolExecutor() as threads:
-        running = threads.submit(start)
+        running = threads.submit(own.run, *QUICK, workers=0, page=False, watcher=heard)
         while not messages or "waiting for workers" not in messages[-1]:
             time.sleep(0.01)
         (folder,) = runs_in_progress(own.folder / "runs")
@@ -271,12 +260,6 @@ def test_a_run_reports_a_killed_worker_and_waits_for_another(planted, own):
 def test_a_worker_with_other_data_is_refused(own, interrupted):
     own.rows.iloc[2:].to_csv(own.folder / "rows.csv", index=False)
     with pytest.raises(StoreMismatchError, match="differs from the run in data"):
-        list(work_on(interrupted))
-
-
-def test_a_damaged_job_is_reported(interrupted):
-    (interrupted / "job.json").write_text("{}")
-    with pytest.raises(DamagedError, match=r"job\.json"):
         list(work_on(interrupted))
 
 
@@ -305,3 +288,8 @@ def test_tasks_of_others_are_attempted_again_after_a_pause():
 def test_a_machine_without_the_folder_of_the_run_is_named(tmp_path):
     with pytest.raises(MissingError, match=r"absent does not exist on .* all machines share"):
         list(work_on(tmp_path / "absent"))
+
+
+def test_a_device_that_is_absent_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--device warp"):
+        list(work_on(tmp_path, device="warp"))

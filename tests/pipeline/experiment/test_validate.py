@@ -13,7 +13,6 @@ from probekit.pipeline.measure.record import _label_counts, _shown_examples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from tests.pipeline.texts import text_of
 
-YAML = text_of("templates.yaml")
 NOUNS = [f"{start}{end}" for start in "bdfglm" for end in ("ack", "ell", "ing", "oat")]
 
 
@@ -26,7 +25,7 @@ def messages(folder, group, is_plural=lambda n, _: n % 2):
     ]
     lines = ["text,label,template,noun", *map(",".join, rows)]
     (folder / "nouns.csv").write_text("\n".join(lines) + "\n")
-    (folder / "nouns.yaml").write_text(YAML.replace("GROUP", group))
+    (folder / "nouns.yaml").write_text(text_of("templates.yaml").replace("GROUP", group))
     report = validate(load_experiment(folder / "nouns.yaml"))
     return {one.code: one.message for one in report.findings if one.level == "warning"}
 
@@ -37,8 +36,7 @@ def test_words_that_separate_the_labels_in_other_groups_are_reported(tmp_path, s
 
 def test_groups_by_word_and_labels_that_words_do_not_give_are_fine(tmp_path):
     assert "separating-words" not in messages(tmp_path, "noun")
-    by_both = messages(tmp_path, "template", lambda n, t: (n + t) % 2)
-    assert "separating-words" not in by_both
+    assert "separating-words" not in messages(tmp_path, "template", lambda n, t: (n + t) % 2)
 
 
 def test_the_check_of_words_is_quick_on_many_long_texts():
@@ -70,10 +68,8 @@ def counts(labels, kind):
 def test_many_numbers_are_counted_in_ranges():
     found = counts([str(n) for n in range(40)], "ridge_regression")
     assert list(found["train"]) == ["0 to 7.8", "7.8 to 15.6", "15.6 to 23.4", "23.4 to 31.2"]
-    assert sum(found["train"].values()) == 30
-    assert sum(found["test"].values()) == 10
-    few = counts(["1", "2"] * 20, "ridge_regression")
-    assert few["train"] == {"1": 15, "2": 15}
+    assert (sum(found["train"].values()), sum(found["test"].values())) == (30, 10)
+    assert counts(["1", "2"] * 20, "ridge_regression")["train"] == {"1": 15, "2": 15}
 
 
 def test_roots_of_trees_are_counted():

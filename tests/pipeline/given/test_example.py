@@ -6,10 +6,10 @@ import re
 import pandas as pd
 import pytest
 
-from probekit.activations.export import FORMATS, export_cache
 from probekit.activations.store import ActivationStore
+from probekit.activations.upkeep import FORMATS, export_cache
 from probekit.experiment.loader import load_any_experiment, load_experiment
-from probekit.model.weights.sources import find_model
+from probekit.model.weights.hub import find_model
 from probekit.pipeline.experiment.run import run
 from tests.pipeline.texts import text_of
 
@@ -18,7 +18,6 @@ FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "contro
 
 SITES = ("blocks.0.hook_resid_pre", "blocks.1.attn.hook_z", "blocks.1.hook_resid_post")
 PROBE = "{C: [0.01, 0.1], folds: 2, control_draws: 0, permutations: 50, description: false}"
-YAML = text_of("exported.yaml")
 
 
 def blocks(text, language):
@@ -53,9 +52,8 @@ def test_the_call_and_the_file_give_the_same_scores(place):
     folder, called = place
     overrides = ["split.folds=2", f"probe={json.dumps(FAST)}"]
     experiment = load_any_experiment(folder / "mine.yaml", overrides)
-    filed = run(experiment, out=folder / "runs", workers=1, page=False)
     both = []
-    for result in (called, filed):
+    for result in (called, run(experiment, out=folder / "runs", workers=1, page=False)):
         table = result.table[result.table["metric"] == "accuracy"]
         table = table[table["split"] == "test"]
         both.append(table.set_index(["site", "probe", "target"])["value"].to_dict())
@@ -89,9 +87,8 @@ def comparable(result):
 def test_imported_rows_give_the_scores_of_the_run(captured, format):
     folder, original = captured
     store = ActivationStore.open(original.record["caches"]["task"])
-    exported = folder / format / "exported"
-    export_cache(store, exported, format)
-    (folder / format / "given.yaml").write_text(YAML % PROBE)
+    export_cache(store, folder / format / "exported", format)
+    (folder / format / "given.yaml").write_text(text_of("exported.yaml") % PROBE)
     data = (folder / "subject_number.csv").read_bytes()
     (folder / format / "subject_number.csv").write_bytes(data)
     experiment = load_any_experiment(folder / format / "given.yaml")

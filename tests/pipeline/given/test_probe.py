@@ -10,7 +10,6 @@ import torch
 
 from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
-from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.engines.given import GivenEngine
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.validate import validate
@@ -126,9 +125,8 @@ def test_invalid_calls_are_explained(tmp_path, options, refused):
 
 
 def test_an_unknown_device_is_refused(tmp_path):
-    for device in ("gpu", "meta"):
-        with pytest.raises(ConfigError, match=rf"--device {device}: .*Available devices: cpu"):
-            call(tmp_path, device=device)
+    with pytest.raises(ConfigError, match=r"--device meta: .*Available devices: cpu"):
+        call(tmp_path, device="meta")
 
 
 def test_columns_of_pandas_with_different_indices_are_in_the_order_of_the_rows(tmp_path):
@@ -148,8 +146,7 @@ def test_repeated_rows_and_missing_groups_are_warned_about(tmp_path, snapshot):
     labels = np.concatenate([LABELS, 1 - LABELS])
     assert codes(call(tmp_path, repeated, labels, groups=None)) == snapshot
     # Rows that repeat at one site only are no duplicates.
-    constant = LAYERS | {"layer_0": np.ones((N, 3))}
-    assert codes(call(tmp_path, constant, groups=None)) == snapshot
+    assert codes(call(tmp_path, LAYERS | {"layer_0": np.ones((N, 3))}, groups=None)) == snapshot
 
 
 STEP = 1e6 + 0.1 * LABELS  # float32 numbers around 1e6 are 0.06 apart
@@ -171,8 +168,7 @@ def test_small_differences_around_a_large_mean_are_kept_or_warned_of(tmp_path, n
     options = {"position": 0, "sites": ["layer_0"]} if rows.ndim == 3 else {}
     run = call(tmp_path, LAYERS | {"layer_0": rows}, **options)
     own = only(run.table[run.table["site"] == "layer_0"], target="task", split="test")
-    values = own.loc[own["metric"] == "accuracy", "value"]
-    assert score is None or values.tolist() == [score]
+    assert score is None or own.loc[own["metric"] == "accuracy", "value"].tolist() == [score]
     messages = codes(run).get("constant-features", "")
     assert left_out in messages
     assert bool(messages) == bool(left_out)
@@ -201,14 +197,11 @@ def test_odd_names_are_safe_on_the_page_and_in_files(tmp_path):
     assert all(path.name.isascii() for path in run.folder.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("Unable to allocate 9 GiB"),
-        MemoryError(),
-        RuntimeError("CUDA out of memory: could not allocate 9 GiB"),
-    ],
-)
+ERRORS = [MemoryError("Unable to allocate 9 GiB"), MemoryError()]
+ERRORS += [RuntimeError("CUDA out of memory: could not allocate 9 GiB")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
 def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, monkeypatch, error):
     site, done = Prober.site, []
 
@@ -227,10 +220,6 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
     monkeypatch.undo()
     assert len(list(tmp_path.rglob("sites/*layer_0*"))) > 0
     assert call(tmp_path, probe=few).best.value > 0.9
-
-
-def test_two_runs_on_given_activations_are_compared(result, nested):
-    assert len(compare(result.folder, nested.folder).rows) > 0
 
 
 def test_a_saved_probe_predicts_activations_but_no_texts(result):
@@ -260,14 +249,13 @@ def test_a_file_is_validated(file):
     assert list(report.seconds) == ["probe"]
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        *("activations.folder=none", "activations.foldr=x", "activations.folder=null"),
-        *("data.columns.token=wrd", "data.columns.label=lable", "data.file=null"),
-        *("data.file=other.csv", "model.source=mini"),
-    ],
-)
+MISTAKES = """
+activations.folder=none activations.foldr=x activations.folder=null model.source=mini
+data.columns.token=wrd data.columns.label=lable data.file=null data.file=other.csv
+"""
+
+
+@pytest.mark.parametrize("override", MISTAKES.split())
 def test_mistakes_in_a_file_are_located(file, override, refused):
     refused(lambda: validate(load_any_experiment(file, [override])))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from probekit import GPT2, Tokenizer, open_run, run
-from probekit.cli.show.results import show_causes
+from probekit.cli.around_runs import show_causes
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.interventions.edits import replace, run_edited
@@ -78,8 +78,7 @@ def test_a_patch_has_the_effect_of_a_whole_pass_with_the_counterfactual(done):
         )
         before = model(base)[0, -1]
         effects.append(float((logits[right] - logits[wrong]) - (before[right] - before[wrong])))
-    assert row["n"] == len(effects)
-    assert row["effect"] == pytest.approx(np.mean(effects), rel=1e-4)
+    assert (row["n"], row["effect"]) == (len(effects), pytest.approx(np.mean(effects), rel=1e-4))
     assert row["edited"] - row["base"] == pytest.approx(row["effect"])
     assert row["recovery"] == pytest.approx(row["effect"] / (row["source"] - row["base"]))
 
@@ -139,8 +138,7 @@ def test_a_run_writes_the_same_tables_and_the_chosen_site_is_in_the_stream(done,
 
 def test_doses_beyond_the_range_of_the_data_are_reported(tmp_path):
     steps = (f"{STEER}, by: {by}, sites: {FIRST}, draws: 59" for by in ("[9, -1]", "[1, -9]"))
-    text = with_steps(*steps)  # all doses are applied, in order
-    path = write_experiment(tmp_path, text, n_rows=32)
+    path = write_experiment(tmp_path, with_steps(*steps), n_rows=32)
     tables = intervene(path, out=tmp_path / "runs", progress=False)
     assert tables.doses["by"].tolist() == [-1, 1]
     (warning,) = tables.record.warnings
@@ -168,8 +166,7 @@ def test_pairs_that_the_network_answers_wrongly_are_a_warning(done, go, capsys):
 
 def test_interventions_alone_are_opened_and_have_a_page(done):
     _, tables = done
-    found = open_run(tables.run_dir)
-    pd.testing.assert_frame_equal(found.effects, tables.effects)
+    pd.testing.assert_frame_equal(open_run(tables.run_dir).effects, tables.effects)
     page = tables.run_dir / "causes.html"
     before = page.read_bytes()
     page.unlink()

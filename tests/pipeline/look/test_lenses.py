@@ -46,8 +46,7 @@ def test_lens_reads_bos_and_ends_with_the_output(mini):
 
 def test_default_token_is_the_most_probable(mini):
     found = attribute(mini, TEXT, bos=False)
-    ids = mini.ids(TEXT, bos=False)
-    logits = mini.model(ids[None])[0, -1]
+    logits = mini.model(mini.ids(TEXT, bos=False)[None])[0, -1]
     assert found.rank == 1
     assert mini.tokenizer.strings([int(logits.argmax())]) == [found.token]
     assert found.logit == pytest.approx(float(logits.max()))
@@ -73,18 +72,9 @@ def test_mistakes_are_explained(mini, call, refused):
     refused(eval, call, {**globals(), **vars(lenses), "mini": mini})
 
 
-def test_unknown_devices_are_refused():
-    with pytest.raises(ConfigError, match=r"--device nowhere.*Available devices: cpu"):
-        lenses.ModelAndTokenizer.load("mini", device="nowhere")
-
-
 def test_random_repeats_contain_no_special_token_except_bos(mini, monkeypatch):
     seen = []
-
-    def keep(_model, sequences, _watcher):
-        seen.extend(sequences)
-
-    monkeypatch.setattr("probekit.pipeline.look.lenses.score_heads", keep)
+    monkeypatch.setattr(lenses, "score_heads", lambda _model, sequences, _: seen.extend(sequences))
     found = lenses.scored_heads(mini, n=3, length=120, seed=1, bos=True)
     assert found.read == "3 sequences of 120 random tokens, each repeated once, seed 1"
     bos = mini.tokenizer.bos_id
@@ -124,8 +114,7 @@ def test_numbers_are_those_of_passes_with_edits(mini, pair):
         edited = difference(mini, edits.run_edited(mini.model, clean, [(SITE, edit)]))
     assert (pair.base, pair.source) == pytest.approx((base, source), abs=1e-4)
     row = pair.of_positions.set_index("position").loc[1]
-    assert row["site"] == SITE
-    assert row["edited"] == pytest.approx(edited, abs=1e-4)
+    assert (row["site"], row["edited"]) == (SITE, pytest.approx(edited, abs=1e-4))
     assert row["effect"] == pytest.approx(edited - base, abs=1e-4)
     assert row["recovery"] == pytest.approx((edited - base) / (source - base), abs=1e-4)
 
@@ -162,11 +151,6 @@ def test_a_beginning_of_text_is_a_position_and_answers_without_a_space_are_named
     assert found.unspaced == ("is",)
     found = patch_pair(mini, "The key ", "The keys ", "is", " are", bos=False, sites=[SITE])
     assert found.unspaced == ()
-
-
-def test_induction_is_undefined_for_texts_without_repeats(mini):
-    found = lenses.scored_heads(mini, ["The keys", "One two"], bos=False)
-    assert found.strongest("induction", 5).empty
 
 
 REPEATED = "The keys to the old cabinet, the keys to the old cabinet"

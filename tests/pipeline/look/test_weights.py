@@ -11,13 +11,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from probekit.errors import CheckpointError, ConfigError, MissingError, StoreError
+from probekit.errors import ConfigError, MissingError, StoreError
 from probekit.model.families.gpt2 import GPT2
 from probekit.pipeline.look.weights import write_weights_page
 from tests.model.reference import TINY
 from tests.report.page_text import figures_of
-
-FIRST_SHARD = "model-00001-of-00002.safetensors"
 
 
 @pytest.fixture
@@ -67,8 +65,7 @@ def test_overview_lists_every_tensor(look, tiny):
     lines = figures["Norm by block"]["data"]
     norms = [block.mlp.c_fc.weight.norm().item() for block in GPT2.from_pretrained(tiny).h]
     drawn = next(line for line in lines if line["name"] == "mlp.c_fc.weight")
-    assert drawn["y"] == pytest.approx(norms)
-    assert drawn["x"] == [0, 1, 2, 3]
+    assert (drawn["y"], drawn["x"]) == (pytest.approx(norms), [0, 1, 2, 3])
 
 
 def test_position_embeddings_are_shown_in_full_with_columns(look, tiny):
@@ -122,19 +119,12 @@ def test_names_with_thousands_of_digits_are_listed(look, part):
 
 
 def test_single_shard_is_not_shown_as_the_model(look, tiny):
-    tensors = load_file(tiny / "model.safetensors")
-    (tiny / "model.safetensors").unlink()
-    save_file({"transformer.wte.weight": tensors["transformer.wte.weight"]}, tiny / FIRST_SHARD)
-    second = FIRST_SHARD.replace("00001", "00002", 1)
-    files = {name: FIRST_SHARD if "wte" in name else second for name in tensors}
+    first, second = (f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    names = load_file(tiny / "model.safetensors")
+    (tiny / "model.safetensors").rename(tiny / first)
+    files = {name: first if "wte" in name else second for name in names}
     (tiny / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
-    with pytest.raises(MissingError, match="model-00002-of-00002"):
-        look(tiny)
-
-
-def test_an_adapter_next_to_the_model_is_refused(look, tiny):
-    save_file({"adapter": np.ones(3, np.float32)}, tiny / "adapter.safetensors")
-    with pytest.raises(CheckpointError, match=r"has adapter.safetensors: an adapter"):
+    with pytest.raises(MissingError, match=second):
         look(tiny)
 
 
@@ -189,6 +179,7 @@ def test_invalid_options_are_reported(tiny, tmp_path, refused, monkeypatch):
         {"tensor": "wpe"},
         {"tensor": ""},
         {"tensor": "wpe.weight", "columns": (21,)},
+        {"tensor": "wpe.weight", "columns": (-1,)},
         {"tensor": "ln_f.bias", "columns": (1,)},
         {"tensor": "h.0.attn.c_attn.weight", "n_head": 7},
         *({"columns": (1,)}, {"corner": 300}, {"n_head": 3}, {"source": "./nowhere"}),
@@ -197,14 +188,9 @@ def test_invalid_options_are_reported(tiny, tmp_path, refused, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
 
 
-def test_unwritable_page_and_other_architecture_are_named(look, tiny, tmp_path):
+def test_an_unwritable_page_is_named(tiny, tmp_path):
     with pytest.raises(StoreError, match="Cannot write"):
         write_weights_page(str(tiny), tmp_path)
-    (tiny / "digests.json").unlink()
-    config = json.loads((tiny / "config.json").read_text())
-    (tiny / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
-    with pytest.raises(CheckpointError, match="t5"):
-        look(tiny)
 
 
 def test_half_precision_tensors_are_shown(look, tiny):

@@ -14,13 +14,8 @@ from probekit.results.table import PAGE_TABLES, only
 from tests.pipeline.planted import NOUNS, QUICK, QUICK_SITES, VERBS
 
 # Rows as groups: a p-value needs six. At a single site there are no cosines.
-OVERRIDES = (
-    *QUICK,
-    f"capture.sites=[{QUICK_SITES[1]}]",
-    "probe.description=false",
-    "data.columns.group=null",
-    "leakage={drop: words.txt}",
-)
+OVERRIDES = (*QUICK, f"capture.sites=[{QUICK_SITES[1]}]", "probe.description=false")
+OVERRIDES += ("data.columns.group=null", "leakage={drop: words.txt}")
 
 
 TRUTH, GROUPS = np.tile([0, 1], 6), np.arange(12)
@@ -64,8 +59,7 @@ def test_words_that_do_not_decide_the_label_matter_as_little_as_others(own):
     counts = [row["n_changed"], row["n_left_out"], row["n_test"]]
     assert counts == [tested.str.contains("red").sum(), n_left_out, len(tested) - n_left_out]
     assert counts[0] < counts[2] < len(tested)
-    assert row["value"] == 1
-    assert row["difference"] == pytest.approx(0, abs=0.05)
+    assert (row["value"], row["difference"]) == (1, pytest.approx(0, abs=0.05))
     assert row["p"] > 0.2
 
 
@@ -77,21 +71,18 @@ def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
 
 
 def test_the_p_value_of_cues_is_exact():
-    truth = TRUTH
     # The mean of three equal accuracies differs from each of them by rounding.
-    one_wrong = np.where(np.arange(12) < 1, 1 - truth, truth)
+    one_wrong = np.where(np.arange(12) < 1, 1 - TRUTH, TRUTH)
     assert leakage_of(one_wrong, one_wrong, one_wrong, one_wrong) == (0, 0, 0, 1)
     # One of six variants is unlike the others in a single text: any of them may be the first.
-    difference, low, high, p = leakage_of(one_wrong, *[truth] * 5)
+    difference, low, high, p = leakage_of(one_wrong, *[TRUTH] * 5)
     assert difference == pytest.approx(-1 / 12)
     assert p == pytest.approx(1 / 6, abs=0.04)
     assert low <= difference <= 0 <= high
-    difference, low, high, p = leakage_of(1 - truth, *[truth] * 5)
+    difference, low, high, p = leakage_of(1 - TRUTH, *[TRUTH] * 5)
     assert (difference, p) == (-1, pytest.approx(1 / 996))
     assert low == difference < high < 0
-
-
-def test_the_texts_of_a_group_are_exchanged_together():
+    # The texts of a group are exchanged together.
     p = leakage_of(1 - TRUTH, *[TRUTH] * 5, groups=np.repeat([0, 1], 6))[-1]
     assert p == pytest.approx(1 / 36, abs=0.02)
 
@@ -121,8 +112,7 @@ def test_random_words_are_as_many_others_and_the_probed_word_stays(own):
 def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
     nouns = own.rows["text"].str.split().str[2]
     start = [text.index(noun) for text, noun in zip(own.rows["text"], nouns, strict=True)]
-    rows = own.rows.assign(start=start, end=start + nouns.str.len())
-    with_words(own, "red\nblack", rows)
+    with_words(own, "red\nblack", own.rows.assign(start=start, end=start + nouns.str.len()))
     position = (f"tokens.position={{at: {at}}}", "data.columns.start=start", "data.columns.end=end")
     prepared = prepare(own.load(*OVERRIDES, *position))
     dropped, test = prepared.further["dropped"], prepared.design.splits[0].test
@@ -131,17 +121,14 @@ def test_the_probed_span_is_the_same_word_in_every_variant(own, at):
         noun = nouns_of_rows[number % len(test)]
         assert example.text[slice(*example.span)] == noun
         first, stop = dropped.plan.offsets[number : number + 2]
-        tokens = dropped.plan.positions[first:stop]
-        characters = dropped.tokens[number].offsets[tokens]
+        characters = dropped.tokens[number].offsets[dropped.plan.positions[first:stop]]
         assert example.text[characters[0][0] : characters[-1][1]].strip() in noun
         assert "  " not in example.text
 
 
 def test_a_text_in_which_the_probed_token_would_change_is_left_out(own):
     nouns = own.rows["text"].str.split().str[2]
-    texts = (
-        own.rows["label"] + " " + nouns + " of all"
-    )  # without the first word, no space is before
+    texts = own.rows["label"] + " " + nouns + " of all"  # no space is before without the first word
     start = own.rows["label"].str.len() + 1
     rows = own.rows.assign(text=texts, start=start, end=start + nouns.str.len())
     with_words(own, "red\nblack", rows.assign(text=texts + own.rows.index.astype(str)))
@@ -158,16 +145,27 @@ def test_spans_are_dropped_if_another_token_is_probed(own):
     assert dropped.column("text").tolist() == by_word.column("text").tolist()
 
 
-def test_other_words_give_another_run(own):
-    def key(words):
-        experiment = own.load(*with_words(own, words))
-        dropped = prepare(experiment).further["dropped"]
-        return dropped.dataset.digest, inputs_digest(experiment, "cpu")
+NEGATIVES = [
+    "\n".join(["text,group", *(f"A {n} fell,{n}" for n in range(n_groups))])
+    for n_groups in (80, 90)
+]
+MONITOR = (*QUICK, "data.positive=red", "monitor={negatives: words.txt, fpr: [0.05]}")
 
-    first, other = key("red"), key("black")
+
+@pytest.mark.parametrize(
+    ("overrides", "contents"), [(OVERRIDES, ("red", "black")), (MONITOR, NEGATIVES)]
+)
+def test_other_words_or_negatives_give_another_run(own, overrides, contents):
+    def key(words):
+        with_words(own, words)
+        experiment = own.load(*overrides)
+        (further,) = prepare(experiment).further.values()
+        return further.dataset.digest, inputs_digest(experiment, "cpu")
+
+    first, other = map(key, contents)
     assert first[0] != other[0]
     assert first[1] != other[1]
-    assert first == key("red")
+    assert first == key(contents[0])
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.pipeline.measure import probers
-from probekit.pipeline.measure.probers import probing_bytes, probing_seconds
+from probekit.pipeline.measure import probing
+from probekit.pipeline.measure.probing import probing_bytes, probing_seconds
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -31,8 +31,7 @@ def test_folds_and_labels_that_are_numbers_need_memory_for_each_row():
 @pytest.mark.parametrize("kind", ["logistic", "lda"])
 def test_probing_takes_longer_for_more_work(kind):
     small = probing_seconds([prober_of(kind)], [4], 1)
-    large = probing_seconds([prober_of(kind)] * 3, [4] * 20, 40)
-    assert large > 20 * small > 0
+    assert probing_seconds([prober_of(kind)] * 3, [4] * 20, 40) > 20 * small > 0
 
 
 def test_a_kind_whose_fits_take_seconds_is_not_estimated():
@@ -47,10 +46,9 @@ def test_memory_grows_with_the_features_until_rows_stay_in_their_file(monkeypatc
     prober = prober_of(n=20_000)
     sizes = [probing_bytes([prober], [d]) for d in (64, 768, 1536)]
     assert sizes == sorted(sizes)
-    grown = sizes[2] - sizes[1]
-    assert 1.5 * 20_000 * 768 * 4 < grown < 8 * 20_000 * 768 * 4
+    assert 1.5 * 20_000 * 768 * 4 < sizes[2] - sizes[1] < 8 * 20_000 * 768 * 4
     svm = probing_bytes([prober_of("svm", n=20_000)], [768])
     assert svm == pytest.approx(sizes[1] + 3 * 10_000 * 768 * 4, rel=0.05)
     for name in ("LOADED_BYTES", "MAPPED_BYTES"):
-        monkeypatch.setattr(probers, name, 0)
+        monkeypatch.setattr(probing, name, 0)
     assert sizes[1] - probing_bytes([prober], [768]) == 1.5 * 20_000 * 768 * 4

@@ -30,8 +30,7 @@ def test_projections_are_omitted_if_labels_cannot_be_separated(planted, index, m
     place = f"tokens.position={{at: index, index: {index}}}"
     folder = planted.run(place, "capture.sites=[hook_embed]", *FAST, page=False).folder
     path = folder / "scatter.csv"
-    found = set(pd.read_csv(path)["method"]) if path.exists() else set()
-    assert found == methods
+    assert methods == (set(pd.read_csv(path)["method"]) if path.exists() else set())
 
 
 def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
@@ -47,6 +46,8 @@ def test_cosines_of_sites_have_a_null_distribution_of_permuted_labels(planted):
     tested = only(load_table(folder / "results.csv"), metric="p_holm", target="task")
     p = tested.set_index("site")["value"]
     own = cosines[cosines["site_a"] == cosines["site_b"]].set_index("site_a")
+    assert np.allclose(own["cosine"], 1)
+    assert (cosines["cosine"].abs() < 1.001).all()
     assert own["half_cosine"].notna().all()
     assert own["certainty"].notna().to_dict() == {site: p[site] < 0.05 for site in own.index}
     assert 0 < own["certainty"].notna().sum() <= len(own)
@@ -94,6 +95,9 @@ def test_projections_show_held_out_rows_only(finished):
 
 def test_errors_are_those_of_the_stored_predictions(finished):
     stored = FinishedRun(finished)
+    confusion, verdict = pd.read_csv(finished / "confusion.csv"), stored.record.verdict
+    right = confusion.loc[confusion["truth"] == confusion["guess"], "n"].sum()
+    assert right / confusion["n"].sum() == pytest.approx(verdict.score.value)
     wrong = json.loads((finished / "wrong.json").read_text())
     assert len(wrong["probes"]) == 4
     curve = layer_curve(stored.scores, "accuracy")
@@ -114,8 +118,7 @@ def test_errors_are_those_of_the_stored_predictions(finished):
             row = wrong["rows"][error["row"]]
             assert row["label"] != error["guess"]
             assert row["text"][slice(*error["probed"])].strip() == row["text"].split()[-1]
-            same = (groups == row["group"]) & is_wrong
-            labels = np.array(stored.classes)[own.truth[same]]
+            labels = np.array(stored.classes)[own.truth[(groups == row["group"]) & is_wrong]]
             assert row["label"] in labels
             assert row["text"].startswith("The ")
 

@@ -8,22 +8,15 @@ import pandas as pd
 import pytest
 
 from probekit.pipeline.measure import significance
-from probekit.pipeline.measure.record import _few_arrangements, _imprecise
+from probekit.pipeline.measure.record import _imprecise
 from probekit.pipeline.measure.significance import ScoredPredictions, difference_rows, p_value_rows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
+from probekit.probes.score import scored
 from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import metric_functions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, accuracy
-from probekit.probes.score.scored import (
-    FitFacts,
-    Measurement,
-    Predictor,
-    Scored,
-    SiteResult,
-    measure,
-)
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, RESULTS, by_depth, make_table, only
@@ -58,8 +51,7 @@ def row_of(site, target, value, split="test", probe="logistic"):
 
 def scored_at(site, truth, guess, target="task"):
     predictions = ClassPredictions(truth, guess, 2)
-    row = row_of(site, target, float(np.mean(truth == guess)))
-    return ScoredPredictions(row, (predictions,))
+    return ScoredPredictions(row_of(site, target, float(np.mean(truth == guess))), (predictions,))
 
 
 @pytest.mark.parametrize(("said", "true"), [(0.5, 0.5), (0.52, 0.4), (0.55, 0.35), (0.4, 0.6)])
@@ -69,8 +61,7 @@ def test_random_guesses_are_rejected_no_more_often_than_the_level(said, true):
     for seed in range(100):
         generator = np.random.default_rng(seed)
         truth, guess = ((generator.random(200) < share).astype(int) for share in (true, said))
-        found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 99)
-        small += found[0]["value"] <= 0.05
+        small += p_value_rows([scored_at(SITES[0], truth, guess)], prober, 99)[0]["value"] <= 0.05
     assert small <= 13  # of 100 at 5 %; a larger number has a probability of 0.001
 
 
@@ -101,6 +92,9 @@ def test_p_values_of_all_sites_share_one_null():
     assert (single <= holm).all()
     assert best[2] < 0.05 < best[[0, 1, 3]].min()
     assert p_value_rows(tasks, prober, 0) == []
+    # Metrics without scores of rows have none.
+    brier = ScoredPredictions(tasks[0].row | {"metric": "brier"}, tasks[0].predictions)
+    assert p_value_rows([brier], prober, 500) == []
 
 
 @pytest.mark.parametrize(
@@ -124,9 +118,9 @@ def test_numbers_with_heavy_tails_have_no_interval_of_r2(power):
     prober = Prober(data, settings.changed(baselines=()))
     assert [one.code for one in _imprecise(prober)] == ["heavy-tails"] * (power > 1)
     predictions = NumberPredictions(truth, guess)
-    facts = FitFacts(probe="ridge_regression", target="task", n_train=60, seed=0)
-    scored = Scored((predictions,), (predictions,), groups, facts)
-    r2, spearman = measure(scored, Resamples.leave_one_out(groups))
+    facts = scored.FitFacts(probe="ridge_regression", target="task", n_train=60, seed=0)
+    fits = scored.Scored((predictions,), (predictions,), groups, facts)
+    r2, spearman = scored.measure(fits, Resamples.leave_one_out(groups))
     assert np.isnan([r2.ci_low, r2.ci_high]).tolist() == [power > 1] * 2
     assert r2.value > 0
     assert spearman.ci_low < spearman.value
@@ -136,12 +130,11 @@ def test_too_few_groups_give_no_p_values(snapshot):
     for n_groups, n_rows in ((4, 0), (5, 3)):  # 16 and 32 arrangements
         truth, guess, groups = words(np.random.default_rng(0), n_groups, 1.0)
         prober = prober_of(truth, groups)
-        found = p_value_rows([scored_at(SITES[0], truth, guess)], prober, 500)
-        assert len(found) == n_rows
-        findings = _few_arrangements(prober)
+        assert len(p_value_rows([scored_at(SITES[0], truth, guess)], prober, 500)) == n_rows
+        findings = _imprecise(prober)
         assert [finding.code for finding in findings] == ([] if n_rows else ["few-exchanges"])
     # Two groups of each label, and one of both.
-    assert _few_arrangements(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4)) == snapshot
+    assert [*_imprecise(prober_of(np.repeat([0, 1], 10), np.arange(20) // 4))] == snapshot
 
 
 def test_folds_name_and_widen_their_null():
@@ -150,8 +143,7 @@ def test_folds_name_and_widen_their_null():
     for folds in (1, 3):
         prober = prober_of(truth, groups, folds)
         order = prober.test_rows
-        row = scored_at(SITES[0], truth[order], guess[order])
-        found = p_value_rows([row], prober, 500)[0]
+        found = p_value_rows([scored_at(SITES[0], truth[order], guess[order])], prober, 500)[0]
         p[folds] = found["value"]
         assert ("widened 1.41 times for dependent folds" in found["null"]) == (folds == 3)
     assert p[3] > p[1]
@@ -177,13 +169,6 @@ def test_kinds_that_read_whole_texts_have_exchanges_of_their_own():
     assert [row["probe"] for row in both] == ["logistic", "attention_pooled"] * 3
     of_texts = p_value_rows([texts], other, 500)
     assert [row["value"] for row in both[1::2]] == [row["value"] for row in of_texts]
-
-
-def test_metrics_without_row_scores_have_no_p_values():
-    truth, guess, groups = words(np.random.default_rng(0), 12, 0.9)
-    one = scored_at(SITES[0], truth, guess)
-    undefined = ScoredPredictions(one.row | {"metric": "brier"}, one.predictions)
-    assert p_value_rows([undefined], prober_of(truth, groups), 500) == []
 
 
 @pytest.fixture(scope="module")
@@ -255,8 +240,7 @@ def test_differences_are_adjusted_among_the_named_or_among_all(run, named):
     expected = dict(zip(among, found, strict=True))
     for other in rivals if named else [name(3)]:
         row = differences.loc[other]
-        assert row["p"] == expected[other].p
-        assert row["p_adjusted"] == expected[other].p_adjusted
+        assert (row["p"], row["p_adjusted"]) == (expected[other].p, expected[other].p_adjusted)
         assert (row["n_test"], row["n_groups"]) == (96, 12)
 
 
@@ -303,10 +287,10 @@ def site(name, probe, sure, validated, are_logs=True):
     said = ClassPredictions(truth, truth, 2, np.log(shares), are_logs)
     place = {"run": "r", "dataset": "d", "site": name, "head": None, "position": "last"}
     place |= {"view": "view", "main_metric": "accuracy"}
-    numbers = dict.fromkeys([field.name for field in fields(Measurement)])
+    numbers = dict.fromkeys([field.name for field in fields(scored.Measurement)])
     where = {"probe": probe, "target": "task", "split": "validation", "metric": "accuracy"}
-    measured = Measurement(**(numbers | where | {"value": validated}))
-    return SiteResult([measured], {Predictor(probe, "task"): said}, place=place)
+    measured = scored.Measurement(**(numbers | where | {"value": validated}))
+    return scored.SiteResult([measured], {scored.Predictor(probe, "task"): said}, place=place)
 
 
 def test_reliability_is_computed_at_the_best_site_of_each_kind():

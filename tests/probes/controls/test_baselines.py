@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.probes.controls import baselines
-from probekit.probes.controls.baselines import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
+from probekit.probes import controls as baselines
+from probekit.probes.controls import PENALTIES, TEXT_BASELINES, TEXT_C, word_counts
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
@@ -99,10 +99,9 @@ def test_neighbouring_words_that_predict_the_label_are_found_at_their_own_place(
 def test_the_vocabulary_comes_from_the_training_texts_and_ignores_case():
     codes = codes_of()
     texts = texts_of(codes)
-    seen, unknown = (
-        text_model(bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS, np.array(others), 3)[0]
-        for others in (["RED!", "zebra", "green"], ["zebra", "yak", ""])
-    )
+    given = bag_of_words, texts[TRAIN], codes[TRAIN], FOLDS
+    others = np.array([["RED!", "zebra", "green"], ["zebra", "yak", ""]])
+    seen, unknown = (text_model(*given, words, 3)[0] for words in others)
     assert seen.argmax(axis=1).tolist()[::2] == [0, 1]
     assert len(np.unique(unknown[:, 0])) == 1
     assert np.array_equal(seen[1], unknown[0])  # predictions do not depend on the other texts
@@ -127,10 +126,9 @@ def test_the_strength_is_chosen_on_rows_of_other_groups():
     # Each group has a word and a label of its own; those of other groups teach nothing.
     codes = np.repeat((np.arange(100) % 3 == 0).astype(int), 3)
     texts = np.repeat([f"w{group} x y" for group in range(100)], 3)
-    by_group, by_row = (
-        text_model(bag_of_words, texts, codes, folds, np.array(["x"]), 2)[1]
-        for folds in (np.arange(300) // 3 % 5, np.arange(300) % 3)
-    )
+    both = np.arange(300) // 3 % 5, np.arange(300) % 3
+    tested = np.array(["x"]), 2
+    by_group, by_row = (text_model(bag_of_words, texts, codes, one, *tested)[1] for one in both)
     assert by_group == TEXT_C[0]
     assert by_row >= 1
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from probekit.probes.controls.control_task import comparable_rows, control_labels
+from probekit.probes.controls import comparable_rows, control_labels
 from probekit.probes.data import ProbeData, sample_groups
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import Predictor
@@ -48,13 +48,9 @@ EVERYTHING = np.arange(N_TRAIN)
 def make_data(**changes):
     """Three rows a group and 40 word types, which determine the label."""
     types = np.random.default_rng(0).integers(40, size=N_ROWS)
-    parts = {
-        "y": np.where(types % 2, "yes", "no"),
-        "groups": (np.arange(N_ROWS) // 3).astype(str),
-        "types": types.astype(str),
-        "train": EVERYTHING,
-        "test": np.arange(N_TRAIN, N_ROWS),
-    }
+    parts = {"y": np.where(types % 2, "yes", "no"), "types": types.astype(str)}
+    parts |= {"groups": (np.arange(N_ROWS) // 3).astype(str)}
+    parts |= {"train": EVERYTHING, "test": np.arange(N_TRAIN, N_ROWS)}
     return ProbeData(**(parts | changes))
 
 

@@ -113,10 +113,8 @@ def test_test_labels_have_no_part_in_the_selection():
         rows = np.arange(len(y))
         split = {"train": rows[~test], "test": rows[test], "examples": text, "texts": None}
         data = ProbeData(labels, text, labels, **split)
-        kinds = (ProbeSpec(kind="aggregated"),)
-        settings = ProbeSettings(
-            kinds=kinds, aggregate=RULES, folds=3, control_draws=0, baselines=()
-        )
+        how = {"kinds": (ProbeSpec(kind="aggregated"),), "aggregate": RULES, "baselines": ()}
+        settings = ProbeSettings(**how, folds=3, control_draws=0)
         return Prober(data, settings).site(X)
 
     one, other = scores(names), scores(np.where(test, names[::-1], names))

@@ -7,18 +7,14 @@ from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf
 from sklearn.feature_selection import f_classif
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probekit.probes.data import group_folds
 from probekit.probes.kinds import attention_pooled, class_means
-from probekit.probes.kinds.attention_pooled import (
-    AttentionPooledProbe,
-    PooledObjective,
-    TokensOfTexts,
-)
+from probekit.probes.kinds.attention_pooled import AttentionPooledProbe, TokensOfTexts
 from probekit.probes.kinds.class_means import LdaProbe, MassMeanProbe, within_covariance
 from probekit.probes.kinds.k_sparse import KSparseProbe, best_features
 from probekit.probes.kinds.logistic import LinearProbe
@@ -72,14 +68,6 @@ def test_a_given_penalty_needs_no_folds():
     assert LinearProbe(C=0.1, folds=2).fit(X, y, y).C_ == 0.1
 
 
-def test_weights_and_targets_that_are_no_numbers_are_refused():
-    X, y = overlapping(20)
-    with pytest.raises(ValueError, match="non-zero"):
-        LinearProbe(C=1.0).fit(X, y, sample_weight=np.zeros(20))
-    with pytest.raises(ValueError, match="could not convert"):
-        RidgeRegressionProbe(1.0).fit(np.eye(3), ["a", "b", "c"])
-
-
 @pytest.mark.parametrize(("C", "weight"), [(1e-46, 1.0), (1.0, 1e-44)])
 def test_a_penalty_beyond_float32_leaves_the_shares_of_the_classes(C, weight):
     X, y = overlapping(60)
@@ -117,12 +105,10 @@ def test_the_alpha_chosen_is_that_of_a_plain_search_over_the_same_folds(seed):
     X, y = regression(60, 30, seed)
     y += 20 * np.random.default_rng(seed).normal(size=60)
     folds = group_folds(np.zeros(60), np.arange(60), 5, seed=0)
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), Ridge()),
-        {"ridge__alpha": ALPHAS},
-        cv=[(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(5)],
-        scoring="neg_mean_squared_error",
-    ).fit(X, y)
+    cv = [(np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)) for fold in range(5)]
+    how = {"cv": cv, "scoring": "neg_mean_squared_error"}
+    model = make_pipeline(StandardScaler(), Ridge())
+    search = GridSearchCV(model, {"ridge__alpha": ALPHAS}, **how).fit(X, y)
     assert RidgeRegressionProbe(ALPHAS).fit(X, y).alpha_ == search.best_params_["ridge__alpha"]
 
 
@@ -150,12 +136,6 @@ def test_the_shrinkage_is_that_of_ledoit_and_wolf_on_residuals():
 def test_residuals_on_a_line_or_a_point_leave_an_inverse(residuals):
     covariance = within_covariance(np.array(residuals), np.zeros((1, 2)), np.array([0, 0]))
     assert np.linalg.cond(covariance) < 1e8
-
-
-def test_shrinking_by_itself_helps_where_rows_are_few():
-    X, y, _ = planted.direction(n_samples=1060, n_features=50)
-    auto, none = (probe.fit(X[:60], y[:60]) for probe in (LdaProbe(), LdaProbe(0.0)))
-    assert auto.score(X[60:], y[60:]) > none.score(X[60:], y[60:]) + 0.1
 
 
 def test_the_coefficients_are_the_very_difference_and_the_score_is_zero_half_way():
@@ -209,39 +189,10 @@ def test_ties_go_to_the_lower_number_and_constants_come_last():
     assert best_features(X, y, k=10).tolist() == [9, *range(1, 8), 0, 8]
 
 
-def test_the_features_of_a_fold_are_ranked_without_its_held_out_rows():
-    # In noise the best of 5,000 features on all rows predict even the rows held out; those that
-    # are ranked inside the folds do not.
-    X = np.random.default_rng(0).normal(size=(40, 5000))
-    y = np.arange(40) % 2
-    leaky = cross_val_score(LinearProbe(C=1.0), X[:, best_features(X, y, 8)], y, cv=2)
-    wrong = []
-
-    class Recording(KSparseProbe):
-        def path(self, values, data):
-            fits = super().path(values, data)
-            held = ~np.isin(X[:, 0], data.X[:][:, 0])
-            guesses = [fit.outputs(X[held], 2).argmax(axis=1) for fit in fits if held.any()]
-            wrong.extend(np.mean(guess != y[held]) for guess in guesses)
-            return fits
-
-    Recording(k=8, C=(1e-4, 1.0), folds=2).fit(X, y)
-    assert leaky.mean() > 0.8
-    assert len(wrong) == 4
-    assert np.mean(wrong) > 0.3
+LINEAR = LinearProbe, LdaProbe, MassMeanProbe, class_means.NearestMeanProbe, RidgeProbe, SvmProbe
 
 
-LINEAR = [
-    LinearProbe(),
-    LdaProbe(),
-    MassMeanProbe(),
-    class_means.NearestMeanProbe(),
-    RidgeProbe(),
-    SvmProbe(),
-]
-
-
-@pytest.mark.parametrize("probe", [MlpProbe(alpha=0.1), *LINEAR], ids=str)
+@pytest.mark.parametrize("probe", [MlpProbe(alpha=0.1), *(kind() for kind in LINEAR)], ids=str)
 def test_the_mlp_alone_reads_what_is_not_linear(probe):
     X, y = planted.xor(3000)
     score = probe.fit(X[:1000], y[:1000]).score(X[1000:], y[1000:])
@@ -268,7 +219,8 @@ def test_layers_of_the_mlp_answer_as_scikit_learns_network_on_scaled_rows(classe
 def test_the_gradient_is_that_of_the_objective(codes):
     generator = np.random.default_rng(0)
     tokens, text = generator.normal(size=(12, 3)), np.repeat(np.arange(4), [1, 5, 2, 4])
-    objective = PooledObjective(TokensOfTexts(tokens, text), np.array(codes), C=0.5)
+    texts = TokensOfTexts(tokens, text)
+    objective = attention_pooled.PooledObjective(texts, np.array(codes), C=0.5)
     point = generator.normal(size=len(objective.start(generator)))
     error = check_grad(lambda x: objective(x)[0], lambda x: objective(x)[1], point)
     assert error < 1e-6
@@ -279,23 +231,6 @@ def test_selected_texts_are_renumbered():
     part = texts.take(np.array([False, True, True]))
     assert part.tokens.ravel().tolist() == [2, 3, 4, 5]
     assert part.text.tolist() == [0, 1, 1, 1]
-
-
-def test_weights_are_a_softmax_within_each_text():
-    texts = TokensOfTexts(np.zeros((5, 1)), np.array([0, 0, 1, 1, 1]))
-    weights = texts.pool(np.array([1e4, 1e4 - 1, -1e4, -1e4, -1e4]))
-    np.testing.assert_allclose(weights[:2], [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))])
-    np.testing.assert_allclose(weights[2:], [1 / 3] * 3)
-
-
-def test_a_stronger_penalty_makes_query_and_weights_smaller():
-    X, y, texts, _ = planted.marked_texts(100)
-    weak, strong = (
-        attention_pooled.fit_attention(TokensOfTexts(X, texts), y[::12], C, max_iter=500, seed=0)
-        for C in (10.0, 0.01)
-    )
-    assert np.linalg.norm(strong.query) < np.linalg.norm(weak.query)
-    assert np.linalg.norm(strong.layers[0].weight) < np.linalg.norm(weak.layers[0].weight)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in (1, 2))])
@@ -313,17 +248,6 @@ def test_a_token_at_a_random_position_is_found_where_the_mean_fails(seed):
     assert attention[marks].mean() > 0.85
 
 
-def test_three_classes_are_separated_too():
-    X, y, texts, marks = planted.marked_texts(600)
-    y = np.repeat(np.random.default_rng(1).integers(3, size=600), 12)
-    X[:, 1:4] = np.random.default_rng(2).normal(size=(len(X), 3))
-    X[marks, 1 + y[marks]] += 5
-    known = texts < 400
-    probe = AttentionPooledProbe(C=1.0).fit(X[known], y[known], texts[known])
-    assert np.mean(probe.predict(X[~known], texts[~known]) == y[~known]) > 0.9
-    assert probe.decision_function(X, texts).shape == (len(X), 3)
-
-
 def test_all_tokens_of_a_text_get_one_prediction_in_any_order():
     X, y, texts, _ = planted.marked_texts(50)
     probe = AttentionPooledProbe(C=1.0).fit(X, y, texts)
@@ -331,15 +255,7 @@ def test_all_tokens_of_a_text_get_one_prediction_in_any_order():
     assert np.array_equal(scores, np.repeat(scores[::12], 12))
     mixed = np.random.default_rng(0).permutation(len(X))
     np.testing.assert_allclose(probe.decision_function(X[mixed], texts[mixed]), scores[mixed])
-    np.testing.assert_allclose(
-        probe.attention(X[mixed], texts[mixed]), probe.attention(X, texts)[mixed]
-    )
+    attention = probe.attention(X, texts)[mixed]
+    np.testing.assert_allclose(probe.attention(X[mixed], texts[mixed]), attention)
     again = AttentionPooledProbe(C=1.0).fit(X[mixed], y[mixed], texts[mixed])
     np.testing.assert_allclose(again.query_, probe.query_, atol=1e-3)
-
-
-def test_the_scale_of_features_changes_nothing():
-    X, y, texts, _ = planted.marked_texts(100)
-    scaled = X * np.logspace(-2, 2, X.shape[1]) + 7
-    one, other = (AttentionPooledProbe(C=1.0).fit(rows, y, texts) for rows in (X, scaled))
-    np.testing.assert_allclose(one.attention(X, texts), other.attention(scaled, texts), atol=1e-3)

@@ -8,25 +8,11 @@ from scipy.stats import ttest_ind, ttest_rel, wilcoxon
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score import metrics
-from probekit.probes.score.differences import (
-    DRAWS,
-    Side,
-    bootstrap_tests,
-    paired_differences,
-    sign_tests,
-    signed_rank,
-    unpaired_differences,
-)
+from probekit.probes.score.differences import DRAWS, bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
-from probekit.probes.score.metrics import (
-    WIDER_OVER_FOLDS,
-    NumberPredictions,
-    Resamples,
-    accuracy,
-    mean_of_rows,
-    r2,
-)
+from probekit.probes.score.metrics import NumberPredictions, Resamples, accuracy, mean_of_rows, r2
+from probekit.probes.score.unpaired import Side, signed_rank, unpaired_differences
 
 
 def probes_of(generator, n_groups, rates, each=4):
@@ -143,7 +129,7 @@ def _bootstrap(contributions, resamples):
     return bootstrap_tests(contributions, resamples, is_skewed=False)
 
 
-@pytest.mark.parametrize("widening", [1.0, WIDER_OVER_FOLDS])
+@pytest.mark.parametrize("widening", [1.0, metrics.WIDER_OVER_FOLDS])
 @pytest.mark.parametrize("is_skewed", [True, False])
 def test_the_bootstrap_interval_ends_where_hall_s_statistic_is_critical(is_skewed, widening):
     """A difference at a limit has a p-value of the level, and so do all adjusted ones."""
@@ -177,10 +163,9 @@ def test_a_group_in_which_a_rival_fails_shows_that_signs_are_not_symmetric():
     leads = 0.1 + 0.08 * np.random.default_rng(0).normal(size=40)
     leads[0] = -0.85
     resamples = Resamples.leave_one_out(np.arange(40))
-    (signs,), (found,) = (
-        sign_tests(leads[None] / 40, resamples).T,
-        paired_differences([(mean_of_rows(leads, resamples), np.zeros(41))], resamples),
-    )
+    (signs,) = sign_tests(leads[None] / 40, resamples).T
+    values = mean_of_rows(leads, resamples), np.zeros(41)
+    (found,) = paired_differences([values], resamples)
     assert signs[0] < 0.003 < 0.3 < found.p < 0.6
     assert found.ci_low < -0.1 < 0 < signs[2]
     assert found.ci_high == pytest.approx(0.126, abs=0.002)
@@ -241,10 +226,8 @@ def test_unpaired_equal_probes_rarely_differ_significantly(n_sets):
     resamples = [Resamples.leave_one_out(np.arange(n * 10) // 10) for n in sizes]
     for seed in range(n_sets):
         generator = np.random.default_rng(seed)
-        sides = [
-            of_correct(generator.random(n * 10) < np.repeat(generator.beta(6, 3, size=n), 10))
-            for n in sizes
-        ]
+        drawn = [(generator.random(n * 10), generator.beta(6, 3, size=n)) for n in sizes]
+        sides = [of_correct(draw < np.repeat(rates, 10)) for draw, rates in drawn]
         rejected += unpaired(*sides, *resamples).p < 0.05
     assert within(rejected, n_sets)
     assert rejected / n_sets > 0.01
@@ -306,11 +289,9 @@ def test_numbers_are_compared_too_and_what_is_undefined_is_left_out():
 def test_unpaired_differences_are_adjusted_by_holms_method():
     generator = np.random.default_rng(0)
     resamples = [Resamples.leave_one_out(np.arange(n)) for n in (5, 40, 40)]
-    sides = [
-        [Side(mean_of_rows(generator.random(len(one.group_of_row)), one), one) for one in resamples]
-        for _ in range(2)
-    ]
-    none, *found = unpaired_differences(list(zip(*sides, strict=True)))
+    drawn = [(generator.random(len(one.group_of_row)), one) for one in resamples * 2]
+    sides = [Side(mean_of_rows(rows, one), one) for rows, one in drawn]
+    none, *found = unpaired_differences(list(zip(sides[:3], sides[3:], strict=True)))
     assert np.isnan([none.p, none.p_adjusted]).all()  # five groups
     assert [one.p_adjusted for one in found] == holm(np.array([one.p for one in found])).tolist()
 
@@ -322,10 +303,8 @@ def test_adjusted_limits_of_unpaired_differences_exclude_0_exactly_if_p_is_below
         shares[0, :3] += 0.4 * gain
         resamples = Resamples.leave_one_out(np.arange(40))
         values = [[mean_of_rows(one, resamples) for one in side] for side in shares]
-        found = unpaired_differences(
-            [(Side(a, resamples), Side(b, resamples)) for a, b in zip(*values, strict=True)],
-            (0.0, 1.0),
-        )
+        sides = [[Side(one, resamples) for one in pair] for pair in zip(*values, strict=True)]
+        found = unpaired_differences(list(map(tuple, sides)), (0.0, 1.0))
         for one in found:
             assert (one.adjusted_low > 0 or one.adjusted_high < 0) == (one.p_adjusted < LEVEL)
             assert one.adjusted_low <= one.ci_low < one.ci_high <= one.adjusted_high

@@ -6,28 +6,19 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from probekit.amounts import LEVEL
 from probekit.probes.score import contributions, exchange, metrics
-from probekit.probes.score.contributions import (
-    RowScores,
-    of_accuracy,
-    of_auprc,
-    of_auroc,
-    of_balanced_accuracy,
-    of_macro_f1,
-)
+from probekit.probes.score.contributions import RowScores, of_accuracy, of_auprc, of_auroc
 from probekit.probes.score.exchange import MOST_EXACT, holm, p_values, permuted_labels
-from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, NumberPredictions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from tests.stored import each_line
 
 
 def exchange_of(rows, groups, folds=None, draws=199, seed=0):
     folds = np.zeros(len(groups), dtype=int) if folds is None else folds
-    return exchange.LabelExchange.of(rows.labels, groups, folds, draws, seed)
+    return exchange.LabelExchange(rows.labels, groups, folds, draws, seed)
 
 
 def random_rows(labels, seed=0):
@@ -121,7 +112,7 @@ WHOLE = [0] * 4 + [1] * 6 + [2] * 3
     ids=["rows of groups", "whole groups", "both", "folds"],
 )
 def test_the_statistic_equals_brute_force_over_all_arrangements(codes, groups, folds):
-    codes, groups, factor = np.array(codes), np.array(groups), WIDER_OVER_FOLDS if folds else 1
+    codes, groups, factor = np.array(codes), np.array(groups), np.sqrt(2 if folds else 1)
     folds = np.zeros(len(codes), int) if folds is None else np.array(folds)
     rows = random_rows(codes)
     t = exchange_of(rows, groups, folds, draws=3000).null([rows]).t[0]
@@ -149,17 +140,6 @@ def test_numbers_are_exchanged_like_classes_of_their_own():
     assert t[0] == pytest.approx(products.sum() / np.sqrt(20 * products.var(ddof=1)))
 
 
-def test_groups_count_equally_whatever_their_size():
-    """Rows are added to a group with the same score: nothing changes but the unit."""
-    codes = np.repeat([0, 1], 10)
-    rows = random_rows(codes)
-    more = np.concatenate([np.arange(20), np.repeat(0, 30)])
-    large = RowScores(rows.scores[more], rows.labels[more])
-    one = exchange_of(rows, np.arange(20)).null([rows]).t
-    other = exchange_of(large, np.arange(20)[more]).null([large]).t
-    np.testing.assert_allclose(one, other)
-
-
 def test_a_label_that_one_group_has_is_left_out():
     codes = np.array([0, 0, 0, 1, 1, 1, 2])
     rows = random_rows(codes)
@@ -180,16 +160,6 @@ def test_a_label_of_large_groups_is_not_taken_for_an_association():
     assert not exchange_of(rows, groups).null([rows]).t.any()
 
 
-def test_folds_widen_the_null():
-    labels, groups = np.tile([0, 1], 20), np.arange(40) // 4
-    rows = random_rows(labels)
-    plain = exchange_of(rows, groups).null([rows]).t[0]
-    folds = exchange_of(rows, groups, groups % 5).null([rows]).t[0]
-    assert plain[0] == pytest.approx(folds[0])
-    np.testing.assert_allclose(folds[1:], WIDER_OVER_FOLDS * plain[1:])
-    assert pytest.approx(np.sqrt(2)) == WIDER_OVER_FOLDS
-
-
 def test_scores_over_rows_are_those_of_exchanged_labels_whatever_the_sizes_of_groups():
     groups = np.repeat(np.arange(50), [60] * 10 + [3] * 40)
     of_group = np.tile([0, 1], 25)
@@ -201,9 +171,8 @@ def test_scores_over_rows_are_those_of_exchanged_labels_whatever_the_sizes_of_gr
     assert null.scores[0, 0] == pytest.approx(rows.scores[at, of_group[groups]].sum())
     ends = [0.025, 0.5, 0.975]
     expected = np.quantile(scores, ends)
-    np.testing.assert_allclose(
-        np.quantile(null.scores[0, 1:], ends), expected, atol=0.1 * np.ptp(expected)
-    )
+    found = np.quantile(null.scores[0, 1:], ends)
+    np.testing.assert_allclose(found, expected, atol=0.1 * np.ptp(expected))
 
 
 def test_all_sites_share_the_same_exchanges():
@@ -243,6 +212,7 @@ def test_names_of_groups_do_not_matter_and_the_seed_does(draw):
         ([0, 0, 0, 1, 1, 1], range(6), 20),
         ([0, 0, 1, 1, 1, 0, 1], [*range(5), 5, 5], 20),
         ([0, 0, 1, 1, 2, 2], range(6), 90),
+        ([0, 1] * 2000, range(4000), np.inf),
     ],
 )
 def test_fewer_than_20_arrangements_are_not_enough(labels, groups, n):
@@ -251,30 +221,12 @@ def test_fewer_than_20_arrangements_are_not_enough(labels, groups, n):
     assert made.is_enough == (n >= exchange.FEWEST_ARRANGEMENTS)
 
 
-def test_very_many_arrangements_are_no_overflow():
-    made = exchange_of(random_rows(np.tile([0, 1], 2000)), np.arange(4000))
-    assert made.n_arrangements == np.inf
-    assert made.is_enough
-
-
 def test_the_name_lists_what_is_exchanged(snapshot):
     rows = random_rows(np.array([0, 1, 0, 1, 0, 1]))
     for groups in ([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2], [0, 0, 1, 2, 3, 4]):
         assert exchange_of(rows, np.array(groups)).name == snapshot
     folds = np.array([0, 0, 1, 1, 1, 1])
     assert exchange_of(rows, np.array([0, 0, 1, 1, 2, 2]), folds).name == snapshot
-
-
-def test_labels_of_groups_are_permuted_between_groups_of_any_size():
-    groups = np.repeat(["a", "b", "c", "d"], [1, 2, 3, 4])
-    truth = np.repeat([0, 1, 1, 2], [1, 2, 3, 4])
-    permuted = permuted_labels(truth, groups, 500, seed=0)
-    for row in permuted:
-        by_group = [set(row[groups == name]) for name in "abcd"]
-        assert sorted(label for (label,) in by_group) == [0, 1, 1, 2]
-    # Label 2 is assigned to each of the four groups equally often.
-    share = [(permuted[:, groups == name] == 2).all(axis=1).mean() for name in "abcd"]
-    np.testing.assert_allclose(share, 0.25, atol=0.07)
 
 
 def test_labels_that_differ_within_a_group_stay_in_it():
@@ -289,20 +241,6 @@ def test_labels_that_differ_within_a_group_stay_in_it():
         assert sorted([row[7], row[9], row[11]]) == [0, 1, 4]
     np.testing.assert_allclose((permuted[:, :3] == 1).mean(axis=0), 1 / 3, atol=0.07)
     assert 0.25 < (permuted[:, 7] == 1).mean() < 0.42
-
-
-def test_one_mixed_group_does_not_keep_the_others_from_exchanging():
-    groups = np.repeat(np.arange(21), np.arange(1, 22)).astype(str)  # distinct sizes
-    truth = np.repeat(np.arange(21) % 2, np.arange(1, 22))
-    truth[-1] = 1 - truth[-1]
-    permuted = permuted_labels(truth, groups, 50, seed=0)
-    assert 0.35 < (permuted == truth).mean() < 0.65
-
-
-def test_labels_that_cannot_be_exchanged_prove_nothing():
-    truth, groups = np.zeros(10, int), np.arange(10) // 2
-    permuted = permuted_labels(truth, groups, 19, seed=0)
-    assert np.all(permuted == truth)
 
 
 def test_p_values_count_the_observed_labels_and_what_ties_with_them():
@@ -323,16 +261,6 @@ def test_holms_adjustment_of_a_worked_example():
     p = np.array([0.01, 0.04, 0.03, 0.005])
     np.testing.assert_allclose(holm(p), [0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([])).tolist() == []
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_lies_between_the_p_values_and_bonferroni_and_keeps_their_order(values):
-    p = np.array(values)
-    changed = holm(p)
-    assert np.all(changed >= p)
-    assert np.all(changed <= np.minimum(1, len(p) * p))
-    assert np.all(np.diff(changed[np.argsort(p, kind="stable")]) >= 0)
 
 
 # Simulated data sets: few at each change, many at night.
@@ -455,14 +383,14 @@ def ranked(generator, strength, metric):
     return [of_auroc(ClassPredictions(codes, codes, 2, scores))], np.arange(120) // 6
 
 
-def rare(generator, strength, of_metric):
+def rare(generator, strength, metric):
     """60 groups of five rows with one label, 1 in 6 positive, and dependent scores."""
     groups = np.arange(300) // 5
     truth = (generator.permutation(60) < 10)[groups].astype(int)
     margin = strength * truth + generator.normal(size=60)[groups] + generator.normal(size=300)
     scores = np.column_stack([np.zeros_like(margin), margin])
     guess = ClassPredictions(truth, scores.argmax(axis=1), 2, scores, positive=1)
-    return [of_metric(metrics.with_alarms(guess, np.array([3.3, 2.3])))], groups
+    return [metric(metrics.with_alarms(guess, np.array([3.3, 2.3])))], groups
 
 
 @pytest.mark.parametrize(
@@ -475,10 +403,8 @@ def rare(generator, strength, of_metric):
     ],
 )
 def test_metrics_of_ranks_and_of_a_rare_class_have_power_and_size_too(draw, metric, strength):
-    p_of_null, p = (
-        simulated(lambda generator, effect=effect: draw(generator, effect, metric), 100)[0]
-        for effect in (0.0, strength)
-    )
+    draws = (partial(draw, strength=effect) for effect in (0.0, strength))
+    p_of_null, p = (simulated(partial(one, metric=metric), 100)[0] for one in draws)
     assert within(p_of_null <= 0.05)
     assert (p <= 0.05).sum() >= 90
 
@@ -520,7 +446,9 @@ def p_of(function, predictions, groups):
     return exchange_of(scores, groups).null([scores]).p.single[0]
 
 
-@pytest.mark.parametrize("function", [of_accuracy, of_balanced_accuracy, of_macro_f1])
+@pytest.mark.parametrize(
+    "function", [of_accuracy, contributions.of_balanced_accuracy, contributions.of_macro_f1]
+)
 def test_mixed_groups_that_all_agree_have_the_p_of_their_agreement(function):
     # Of 60 rows, 6 have label 1 and 54 the guess 1: at least 0 and at most 6 hits of label 1, and
     # 5.4 by chance. The share of .9 that all 6 are hits is that of each group.

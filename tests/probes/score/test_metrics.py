@@ -12,21 +12,11 @@ from sklearn.metrics import average_precision_score, brier_score_loss, roc_auc_s
 
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
-from probekit.probes.score import metrics
-from probekit.probes.score.calibration import BINS, brier, ece, reliability_bins
+from probekit.probes.score import metrics, scored
 from probekit.probes.score.intervals import jackknife_interval, jackknife_variance
-from probekit.probes.score.metric_table import METRICS, metric_functions
-from probekit.probes.score.metrics import BLOCK, ClassPredictions, NumberPredictions, Resamples, r2
-from probekit.probes.score.scored import (
-    FitFacts,
-    Predictor,
-    Scored,
-    differences_of,
-    joined,
-    measure,
-    metrics_of,
-    uninformed,
-)
+from probekit.probes.score.metric_table import metric_functions
+from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, r2
+from probekit.probes.score.scored import FitFacts, joined, measure, metrics_of
 from probekit.probes.settings import ProbeSettings
 from probekit.results.site_results import pack, unpack
 from tests.stored import each_line
@@ -99,16 +89,17 @@ def by_scikit_learn(name, given, rows):
 )
 def test_each_resample_equals_scikit_learn_on_the_rows_of_the_other_groups(name, given):
     """There are more groups than one block of resamples holds; one has all of a rare class."""
-    groups = np.random.default_rng(1).integers(BLOCK + 20, size=400)
+    groups = np.random.default_rng(1).integers(metrics.BLOCK + 20, size=400)
     if isinstance(given, ClassPredictions) and given.positive is None:
         groups[given.truth == given.n_classes - 1] = 7
     names = np.unique(groups)
     kept = [np.arange(400), *(np.flatnonzero(groups != left_out) for left_out in names)]
-    columns = [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, len(names), 1 + np.searchsorted(names, 7)]
+    edges = [metrics.BLOCK - 1, metrics.BLOCK, metrics.BLOCK + 1]
+    columns = [0, 1, *edges, len(names), 1 + np.searchsorted(names, 7)]
     columns = columns if name in ("auroc", "macro_f1") else range(1 + len(names))
     expected = [by_scikit_learn(name, given, kept[column]) for column in columns]
     values = metrics_of(given)[name](given, Resamples.leave_one_out(groups))
-    assert len(values) == 1 + len(names) > BLOCK + 1
+    assert len(values) == 1 + len(names) > metrics.BLOCK + 1
     rtol = 1e-9 if isinstance(given, NumberPredictions) else 1e-12
     np.testing.assert_allclose(values[columns], expected, rtol=rtol)
 
@@ -174,10 +165,8 @@ def test_units_of_many_groups_leave_the_variance_unbiased():
     for _ in range(30):
         right = np.sort(generator.random(600) < 0.7).astype(int)
         given = ClassPredictions(np.ones(600, int), right, 2)
-        in_units, single = (
-            OF_CLASSES["accuracy"](given, Resamples.leave_one_out(np.arange(600), most))
-            for most in (60, 600)
-        )
+        both = (Resamples.leave_one_out(np.arange(600), most) for most in (60, 600))
+        in_units, single = (OF_CLASSES["accuracy"](given, one) for one in both)
         ratios.append(jackknife_variance(in_units) / jackknife_variance(single))
     assert np.mean(ratios) == pytest.approx(1, abs=0.1)
 
@@ -217,7 +206,7 @@ def test_rates_are_those_of_the_alarms():
         assert metric(predictions, resamples)[0] == pytest.approx(expected)
     without = metrics.with_alarms(new, np.array([np.nan, 0.0]))
     assert np.isnan(metrics.achieved_fpr_1(without, resamples)).all()
-    name = Predictor("logistic", "task")
+    name = scored.Predictor("logistic", "task")
     again = unpack(pack({name: predictions}), lambda _: new.truth, 2)[name]
     assert np.array_equal(again.alarms, predictions.alarms)
 
@@ -331,20 +320,18 @@ def test_precision_over_folds_ranks_all_rows_on_the_scale_of_the_training_rows()
     # A second fit has the same scores on another scale.
     moved = np.column_stack([np.zeros(150), np.where(first, score, 9 + 3 * score)])
     folds = np.where(first, 0, 1)
-    parts = [
-        replace(metrics.take(replace(given, scores=moved), folds == fold), positive=1)
-        for fold in (0, 1)
-    ]
+    moved = replace(given, scores=moved, positive=1)
+    parts = [metrics.take(moved, folds == fold) for fold in (0, 1)]
     training = [replace(given, scores=np.column_stack([0 * score, 9 * k + (1 + 2 * k) * score]))
                 for k in (0, 1)]  # fmt: skip
     both = joined([part.scaled_by(own) for part, own in zip(parts, training, strict=True)])
     expected = average_precision_score(both.truth, np.r_[score[first], score[~first]])
     assert value(both, "auprc") == pytest.approx(expected)
     assert value(joined(parts), "auprc") != pytest.approx(expected, abs=1e-3)  # a mean over folds
-    name = Predictor("logistic", "task")
+    name = scored.Predictor("logistic", "task")
     (stored,) = unpack(pack({name: both}), lambda _: both.truth, 2).values()
     assert value(stored, "auprc") == pytest.approx(expected)
-    chance = uninformed(both.truth, both)
+    chance = scored.uninformed(both.truth, both)
     assert value(chance, "auprc") == pytest.approx(both.truth.mean())
 
 
@@ -376,11 +363,6 @@ def test_folds_of_folds_stay_apart():
     assert np.unique(joined([both, FOLDS[0]]).folds).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_the_metrics_of_ranks_are_those_that_a_monotone_change_of_all_scores_leaves():
-    ranks = {name for name, metric in METRICS.items() if metric.is_rank}
-    assert ranks == {"auroc", "auprc", "spearman"}
-
-
 def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
     """Probabilities, and labels drawn from them: calibrated where the sharpness is 1."""
     generator = np.random.default_rng(seed)
@@ -393,8 +375,9 @@ def forecasts(n_classes, n_rows=150, seed=0, sharpness=1.0):
 def differences_by_bin(given):
     """Right minus confidence of the rows in each bin, and their row numbers."""
     confidence, right = np.exp(given.scores).max(axis=1), given.truth == given.guess
-    for low in range(BINS):
-        rows = np.flatnonzero((confidence > low / BINS) & (confidence <= (low + 1) / BINS))
+    for low in range(metrics.BINS):
+        inside = (confidence > low / metrics.BINS) & (confidence <= (low + 1) / metrics.BINS)
+        rows = np.flatnonzero(inside)
         yield right[rows] - confidence[rows], rows
 
 
@@ -408,7 +391,7 @@ def test_each_resample_equals_a_plain_loop_over_the_rows_of_the_other_groups(n_c
                          scale_by_half=False)
         for rows in kept
     ]  # fmt: skip
-    values = brier(given, Resamples.leave_one_out(groups))
+    values = metrics.brier(given, Resamples.leave_one_out(groups))
     np.testing.assert_allclose(values, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -420,16 +403,16 @@ def test_the_sign_of_a_calibration_error_is_that_of_the_other_groups(n_classes):
             own = groups[rows] == group
             expected += np.sign(apart[~own].sum()) * apart[own].sum() / 150
     resamples = Resamples.leave_one_out(groups)
-    value, *others = ece(given, resamples)
+    value, *others = metrics.ece(given, resamples)
     assert value == pytest.approx(expected)
     assert np.isnan(others).all()
-    assert ece(given, resamples.undrawn).tolist() == [value]
+    assert metrics.ece(given, resamples.undrawn).tolist() == [value]
 
 
 def measured(predictions, groups):
     facts = FitFacts(probe="logistic", target="task", n_train=9, seed=0)
-    scored = Scored((predictions,), (predictions,), groups, facts, metric="ece")
-    (found,) = measure(scored, Resamples.leave_one_out(groups))
+    given = scored.Scored((predictions,), (predictions,), groups, facts, metric="ece")
+    (found,) = measure(given, Resamples.leave_one_out(groups))
     return found
 
 
@@ -440,7 +423,7 @@ def test_the_interval_of_a_calibration_error_contains_it_and_a_difference_has_no
         found = measured(one, groups)
         assert found.ci_low <= found.value < found.ci_high
         resamples = Resamples.leave_one_out(groups)
-        (apart,) = differences_of("ece", [([one], [other])], resamples)
+        (apart,) = scored.differences_of("ece", [([one], [other])], resamples)
         assert apart.value == pytest.approx(found.value - measured(other, groups).value)
         assert np.isnan([apart.ci_low, apart.ci_high, apart.p, apart.adjusted_low]).all()
 
@@ -449,7 +432,7 @@ def test_the_interval_of_a_calibration_error_contains_it_and_a_difference_has_no
 @pytest.mark.parametrize("sharpness", [1.0, 1.5, 2.5])
 def test_the_interval_of_a_calibration_error_covers(sharpness):
     big = forecasts(2, n_rows=200_000, sharpness=sharpness)
-    true = ece(big, Resamples.whole(200_000))[0]
+    true = metrics.ece(big, Resamples.whole(200_000))[0]
     draws = [measured(forecasts(2, seed=1 + n, sharpness=sharpness), np.arange(150) // 5)
              for n in range(200)]  # fmt: skip
     assert np.mean([one.ci_low <= true <= one.ci_high for one in draws]) > 0.94
@@ -458,15 +441,8 @@ def test_the_interval_of_a_calibration_error_covers(sharpness):
 def test_a_probability_of_nothing_and_a_class_never_seen_are_scored():
     scores = np.tile([0.0, np.log(1e-300), -np.inf], (4, 1))
     given = ClassPredictions(np.array([0, 2, 2, 0]), np.zeros(4, int), 3, scores, True)
-    assert brier(given, Resamples.whole(4))[0] == pytest.approx(1.0)  # 0 and 1 + 1
-    assert ece(given, Resamples.whole(4))[0] == pytest.approx(0.5)
-
-
-def test_overconfident_and_underconfident_predictions_are_detected():
-    given = [forecasts(3, n_rows=4000, sharpness=one) for one in (1.0, 3.0, 0.3)]
-    fair, sharp, flat = (ece(one, Resamples.whole(4000))[0] for one in given)
-    assert abs(fair) < 0.02
-    assert min(sharp, flat) > 0.1
+    assert metrics.brier(given, Resamples.whole(4))[0] == pytest.approx(1.0)  # 0 and 1 + 1
+    assert metrics.ece(given, Resamples.whole(4))[0] == pytest.approx(0.5)
 
 
 def test_calibrated_predictions_have_an_error_of_0_on_average():
@@ -479,7 +455,7 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
         truth = np.where(generator.random(80) < p, guess, 1 - guess)
         both = np.where(np.eye(2)[guess] > 0, p[:, None], 1 - p[:, None])
         given = ClassPredictions(truth, guess, 2, np.log(both), True)
-        errors.append(ece(given, Resamples.whole(80))[0])
+        errors.append(metrics.ece(given, Resamples.whole(80))[0])
     standard_error = np.std(errors) / np.sqrt(len(errors))
     assert standard_error < 0.005
     assert abs(np.mean(errors)) < 3 * standard_error
@@ -487,17 +463,17 @@ def test_calibrated_predictions_have_an_error_of_0_on_average():
 
 
 def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
-    for at in range(1, BINS + 1):
-        scores = np.log([[at / BINS, max(1 - at / BINS, 1e-300)]])
+    for at in range(1, metrics.BINS + 1):
+        scores = np.log([[at / metrics.BINS, max(1 - at / metrics.BINS, 1e-300)]])
         given = ClassPredictions(np.array([0]), np.array([0]), 2, scores, True)
-        (found,) = reliability_bins(given, Resamples.leave_one_out(np.arange(1)))
-        assert (found.low, found.high) == ((at - 1) / BINS, at / BINS)
+        (found,) = scored.reliability_bins(given, Resamples.leave_one_out(np.arange(1)))
+        assert (found.low, found.high) == ((at - 1) / metrics.BINS, at / metrics.BINS)
 
 
 def test_a_bin_with_rows_of_one_group_has_no_interval():
     scores = np.log([[0.9, 0.1]] * 3 + [[0.6, 0.4]] * 2)
     given = ClassPredictions(np.array([0, 0, 1, 0, 1]), np.zeros(5, int), 2, scores, True)
-    low, high = reliability_bins(given, Resamples.leave_one_out(np.array([0, 1, 2, 0, 0])))
+    low, high = scored.reliability_bins(given, Resamples.leave_one_out(np.array([0, 1, 2, 0, 0])))
     assert low.accuracy == 0.5
     assert np.isnan([low.ci_low, low.ci_high]).all()
     assert high.accuracy == pytest.approx(2 / 3)
@@ -506,7 +482,7 @@ def test_a_bin_with_rows_of_one_group_has_no_interval():
 
 def test_the_bins_hold_all_rows_and_give_the_error_again():
     given = forecasts(3, n_rows=400, sharpness=2.0)
-    bins = reliability_bins(given, Resamples.leave_one_out(np.arange(400)))
+    bins = scored.reliability_bins(given, Resamples.leave_one_out(np.arange(400)))
     assert sum(part.n_rows for part in bins) == 400
     for part, (apart, _) in zip(bins, (one for one in differences_by_bin(given) if len(one[0])),
                                 strict=True):  # fmt: skip

@@ -5,10 +5,11 @@ import pytest
 
 from probekit.amounts import LEVEL
 from probekit.probes.score.contributions import class_spread, difference_of_parts
-from probekit.probes.score.differences import Side, paired_differences, unpaired_differences
+from probekit.probes.score.differences import paired_differences
 from probekit.probes.score.intervals import jackknife_interval, score_interval
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import metrics_of, parts_of
+from probekit.probes.score.unpaired import Side, unpaired_differences
 
 UNIT = (0.0, 1.0)
 

@@ -11,7 +11,7 @@ from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import coordinates
 from probekit.probes.solve.coordinates import Coordinates, Factor, Product, centred
 from probekit.probes.solve.descent import BEYOND, StoppingRule, descend
-from probekit.probes.solve.design import DesignRows, Objectives, dual, moments, shared
+from probekit.probes.solve.design import DesignRows, Objectives, moments, shared
 from tests.probes.logistic import problem
 
 
@@ -22,20 +22,12 @@ def objectives_of(n_classes, C=0.1, n_fits=3):
     shares = [generator.uniform(0.1, 2, size=len(X)) for _ in range(n_fits)]
     design = shared(X, shares, np.ones(len(X), dtype=bool))
     total = design.weights.sum(dim=1)
-    return Objectives(
-        rows=design.rows,
-        axes=design.axes,
-        variances=design.variances,
-        columns=torch.as_tensor(codes)[None],
-        shares=design.weights,
-        column=torch.zeros(n_fits, dtype=torch.int64),
-        share=torch.arange(n_fits),
-        factor=1 / total,
-        class_weights=None,
-        units=design.units,
-        penalty=1 / (C * total * design.largest),
-        group=torch.zeros(n_fits, dtype=torch.int64),
-    )
+    zeros = torch.zeros(n_fits, dtype=torch.int64)
+    own = {"rows": design.rows, "axes": design.axes, "variances": design.variances}
+    own |= {"shares": design.weights, "units": design.units, "class_weights": None}
+    own |= {"factor": 1 / total, "penalty": 1 / (C * total * design.largest)}
+    own |= {"columns": torch.as_tensor(codes)[None], "share": torch.arange(n_fits)}
+    return Objectives(**own, column=zeros, group=zeros)
 
 
 def random_point(n_classes, n_fits=3, seed=0):
@@ -127,10 +119,8 @@ def test_the_principal_axes_spare_steps(monkeypatch):
     monkeypatch.setattr(coordinates, "MOST_COORDINATES", 0)
     objectives, one = objectives_of(4, C=1e3), torch.ones(7, dtype=torch.float64)
     blind = replace(objectives, axes=one.diag(), variances=one)
-    usual, without = (
-        max(end.n_iter for end in ends(made, zero(4), 1e-10, 5000).values())
-        for made in (objectives, blind)
-    )
+    both = (ends(made, zero(4), 1e-10, 5000) for made in (objectives, blind))
+    usual, without = (max(end.n_iter for end in found.values()) for found in both)
     assert without > 1.2 * usual
 
 
@@ -151,43 +141,23 @@ def test_what_is_the_same_in_all_classes_is_taken_from_the_start():
         assert end.point.mean(dim=0).abs().max() < 1e-12
 
 
-def everything(X):
-    return np.ones(len(X), dtype=bool)
-
-
-def standardised_in_share(made, share):
-    """Rows (n_samples, n_features) in the units of a share."""
-    rows = torch.cat([block for _, block in made.rows.blocks()])
-    return (rows * made.units[share]).numpy()
-
-
 def test_a_row_that_counts_nowhere_has_no_say():
     X, _ = problem(2)
-    spoilt = np.vstack([X, X[:1] * 1e9])
-    counts = np.append(np.ones(len(X)), 0.0)
-    one, other = (
-        shared(X, [counts[:-1]], everything(X)),
-        shared(spoilt, [counts], everything(spoilt)),
-    )
-    np.testing.assert_allclose(one.mean, other.mean)
-    np.testing.assert_allclose(one.back, other.back)
-    np.testing.assert_allclose(one.variances, other.variances, atol=1e-12)
+    spoilt, counts = np.vstack([X, X[:1] * 1e9]), np.append(np.ones(len(X)), 0.0)
+    typical = np.ones(len(spoilt), dtype=bool)
+    one, other = shared(X, [counts[:-1]], typical[:-1]), shared(spoilt, [counts], typical)
+    for name in ("mean", "back", "variances"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-12)
 
 
 def test_rows_far_from_zero_keep_their_differences():
     # A mean that float32 cannot hold would shift all rows by an amount that folding does not undo.
-    generator = np.random.default_rng(0)
-    X = (1e4 + generator.normal(size=(500, 1))).astype(np.float32)
-    made = shared(X, [np.ones(500)], everything(X))
+    X = (1e4 + np.random.default_rng(0).normal(size=(500, 1))).astype(np.float32)
+    made = shared(X, [np.ones(500)], np.ones(500, dtype=bool))
     coef, intercept = made.fold(0, np.ones((1, 1)), np.zeros(1))
     scores = coef @ X.T.astype(np.float64) + intercept[:, None]
-    np.testing.assert_allclose(scores[0], standardised_in_share(made, 0)[:, 0], atol=1e-6)
-
-
-def test_identical_rows_span_no_coordinates():
-    made = dual(np.ones((3, 5)), np.ones(3), np.ones(3, dtype=bool))
-    coef, intercept = made.fold(0, np.zeros((1, 0)), np.array([2.0]))
-    assert (coef.tolist(), intercept.tolist()) == ([[0.0] * 5], [2.0])
+    rows = torch.cat([block for _, block in made.rows.blocks()]) * made.units[0]
+    np.testing.assert_allclose(scores[0], rows[:, 0], atol=1e-6)
 
 
 def test_sums_over_blocks_are_in_float64(monkeypatch):
@@ -195,40 +165,18 @@ def test_sums_over_blocks_are_in_float64(monkeypatch):
     monkeypatch.setattr(lazy_rows, "BLOCK_ROWS", 1)
     X = np.array([[1e8]] + [[1.0]] * 64, dtype=np.float32)
     rows = DesignRows(LazyRows.of(X), np.zeros(1), np.ones(1), torch.float32)
-    one = torch.ones(1, 1)
-    made = Objectives(
-        rows=rows,
-        axes=one,
-        variances=one[0],
-        columns=torch.zeros(1, 65, dtype=torch.uint8),
-        shares=torch.ones(1, 65, dtype=torch.bool),
-        column=torch.zeros(1, dtype=torch.int64),
-        share=torch.zeros(1, dtype=torch.int64),
-        factor=one[0],
-        class_weights=None,
-        units=one,
-        penalty=0 * one[0],
-        group=torch.zeros(1, dtype=torch.int64),
-    )
+    one, zeros = torch.ones(1, 1), torch.zeros(1, 65, dtype=torch.uint8)
+    new = {"columns": zeros, "shares": zeros == 0, "penalty": 0 * one[0], "rows": rows}
+    new |= dict.fromkeys(("axes", "units"), one) | dict.fromkeys(("variances", "factor"), one[0])
+    made = replace(objectives_of(2, n_fits=1), **new)
     # The slope of the loss in each score is 1/2 for the first of two classes.
     _, gradient = made.at(torch.zeros(1, 1, 2))
     assert gradient.tolist() == [[[np.float32(0.5 * (1e8 + 64)), 32.5]]]
 
 
 def test_weights_and_typical_rows_decide_the_moments():
-    X = np.array([[0.0], [2.0], [50.0]])
-    weights, typical = np.array([3.0, 1.0, 1.0]), np.array([True, True, False])
-    mean, spread = moments(X, weights, typical)
+    X, weights = np.array([[0.0], [2.0], [50.0]]), np.array([3.0, 1.0, 1.0])
+    mean, spread = moments(X, weights, np.array([True, True, False]))
     assert (mean[0], spread[0]) == (0.5, np.sqrt(0.75))
-    one_left = np.array([True, False, False])
-    np.testing.assert_allclose(moments(X, weights, one_left)[0], (3 * 0 + 2 + 50) / 5)
-
-
-def test_a_feature_is_nothing_to_a_share_in_which_it_is_constant():
-    X, _ = problem(2)
-    inside = np.arange(len(X)) < 200
-    for value in (0.0, X[0, 3], 1e6):
-        X[inside, 3] = value
-        made = shared(X.astype(np.float32), [inside * 1.0, ~inside * 1.0], everything(X))
-        assert (made.units[0] == 0).nonzero().flatten().tolist() == [3]
-        assert (made.units[1] > 0).all()
+    one_left, _ = moments(X, weights, np.array([True, False, False]))
+    np.testing.assert_allclose(one_left, (3 * 0 + 2 + 50) / 5)

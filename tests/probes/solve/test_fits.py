@@ -103,14 +103,6 @@ def test_the_most_accurate_c_wins_and_of_equals_the_smallest():
     assert min(GRID) == column.penalty
 
 
-def test_a_label_missing_from_a_fold_is_no_obstacle():
-    X, codes = planted()
-    codes[5] = 2
-    (column,), _ = fit(X, [codes])
-    assert column.held_out[5] != 2
-    assert column.solution.classes.tolist() == [0, 1, 2]
-
-
 def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
     made = []
 
@@ -144,27 +136,14 @@ def test_a_path_along_c_saves_iterations_and_ends_at_the_same_fits(tight, monkey
 def test_a_start_continues_the_path_linearly_in_log_c():
     def on_path(C):
         value = 3.0 + 2.0 * np.log10(C)
-        return Fit(np.arange(2), (AffineLayer(np.array([[value]]), np.array([-value])),), C=C)
+        point = AffineLayer(np.array([[value]]), np.array([-value]))
+        return Fit(np.arange(2), (), C=C, point=point)
 
-    assert fits._ahead([], 1.0, is_wide=False) is None
-    assert fits._ahead([on_path(0.1)], 1.0, is_wide=False) == on_path(0.1).layers[0]
-    path = [on_path(C) for C in (1e-3, 1e-2, 1e-1)]
-    start = fits._ahead(path, 100.0, is_wide=False)
+    assert fits._ahead([], 1.0) is None
+    assert fits._ahead([on_path(0.1)], 1.0) == on_path(0.1).point
+    start = fits._ahead([on_path(C) for C in (1e-3, 1e-2, 1e-1)], 100.0)
     np.testing.assert_allclose(start.weight, [[7.0]])
     np.testing.assert_allclose(start.bias, [-7.0])
-
-
-def test_equal_values_of_c_are_no_obstacle(monkeypatch):
-    monkeypatch.setattr(fits, "PATH_SCORES", 1)
-    X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(0.1, 0.1, 1.0))
-    assert all(one.converged for one in column.search)
-
-
-def test_too_few_iterations_are_recorded_for_the_search_and_the_final_fit():
-    X, codes = planted()
-    (column,), _ = fit(X, [codes], grid=(100.0,), tuning=Tuning(StoppingRule(max_iter=1)))
-    assert [one.converged for one in (*column.search, column.solution)] == [False] * 5
 
 
 def test_the_memory_of_tuning_does_not_grow_with_the_file(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Fits from products of the rows of a site: their bound, shares and searches in one batch."""
+"""Fits from products of the rows of a site: their bound, shares and fallback."""
 
 from dataclasses import replace
 
@@ -8,7 +8,6 @@ import pytest
 from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import kernel, solver
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import Search, Tuning, fit_columns, joint_search
 from probekit.probes.solve.solver import Problem, Solver
 from tests.probes.logistic import excess, problem
 
@@ -35,10 +34,9 @@ def test_the_excess_of_a_fit_is_at_most_its_bound(most, n_classes, dtype):
         assert most < 100 or fit.converged
 
 
-@pytest.mark.parametrize("is_small", [False, True])
-def test_rows_of_products_are_those_of_a_selection_of_the_site(is_small, monkeypatch):
-    monkeypatch.setattr(kernel, "SMALL", 1000 if is_small else 0)
-    monkeypatch.setattr(kernel, "FAR", np.inf)
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_rows_of_products_are_those_of_a_selection_of_the_site(is_alone, monkeypatch):
+    monkeypatch.setattr(solver, "FAR_PRODUCTS", -1 if is_alone else np.inf)
     X, codes = problem(3, n_samples=N_ROWS, n_features=N_FEATURES)
     some = np.random.default_rng(0).permutation(N_ROWS)[:200]
     typical = np.arange(200) % 9 > 0
@@ -59,33 +57,23 @@ def test_rows_of_products_are_those_of_a_selection_of_the_site(is_small, monkeyp
 def test_a_fit_that_rounding_errors_stop_is_computed_from_the_features(monkeypatch):
     X, codes = problem(2, n_samples=N_ROWS, n_features=N_FEATURES)
     (usual,) = Solver(X, [np.ones(N_ROWS)]).solve([Problem(codes, 0.1)])
-    monkeypatch.setattr(kernel.Shared, "size", lambda *_: kernel.torch.full((1,), np.inf))
+    monkeypatch.setattr(kernel.Products, "size", lambda *_: kernel.torch.full((1,), np.inf))
     (fit,) = Solver(X, [np.ones(N_ROWS)]).solve([Problem(codes, 0.1)])
-    assert usual.dual is not None
-    assert fit.dual is None
+    assert usual.point is not None
+    assert fit.point is None
     assert fit.converged
     np.testing.assert_allclose(fit.scores(X), usual.scores(X), atol=1e-3)
 
 
-def test_searches_in_one_batch_select_what_each_selects_alone():
-    X, codes = problem(2, n_samples=N_ROWS, n_features=N_FEATURES)
-    rows, other = rows_with_products(X), np.random.default_rng(1).permutation(codes)
-    parts = [np.flatnonzero(np.arange(N_ROWS) % 3 != part) for part in (0, 1)]
-    folds = np.arange(200) % 5
-    searches = [Search(part, [codes[part], other[part]], folds, None) for part in parts]
-    grid = (1e-3, 0.1)
-    found = joint_search(rows, searches, grid, Tuning())
-    for part, paths in zip(parts, found, strict=True):
-        columns = [codes[part], other[part]]
-        joint = fit_columns(rows.select(part), columns, folds, grid, paths=paths)
-        alone = fit_columns(X[part], columns, folds, grid)
-        for one, single in zip(joint, alone, strict=True):
-            assert one.penalty == single.penalty
-            np.testing.assert_allclose(one.solution.scores(X), single.solution.scores(X), atol=1e-3)
-
-
 def test_products_serve_few_rows_of_many_features_only(monkeypatch):
-    assert solver.is_wide(LazyRows.of(np.zeros((20, 10))))
-    assert not solver.is_wide(LazyRows.of(np.zeros((21, 10))))
-    monkeypatch.setattr(solver, "MOST_PRODUCTS", 19)
-    assert not solver.is_wide(LazyRows.of(np.zeros((20, 10))))
+    assert kernel.is_wide(LazyRows.of(np.zeros((20, 10))))
+    assert not kernel.is_wide(LazyRows.of(np.zeros((21, 10))))
+    monkeypatch.setattr(kernel, "MOST_ROWS", 19)
+    assert not kernel.is_wide(LazyRows.of(np.zeros((20, 10))))
+
+
+def test_identical_rows_are_predicted_by_the_class_frequencies():
+    (fit,) = Solver(np.ones((4, 5)), [np.ones(4)]).solve([Problem(np.array([0, 1, 1, 1]), 1.0)])
+    assert fit.converged
+    assert fit.coef.tolist() == [[0.0] * 5]
+    np.testing.assert_allclose(fit.intercept, np.log(3), atol=1e-6)

@@ -10,21 +10,9 @@ import numpy as np
 import pytest
 
 from probekit.errors import DataError
-from probekit.report.attention.page import (
-    LEVELS,
-    OPENING_SCORE,
-    SCORE_NAMES,
-    AttentionExplorer,
-    Reduction,
-    attention_colours,
-    choose_reduction,
-    count_heads,
-    packed,
-    scores_beyond_distance,
-    still_picture,
-    thumbnails,
-)
+from probekit.report.attention import page as explorer
 from probekit.results.network import AttentionPrompt
+from tests.report.conftest import causal_patterns
 from tests.report.page_text import packed_texts
 
 
@@ -43,7 +31,7 @@ def prompt_of(patterns, **others):
 
 
 def explorer_of(patterns, model="gpt2", **others):
-    return AttentionExplorer.of([prompt_of(patterns, **others)], model)
+    return explorer.AttentionExplorer.of([prompt_of(patterns, **others)], model)
 
 
 def embedded(page):
@@ -51,40 +39,38 @@ def embedded(page):
     return json.loads(data)
 
 
-@pytest.mark.parametrize("levels", LEVELS)
-def test_quantisation_errors_are_within_the_stated_bound_and_0_and_1_are_exact(
-    make_patterns, levels
-):
-    patterns = make_patterns(40)[2]
-    decoded = unpacked(packed(patterns, levels), levels, 40)
+@pytest.mark.parametrize("levels", explorer.LEVELS)
+def test_quantisation_errors_are_within_the_stated_bound_and_0_and_1_are_exact(levels):
+    patterns = causal_patterns(40)[2]
+    decoded = unpacked(explorer.packed(patterns, levels), levels, 40)
     half_step = (np.sqrt(patterns) + 0.25 / levels) / levels
     assert (abs(decoded - patterns) <= half_step * (1 + 1e-4)).all()
     for weight in (1.0, 0.01):
         error = (np.sqrt(weight) + 0.25 / levels) / levels
-        assert Reduction(levels, 1).error(weight) == pytest.approx(error, rel=0.4)
+        assert explorer.Reduction(levels, 1).error(weight) == pytest.approx(error, rel=0.4)
     ends = np.eye(2, dtype=np.float32)[None]
-    assert (unpacked(packed(ends, levels), levels, 2) == ends).all()
+    assert (unpacked(explorer.packed(ends, levels), levels, 2) == ends).all()
 
 
 @pytest.mark.parametrize(("most", "levels"), [(None, 65535), (0.2, 255)], ids=["small", "large"])
-def test_small_pages_use_16_bits_and_larger_ones_8(make_patterns, monkeypatch, most, levels):
+def test_small_pages_use_16_bits_and_larger_ones_8(monkeypatch, most, levels):
     if most is not None:
         monkeypatch.setattr("probekit.report.attention.page.MOST_MB_OF_16_BITS", most)
-    assert choose_reduction([prompt_of(make_patterns(150))]).levels == levels
+    assert explorer.choose_reduction([prompt_of(causal_patterns(150))]).levels == levels
 
 
-def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monkeypatch):
-    prompt = prompt_of(make_patterns(150))
+def test_the_finest_quantisation_within_the_limit_is_chosen(monkeypatch):
+    prompt = prompt_of(causal_patterns(150))
 
     def size(levels):
         with monkeypatch.context() as patch:
             patch.setattr("probekit.report.attention.page.LEVELS", (levels,))
-            return choose_reduction([prompt]).estimated_mb
+            return explorer.choose_reduction([prompt]).estimated_mb
 
-    sizes = [size(levels) for levels in LEVELS]
+    sizes = [size(levels) for levels in explorer.LEVELS]
     assert sizes == sorted(sizes, reverse=True)
-    for levels, allowed in zip(LEVELS, sizes, strict=True):
-        reduction = choose_reduction([prompt], allowed * 1.051)
+    for levels, allowed in zip(explorer.LEVELS, sizes, strict=True):
+        reduction = explorer.choose_reduction([prompt], allowed * 1.051)
         # The next finer quantisation may fit as well if it is hardly larger.
         assert reduction.levels >= levels
         assert reduction.estimated_mb * 1.05 <= allowed * 1.051
@@ -92,20 +78,19 @@ def test_the_finest_quantisation_within_the_limit_is_chosen(make_patterns, monke
         assert not finer or min(finer) * 1.05 > allowed * 1.051
 
 
-def test_a_page_over_the_limit_is_refused_or_quantised_most_coarsely(make_patterns):
-    prompts = [prompt_of(make_patterns(n)) for n in (5, 30)]
-    with pytest.raises(
-        DataError, match=r"12 heads × 2 texts of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
-    ):
-        choose_reduction(prompts, 0.01)
-    assert choose_reduction(prompts, 0.01, strict=False).levels == LEVELS[-1]
-    assert count_heads(prompts[1:]) == "12 heads of 30 tokens"
+def test_a_page_over_the_limit_is_refused_or_quantised_most_coarsely():
+    prompts = [prompt_of(causal_patterns(n)) for n in (5, 30)]
+    message = r"12 heads × 2 texts of 5 to 30 tokens .* the limit is 0.01 MB.*max-mb"
+    with pytest.raises(DataError, match=message):
+        explorer.choose_reduction(prompts, 0.01)
+    assert explorer.choose_reduction(prompts, 0.01, strict=False).levels == explorer.LEVELS[-1]
+    assert explorer.count_heads(prompts[1:]) == "12 heads of 30 tokens"
 
 
 @pytest.mark.parametrize("n", [3, 48, 49, 100, 131])
-def test_a_pixel_is_the_largest_weight_of_its_patch(make_patterns, n):
-    patterns = make_patterns(n)[0]
-    small = thumbnails(patterns)
+def test_a_pixel_is_the_largest_weight_of_its_patch(n):
+    patterns = causal_patterns(n)[0]
+    small = explorer.thumbnails(patterns)
     side = min(n, 48)
     assert small.shape == (3, side, side)
     edges = [i * n // side for i in range(side)] + [n]
@@ -118,7 +103,7 @@ def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
     layers = np.zeros((2, 3, 2, 2), np.float32)
     layers[1, 2, 1, 0] = 1
     page = tmp_path / "still.html"
-    page.write_text(f'<img src="data:image/png;base64,{still_picture(layers)}">')
+    page.write_text(f'<img src="data:image/png;base64,{explorer.still_picture(layers)}">')
     browser.open(page)
     pixels = browser.evaluate(
         "(() => { const image = document.images[0], canvas = document.createElement('canvas');"
@@ -129,7 +114,7 @@ def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
     )
     assert (pixels["width"], pixels["height"]) == (9, 6)  # tiles of 2 and a gap of 1
     image = np.array(pixels["data"]).reshape(6, 9, 4)[..., :3]
-    stops = attention_colours()["weights"]["light"]
+    stops = explorer.attention_colours()["weights"]["light"]
     assert image[3 + 1, 6].tolist() == stops[-1]  # layer 1, head 2, destination 1, source 0
     assert image[1, 0].tolist() == stops[0]
     assert image[0, 1].tolist() == [217, 221, 226]  # masked
@@ -138,17 +123,13 @@ def test_the_static_image_is_a_grid_of_layers_and_heads(browser, tmp_path):
 
 
 def softmax(scores):
-    scores = np.where(np.tri(scores.shape[-1], dtype=bool), scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = np.tril(np.exp(scores - scores.max()))
     return (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
 
 
 def at_distance(n, distance):
     """A pattern with all weight on the token at a distance, or on the first token."""
-    pattern = np.zeros((n, n), np.float32)
-    for query in range(n):
-        pattern[query, max(query - distance, 0)] = 1
-    return pattern
+    return np.eye(n, dtype=np.float32)[np.maximum(np.arange(n) - distance, 0)]
 
 
 def slowly(pattern):
@@ -166,17 +147,16 @@ def slowly(pattern):
 
 
 @pytest.mark.parametrize("n", [3, 5, 17])
-def test_it_is_the_mean_over_queries_of_the_largest_excess(make_patterns, n):
-    patterns = make_patterns(n)
+def test_it_is_the_mean_over_queries_of_the_largest_excess(n):
+    patterns = causal_patterns(n)
     before = patterns.copy()
     expected = [[slowly(head) for head in layer] for layer in patterns]
-    np.testing.assert_allclose(scores_beyond_distance(patterns), expected, atol=1e-6)
+    np.testing.assert_allclose(explorer.scores_beyond_distance(patterns), expected, atol=1e-6)
     np.testing.assert_array_equal(patterns, before)
 
 
 def test_heads_without_content_score_below_a_head_that_selects_tokens():
     n = 40
-    generator = np.random.default_rng(0)
     query, key = np.indices((n, n))
     heads = {
         "self": at_distance(n, 0),
@@ -187,19 +167,20 @@ def test_heads_without_content_score_below_a_head_that_selects_tokens():
         "decaying": softmax(-0.3 * (query - key)),
         "first and previous": (at_distance(n, n) + at_distance(n, 1)) / 2,
     }
-    content = softmax(6 * generator.normal(size=(n, n)))
-    *others, selecting = scores_beyond_distance(np.stack([*heads.values(), content])[None])[0]
+    content = softmax(6 * np.random.default_rng(0).normal(size=(n, n)))
+    patterns = np.stack([*heads.values(), content])[None]
+    *others, selecting = explorer.scores_beyond_distance(patterns)[0]
     assert selecting > 0.5
     assert max(others) < 0.1, dict(zip(heads, others, strict=True))
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_text_without_a_choice_has_no_score(make_patterns, n):
-    assert np.isnan(scores_beyond_distance(make_patterns(n))).all()
+def test_a_text_without_a_choice_has_no_score(n):
+    assert np.isnan(explorer.scores_beyond_distance(causal_patterns(n))).all()
 
 
-def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
-    patterns = make_patterns(5)
+def test_every_weight_is_on_the_page_to_the_resolution_it_states():
+    patterns = causal_patterns(5)
     page = explorer_of(patterns).page()
     weights = embedded(page)["prompts"][0]["weights"]
     decoded = [[unpacked(head, 65535, 5)[0] for head in layer] for layer in weights]
@@ -208,9 +189,9 @@ def test_every_weight_is_on_the_page_to_the_resolution_it_states(make_patterns):
     assert "Long texts use fewer" not in page
 
 
-def test_the_page_states_a_coarser_quantisation(make_patterns):
-    prompts = [prompt_of(make_patterns(150))]
-    page = AttentionExplorer.of(prompts, "gpt2", most_mb=0.3).page()
+def test_the_page_states_a_coarser_quantisation():
+    prompts = [prompt_of(causal_patterns(150))]
+    page = explorer.AttentionExplorer.of(prompts, "gpt2", most_mb=0.3).page()
     levels = embedded(page)["levels"]
     assert levels < 255
     assert f"quantised to {levels} levels" in page
@@ -218,8 +199,8 @@ def test_the_page_states_a_coarser_quantisation(make_patterns):
 
 
 @pytest.mark.parametrize("n", [4, 60, 260])
-def test_the_size_is_as_estimated(make_patterns, n):
-    explorer = explorer_of(make_patterns(n))
+def test_the_size_is_as_estimated(n):
+    explorer = explorer_of(causal_patterns(n))
     size = len(explorer.page().encode()) / 1e6
     assert explorer.reduction.estimated_mb == pytest.approx(size, rel=0.1, abs=0.05)
     assert (
@@ -228,19 +209,21 @@ def test_the_size_is_as_estimated(make_patterns, n):
     )
 
 
-def test_a_selection_keeps_its_layer_and_head_numbers_and_scores(make_patterns):
+def test_a_selection_keeps_its_layer_and_head_numbers_and_scores():
     scores = {"entropy": np.array([[0.5, np.nan, 1 / 3], [0, 1, 2]], np.float32)}
-    page = explorer_of(make_patterns(5)[1:3], layers=(5, 11), heads=(0, 2, 7), scores=scores).page()
+    patterns = causal_patterns(5)[1:3]
+    page = explorer_of(patterns, layers=(5, 11), heads=(0, 2, 7), scores=scores).page()
     data = embedded(page)["prompts"][0]
     assert (data["layers"], data["heads"]) == ([5, 11], [0, 2, 7])
-    opening = data["scores"].pop(OPENING_SCORE)
-    np.testing.assert_allclose(opening, scores_beyond_distance(make_patterns(5)[1:3]), rtol=1e-5)
+    opening = data["scores"].pop(explorer.OPENING_SCORE)
+    np.testing.assert_allclose(opening, explorer.scores_beyond_distance(patterns), rtol=1e-5)
     assert data["scores"] == {"entropy": [[0.5, None, 0.333333], [0, 1, 2]]}
-    assert [name for name, _ in embedded(page)["scores"]] == [*SCORE_NAMES, OPENING_SCORE]
+    names = [name for name, _ in embedded(page)["scores"]]
+    assert names == [*explorer.SCORE_NAMES, explorer.OPENING_SCORE]
 
 
-def test_thumbnails_hold_heads_and_their_summaries_with_and_without_the_first_token(make_patterns):
-    patterns = make_patterns(5)
+def test_thumbnails_hold_heads_and_their_summaries_with_and_without_the_first_token():
+    patterns = causal_patterns(5)
     plain, rest = (
         unpacked(text, 255, 5).reshape(4, 5, 5, 5)
         for text in embedded(explorer_of(patterns).page())["prompts"][0]["thumbnails"]
@@ -251,26 +234,13 @@ def test_thumbnails_hold_heads_and_their_summaries_with_and_without_the_first_to
     np.testing.assert_allclose(rest[:, :3, 1:].sum(-1), 1, atol=0.02)
 
 
-def test_the_same_patterns_give_the_same_bytes(make_patterns):
-    assert explorer_of(make_patterns(7)).page() == explorer_of(make_patterns(7)).page()
-
-
 def test_no_prompt_is_refused(refused):
-    refused(AttentionExplorer.of, [], "gpt2")
+    refused(explorer.AttentionExplorer.of, [], "gpt2")
 
 
-def test_hostile_text_cannot_leave_its_element(make_patterns, hostile):
-    prompt = AttentionPrompt(hostile, (hostile,) * 5, make_patterns(5))
-    page = AttentionExplorer.of([prompt], hostile).page()
-    assert page.count("</script>") == page.count("<script")
-    assert "<b>%" not in page
-    assert embedded(page)["prompts"][0]["text"] == hostile
-
-
-def test_a_notebook_shows_a_sandboxed_frame(make_patterns, hostile):
-    frame = explorer_of(make_patterns(5), model=hostile)._repr_html_()
-    page = re.fullmatch(r'<iframe sandbox="allow-scripts[^>]*? srcdoc="([^"]*)"></iframe>', frame)[
-        1
-    ]
-    assert html.unescape(page) == explorer_of(make_patterns(5), model=hostile).page()
+def test_a_notebook_shows_a_sandboxed_frame(hostile):
+    shown = explorer_of(causal_patterns(5), model=hostile)
+    frame = shown._repr_html_()
+    (page,) = re.findall('^<iframe sandbox="allow-scripts[^>]* srcdoc="([^"]*)"></iframe>$', frame)
+    assert html.unescape(page) == shown.page()
     assert "allow-same-origin" not in frame.partition("srcdoc")[0]

@@ -36,7 +36,6 @@ def undecided(layer, reason):
 
 
 ANSWERS = {
-    "not used, with the patch at the site": every_table(),
     "used, with its effects": every_table(verdicts=USED),
     "patches: the block of the transition, and the strongest other site": {"effects": EFFECTS},
     "patches of each token: the tokens by block": {"effects": EFFECTS[EFFECTS["at"] == "each"]},
@@ -108,9 +107,7 @@ TABLES = {
         residual(0),
         "yes undecided undecided",
         reason="p is above 0.05",
-        **dict(
-            zip((*NUMBERS, "null_low", "null_high"), (0.13, 0.12, 0.14, -0.2, 0.21), strict=True)
-        ),
+        **{"effect": 0.13, "low": 0.12, "high": 0.14, "null_low": -0.2, "null_high": 0.21},
     ),
     "an empty cell of a question without a row": [
         *verdict_rows(residual(0)),

@@ -176,9 +176,7 @@ def test_few_groups_are_a_caveat_of_the_tests_of_patches(parts_of, groups, is_ca
 @pytest.mark.parametrize(
     ("layers", "heads", "has_numbers", "height"), [(12, 12, True, 28), (48, 25, False, 53.2)]
 )
-def test_the_map_of_heads_frames_the_largest_and_has_numbers_up_to_a_size(
-    parts_of, layers, heads, has_numbers, height
-):
+def test_the_map_of_heads_frames_the_largest(parts_of, layers, heads, has_numbers, height):
     """Above it, rows are lower."""
     parts = parts_of(effects=make_effects(layers, heads))
     (part,) = [part for part in parts if "head ·" in part.title]

@@ -38,9 +38,7 @@ PROMPTS = {
     "alone": lambda: [AttentionPrompt("שלום, עולם!", LETTERS, WEIGHTS[:1, :1])],
     "two tokens": lambda: [AttentionPrompt("?!", LETTERS[:2], PATTERNS[2])],
     "rounded": lambda: [
-        AttentionPrompt(
-            "a", LETTERS[:4], np.tile(causal_patterns(4)[0, 0], (1, 5, 1, 1)), scores=ROUNDED
-        )
+        AttentionPrompt("a", LETTERS[:4], causal_patterns(4)[:1, [0] * 5], scores=ROUNDED)
     ],
 }
 

@@ -151,9 +151,8 @@ class Page:
 
     def size(self):
         """Width and height of a cell of the long text, from the extent of the matrix."""
-        return self.browser.evaluate(
-            "parseFloat(document.querySelector('.matrix .extent').style.width)"
-        )
+        extent = "document.querySelector('.matrix .extent')"
+        return self.browser.evaluate(f"parseFloat({extent}.style.width)")
 
     def inside(self, selector, x, y):
         """A point of an element, from its centre."""

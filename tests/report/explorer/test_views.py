@@ -10,18 +10,14 @@ from tests.report.explorer.page import COLOURS, PATTERNS, SHORT, colour_of, toke
 MASKED = [0xE6, 0xE9, 0xED]
 
 
-@pytest.mark.parametrize(
-    ("scale", "share"),
-    [
-        ("linear", lambda x: x),
-        ("sqrt", np.sqrt),
-        ("log", lambda x: np.maximum(0, 1 + np.log10(x) / 4)),
-    ],
-)
-def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, scale, share):
+SCALES = {"linear": lambda x: x, "sqrt": np.sqrt, "log": lambda x: max(0, 1 + np.log10(x) / 4)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_cells_have_the_colour_of_their_weight_in_each_scale(explorer, scale):
     explorer.click(f"label:has([name=scale][value={scale}])")
     for destination, source in ((0, 0), (3, 1), (4, 0), (4, 4)):
-        expected = colour_of(PATTERNS[0][0, 0, destination, source], share)
+        expected = colour_of(PATTERNS[0][0, 0, destination, source], SCALES[scale])
         np.testing.assert_allclose(explorer.pixel(destination, source), expected, atol=1)
     assert explorer.pixel(0, 4) == MASKED
     assert ("scale" in explorer.hash()) == (scale != "sqrt")

@@ -24,6 +24,7 @@ from tests.report.conftest import (
     make_table,
     row,
 )
+from tests.report.sentences.cases import NESTED
 from tests.stored import changed, drawn
 
 PLAIN, KINDS = make_table(), four_kinds().reset_index(drop=True)
@@ -119,6 +120,7 @@ CURVES = {
         PLAIN.query("site in ['', 'blocks.2.hook_resid_post'] and target != 'control'")
     ),
     "three runs have labels, levels and choices in their colours and no band": THREE_RUNS,
+    "the choice of outer folds is a line without a ring": NESTED,
     "two runs have a band each": THREE_RUNS[THREE_RUNS["run"] != RUNS[1]],
     "the band of the null contains those of all runs": with_null(THREE_RUNS),
     "levels name their run where runs differ": without_controls(
@@ -186,13 +188,6 @@ def test_panels_change_only_in(change, snapshot):
     assert changed(bare(of_kinds), bare(other)) == snapshot
 
 
-def test_names_are_never_interpreted_as_markup(hostile):
-    text = layer_curve(Scores.of(copies(PLAIN, "dataset", [hostile, "b"]))).to_json()
-    assert "%{" not in text
-    assert "</script" not in text
-    assert "&lt;b&gt;&#37;{x}" in text
-
-
 def test_colours_have_enough_contrast_on_both_pages_and_repeat_later_than_markers():
     styles = [*LINES.values(), *LEVELS.values()]
     colours = [*SERIES_COLOURS, *(style.colour for style in styles if style.colour)]
@@ -205,9 +200,8 @@ def test_colours_have_enough_contrast_on_both_pages_and_repeat_later_than_marker
 
 def test_labels_round_like_the_sentence():
     table = altered(PLAIN, OWN, value=0.175, ci_low=0.036, ci_high=0.438)
-    assert "chosen: 0.18" in {
-        note.text for note in layer_curve(Scores.of(table)).layout.annotations
-    }
+    notes = layer_curve(Scores.of(table)).layout.annotations
+    assert "chosen: 0.18" in {note.text for note in notes}
     assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
 
 
@@ -253,9 +247,7 @@ def test_narrow_windows_show_panels_in_one_column(browser, report_of):
 
 
 @pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
-def test_bands_have_more_contrast_on_dark_pages_and_panels_their_colours(
-    browser, report_of, dark, opacity
-):
+def test_bands_have_more_contrast_on_dark_pages(browser, report_of, dark, opacity):
     browser.open(report_of("kinds"), dark=dark)
     band = "document.querySelector('.plot .trace:has(.js-fill)')"
     assert float(browser.evaluate(f"getComputedStyle({band}).opacity")) == opacity
@@ -267,7 +259,5 @@ def test_bands_have_more_contrast_on_dark_pages_and_panels_their_colours(
 def test_the_band_of_the_null_ends_at_the_ends_of_the_metric():
     table = with_null(without_controls(PLAIN))
     wide = table.assign(null_low=table["null_low"] - 1, null_high=table["null_high"] + 1)
-    (found,) = [
-        trace for trace in curve_figure(Scores.of(wide)).data if trace.name == "95 % of the null"
-    ]
+    (found,) = curve_figure(Scores.of(wide)).select_traces({"name": "95 % of the null"})
     assert set(found.y) == {0.0, 1.0}

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts
+from probekit.report.pages.compare_page import load_runs, runs_page
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.runs_page import load_runs, runs_page
-from tests.report.conftest import make_record, make_table, row
+from tests.report.conftest import make_record, make_table, row, write_shown
 
 MEASURE = Path(__file__).with_name("line_labels.js").read_text("utf-8")
 AT, N_LINES = [80.0, 84.0, 130.0, 150.0, 155.0], [2, 3, 1, 1, 2]
@@ -49,14 +49,14 @@ SHARED = ("plain", "kinds", "probes", "sweep")
 
 
 @pytest.fixture(scope="module")
-def pages(write_run, report_of, tmp_path_factory):
+def pages(report_of, tmp_path_factory):
     """A function that returns the page of a table, or that of two runs with other baselines."""
     folder = tmp_path_factory.mktemp("labels")
-    paths = {name: write_report(write_run(folder / name, make())) for name, make in OWN.items()}
+    paths = {name: write_report(write_shown(folder / name, make())) for name, make in OWN.items()}
     other = make_table()
     other.loc[other["target"] == "majority", "value"] = 0.17
     runs = [
-        write_run(folder / name, table.assign(run=name), make_record() | {"run": name})
+        write_shown(folder / name, table.assign(run=name), make_record() | {"run": name})
         for name, table in {"plural": make_table(), "tense": other}.items()
     ]
     paths["two runs"] = folder / "runs.html"

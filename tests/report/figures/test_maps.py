@@ -1,5 +1,6 @@
-"""Maps show each number of the table in its cell, on a meaningful colour scale."""
+"""Curves and maps of every page show each number in its place, on a meaningful scale."""
 
+import json
 import math
 
 import numpy as np
@@ -9,14 +10,19 @@ import plotly.graph_objects as go
 import pytest
 
 from probekit.report.figures import maps
+from probekit.report.figures.layer_curve import layer_curve
+from probekit.report.figures.line_labels import name_traces
 from probekit.report.figures.maps import Colours, inks, luminance, map_cells, map_colours, text_map
-from probekit.report.pages.parts import load_training, step_parts
+from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
+from probekit.report.pages.further_figures import norm_curve, reliability_figure
+from probekit.report.pages.losses import load_training, step_parts
+from probekit.results.network import HEAD_TEXTS, ScoredHeads
 from probekit.results.scores import Scores
-from tests.report.conftest import altered, judged, make_heads, make_sweep
-from tests.report.pictures import training_rows
+from tests.report import pictures
+from tests.report.conftest import altered, judged, make_heads, make_sweep, make_table
 from tests.stored import drawn
 
-HEADS, SWEEP, TRAINING = make_heads(), make_sweep(), training_rows()
+HEADS, SWEEP, TRAINING = make_heads(), make_sweep(), pictures.training_rows()
 QUERIES = HEADS.assign(site=HEADS["site"].str.replace("hook_z", "hook_q"))
 UNDEFINED = dict.fromkeys(("value", "ci_low", "ci_high"), math.nan)
 SCALES = {
@@ -82,9 +88,146 @@ MAPS = {
 }
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_a_map(name, snapshot):
-    assert drawn(MAPS[name]()) == snapshot
+BINS = pd.DataFrame(
+    [
+        (0.6, 0.8, 40, 0.71, 0.55, 0.4, 0.7),
+        (0.4, 0.6, 25, 0.52, 0.5, 0.3, 0.65),
+        (0.8, 1.0, 1900, 0.97, 0.8, 0.75, 0.86),
+    ],
+    columns=["low", "high", "n_rows", "confidence", "accuracy", "ci_low", "ci_high"],
+)
+
+
+def norms(*rows):
+    """Return norms at a site of position 0 and of all others."""
+    return pd.DataFrame(rows, columns=["site", "first_position_norm", "other_norm"])
+
+
+def with_error_bars(bars):
+    """Return three lines: one with error bars, one without, and one without values."""
+    figure = go.Figure()
+    error = {"array": bars, "arrayminus": bars}
+    figure.add_scatter(x=[0, 1, 2], y=[0.2, 0.6, math.nan], error_y=error, name="a")
+    figure.add_scatter(x=[0, 1, 2], y=[0.3, 0.4, 0.5], name="b")
+    figure.add_scatter(x=[0, 1, 2], y=[math.nan] * 3, name="c")
+    figure.update_traces(mode="lines+markers", line_color="#000000")
+    name_traces(figure.update_xaxes(range=[0, 2]))
+    return figure
+
+
+CURVES = {
+    "bins are in order, with intervals, counts and diagonal": lambda: reliability_figure(
+        BINS.assign(probe="all")
+    ),
+    "several reliabilities have labels and styles": lambda: reliability_figure(
+        pd.concat([BINS.assign(probe="layer 3"), BINS.assign(probe="<b>%{x}")])
+    ),
+    "norms are drawn by depth": lambda: norm_curve(
+        norms(("blocks.1.hook_resid_pre", 3000.0, 100.0), ("hook_embed", 60.0, 50.0))
+    ),
+    "norms of other parts are not joined to the residual stream": lambda: norm_curve(
+        norms(
+            ("blocks.0.hook_attn_out", 9.0, 1.0),
+            ("blocks.0.hook_resid_post", 9.0, 2.0),
+            ("blocks.1.hook_attn_out", 9.0, 3.0),
+            ("blocks.1.hook_resid_post", 9.0, 4.0),
+        )
+    ),
+    **{
+        f"ticks around norms of {low} and {high}": lambda low=low, high=high: norm_curve(
+            norms(("blocks.0.hook_resid_post", high, low))
+        )
+        for low, high in ((60, 70), (50, 3000), (0.3, 20_000), (0, 0))
+    },
+    "missing error bars do not change the axis": lambda: with_error_bars([math.nan] * 3),
+    "some error bars widen the axis": lambda: with_error_bars([0.1, math.nan, 0.1]),
+}
+
+
+LENS, ATTRIBUTION = pictures.lens_rows(pictures.TOKENS[:-1]), pictures.attribution_rows()
+SCORED = pictures.head_rows().sample(frac=1, random_state=0)
+SCORED["value"] *= 1 + 9 * (SCORED["score"] == "distance")
+KNOWN = ScoredHeads(SCORED, "a text", {"induction": [(2, 1)]})
+PAIR, ESTIMATED, LONG = (
+    pictures.patched_pair(),
+    pictures.patched_pair(estimated=True),
+    pictures.patched_pair(n_tokens=400),
+)
+
+
+def summary(right=1, n_next=4):
+    """Return the agreement of two layers with the output and with the next tokens."""
+    shares = {"as_output": [1, 5], "n": 5, "right": [0, right], "n_next": n_next}
+    return pd.DataFrame({"layer": ["embed", "0"], **shares})
+
+
+def positions(pair, family, measure="recovery"):
+    """Return the map of patches of a kind of site by position."""
+    rows = pair.of_positions
+    rows = rows[[pair_page.site_family(site) == family for site in rows["site"]]]
+    return pair_page.patch_map(rows, measure, pair_page.pair_labels(pair.clean, pair.corrupt))
+
+
+OF_NETWORKS = {
+    **{
+        f"a lens by site and token, coloured by {measure}": lambda measure=measure: (
+            lens_page.lens_map(LENS, measure)
+        )
+        for measure in lens_page.MEASURES
+    },
+    "a lens of one token has no rank": lambda: lens_page.lens_map(
+        pictures.lens_rows(("The",)), "rank"
+    ),
+    "agreement is labelled at the ends of its lines": lambda: lens_page.lens_curve(summary()),
+    "labels of equal ends are apart": lambda: lens_page.lens_curve(summary(4)),
+    "a line without positions has no label": lambda: lens_page.lens_curve(summary(0, 0)),
+    **{
+        f"heads across and layers down, coloured by {score}": lambda score=score: (
+            heads_page.head_score_map(SCORED, score)
+        )
+        for score in HEAD_TEXTS
+    },
+    "attention weights are a row on one scale with known heads framed": lambda: go.Figure(
+        next(iter(heads_page.head_figures(KNOWN))).figure
+    ),
+    "parts of a logit diverge from 0, with bias and MLP to the right of heads": (
+        lambda: attribution_page.attribution_map(ATTRIBUTION)
+    ),
+    "steps end at the logit": lambda: attribution_page.attribution_steps(ATTRIBUTION),
+    "parts that are all 0": lambda: attribution_page.attribution_map(ATTRIBUTION.assign(value=0.0)),
+    "patches by layer and position": lambda: positions(PAIR, "residual stream"),
+    "effects of patches": lambda: positions(PAIR, "attn_out", "effect"),
+    "patches of heads": lambda: pair_page.patch_map(PAIR.of_heads),
+    "verified estimates are framed": lambda: positions(ESTIMATED, "residual stream", "estimate"),
+    "estimates are compared with effects": lambda: pair_page.estimate_scatter(ESTIMATED.rows),
+}
+
+
+FIGURES = MAPS | CURVES | OF_NETWORKS
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure(name, snapshot):
+    assert drawn(FIGURES[name]()) == snapshot
+
+
+HOSTILE = {
+    "a layer curve": lambda text: layer_curve(
+        Scores.of(pd.concat([make_table().assign(dataset=one) for one in (text, "b")]))
+    ),
+    "a diagram of reliability": lambda text: reliability_figure(BINS.assign(probe=text)),
+    "a map of heads": lambda text: layer_map(HEADS.assign(position=text)),
+    "a lens": lambda text: lens_page.lens_map(pictures.lens_rows()),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_and_tokens_are_never_markup(name, hostile):
+    content = HOSTILE[name](hostile).to_dict()
+    text = json.dumps(content, ensure_ascii=False, default=np.ndarray.tolist)
+    assert "&lt;/script&gt;" in text
+    for markup in ("</script", "%{", "\u202e"):
+        assert markup not in text
 
 
 def test_over_training_steps_go_across_and_the_best_cell_is_described(snapshot):
@@ -101,16 +244,6 @@ def test_scores_of_checkpoints_are_read_as_written_and_absent_without_a_file(tmp
     assert load_training(path).rows["step"].tolist() == TRAINING["step"].tolist()
 
 
-@pytest.mark.parametrize(
-    "table",
-    [TRAINING.assign(step="many"), TRAINING.drop(columns="step")],
-    ids=["no number", "no step"],
-)
-def test_checkpoints_without_integer_steps_are_refused(table, tmp_path, refused):
-    table.to_csv(tmp_path / "training.csv", index=False)
-    refused(load_training, tmp_path / "training.csv")
-
-
 def test_a_map_with_too_many_cells_has_no_numbers():
     many = [HEADS[HEADS["head"] == 0].assign(head=float(head)) for head in range(101)]
     assert len(layer_map(pd.concat(many, ignore_index=True)).data) == 1
@@ -122,19 +255,12 @@ def test_undefined_scores_do_not_change_the_ends_of_colours():
         assert map_colours(cells.assign(metric=metric)).low == low
 
 
-def test_user_input_is_escaped(hostile):
-    text = layer_map(HEADS.assign(position=hostile)).to_json()
-    assert "</script" not in text
-    assert "%{x}" not in text
-
-
 @pytest.mark.parametrize("name", SCALES)
 def test_the_contrast_of_text_is_at_least_4_and_a_half(name):
     values = np.linspace(-2, 2, 500)
     shown = Colours(-2.0, 2.0, SCALES[name], is_diverging=False)
     background = plotly.colors.sample_colorscale(shown.scale, (values + 2) / 4, colortype="tuple")
-    light = luminance(np.array(background))
-    for ink, behind in zip(inks(values, shown), light, strict=True):
+    for ink, behind in zip(inks(values, shown), luminance(np.array(background)), strict=True):
         lighter, darker = sorted((behind, {"#000000": 0.0, "#ffffff": 1.0}[ink]), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5
 
@@ -142,3 +268,15 @@ def test_the_contrast_of_text_is_at_least_4_and_a_half(name):
 def test_texts_of_values_beyond_the_scale_have_the_contrast_of_its_ends():
     shown = Colours(0.0, 1.0, ["#000000", "#ffffff"], is_diverging=False)
     assert inks(np.array([-9.0, 9.0]), shown) == ["#ffffff", "#000000"]
+
+
+def test_long_texts_have_fewer_ticks_and_no_texts_in_cells():
+    assert len(positions(LONG, "attn_out").layout.xaxis.ticktext) < 200
+    (cells,) = lens_page.lens_map(pictures.lens_rows(tuple(f" t{i}" for i in range(600)))).data
+    assert len(cells.z[0]) == 600
+
+
+@pytest.mark.parametrize("table", [TRAINING.assign(step=2.5), TRAINING.drop(columns="step")])
+def test_steps_of_a_training_are_integers(table, tmp_path, refused):
+    table.to_csv(tmp_path / "training.csv", index=False)
+    refused(load_training, tmp_path / "training.csv")

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from probekit.report.figures import views
+from probekit.report.figures.maps import head_tables, position_tables
 from probekit.results.scores import Scores
 from tests.report.conftest import altered, make_heads, make_sweep, make_table
 
@@ -57,9 +58,9 @@ def test_each_figure_has_its_rows(name, snapshot):
         "heads of the curve": curve.rows["head"].dropna().unique().tolist(),
         "targets of the curve": list(curve.rows["target"].unique()),
         "maps of heads": [
-            (part, is_shown, len(own)) for part, is_shown, own in views.head_tables(scores)
+            (part, is_shown, len(own)) for part, is_shown, own in head_tables(scores)
         ],
-        "maps of positions": [(part, len(own)) for part, own in views.position_tables(scores)],
+        "maps of positions": [(part, len(own)) for part, own in position_tables(scores)],
     }
     assert "\n".join(f"{key}: {value}" for key, value in drawn.items()) == snapshot
-    assert all(own["head"].notna().all() for _, _, own in views.head_tables(scores))
+    assert all(own["head"].notna().all() for _, _, own in head_tables(scores))

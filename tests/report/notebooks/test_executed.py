@@ -56,9 +56,7 @@ def notebook(tmp_path_factory):
         # Settings of the user must not change the test.
         for name in ("JUPYTER_CONFIG_DIR", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
             patch.setenv(name, str(folder / name))
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(source) for source in CELLS]
-        )
+        notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, CELLS)])
         resources = {"metadata": {"path": str(folder)}}
         nbclient.NotebookClient(notebook, timeout=300, resources=resources).execute()
     return notebook, folder

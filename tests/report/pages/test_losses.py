@@ -7,7 +7,7 @@ import pytest
 from probekit.report.pages.index_page import entry
 from probekit.report.pages.losses import loss_figure, write_losses
 from probekit.results.record import pack_record
-from probekit.training.learner import write_state
+from probekit.training.loop import write_state
 from probekit.training.run_files import LogRow, Progress, read_log, write_log
 from tests.stored import portable
 from tests.training.recipes import tiny_recipe

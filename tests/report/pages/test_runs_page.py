@@ -11,12 +11,12 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.files import exclusive
-from probekit.progress import STAGE, ProgressLines, read_stage, recorded_stage
-from probekit.report.pages.index_page import entry, find_runs, index_page
+from probekit.progress import STAGE, ProgressLines, recorded_stage
+from probekit.report.pages.compare_page import load_runs, runs_figures, runs_page
+from probekit.report.pages.index_page import entry, find_runs, index_page, read_stage
 from probekit.report.pages.run_page import write_report
-from probekit.report.pages.runs_page import load_runs, runs_figures, runs_page
 from tests.cli.test_view import serving
-from tests.report.conftest import make_record, make_table, seal_run
+from tests.report.conftest import make_record, make_table, seal_run, write_shown
 from tests.report.page_text import packed_texts, text_of
 from tests.report.sentences.cases import with_p
 from tests.stored import changed, drawn, portable
@@ -38,11 +38,11 @@ MLPS = TABLE.assign(site=TABLE["site"].str.replace("hook_resid_post", "hook_mlp_
 
 
 @pytest.fixture
-def two(write_run, tmp_path, hostile):
+def two(tmp_path, hostile):
     weaker = TABLE.assign(value=TABLE["value"] - 0.1)
     return [
-        write_run(tmp_path / "plural" / "3f9a0c"),
-        write_run(tmp_path / "plural" / "b", weaker, OTHER | {"question": hostile}),
+        write_shown(tmp_path / "plural" / "3f9a0c"),
+        write_shown(tmp_path / "plural" / "b", weaker, OTHER | {"question": hostile}),
     ]
 
 
@@ -89,11 +89,9 @@ def test_text_and_figures_are_those_that_are_stored(two, snapshot, name):
     assert "\n\n".join(figures) == snapshot(name="figures")
 
 
-def test_the_table_of_settings_lists_only_those_that_differ(
-    browser, two, write_run, tmp_path, record, hostile, snapshot
-):
+def test_only_settings_that_differ_are_listed(browser, two, tmp_path, record, hostile, snapshot):
     digests = record["digests"] | {"weights": "ef" * 32}
-    third = write_run(tmp_path / "third", TABLE, record | {"key": "c", "digests": digests})
+    third = write_shown(tmp_path / "third", TABLE, record | {"key": "c", "digests": digests})
     config = "name: another\nprobe: {C: [0.001, 0.01, 0.1], seed: 3}\ntokens: {bos: %s}\n"
     (third / "config.yaml").write_text(config % json.dumps(hostile))
     seal_run(third)
@@ -112,10 +110,10 @@ def test_unreadable_settings_are_refused(two, text):
         load_runs([two[0], seal_run(two[1])])
 
 
-def test_duplicate_runs_and_different_metrics_are_refused(two, write_run, tmp_path, refused):
+def test_duplicate_runs_and_different_metrics_are_refused(two, tmp_path, refused):
     refused(load_runs, [two[0], two[0]])
     numbers = TABLE[TABLE["metric"] == "accuracy"].assign(metric="r2", main_metric="r2")
-    refused(load_runs, [two[0], write_run(tmp_path / "numbers", numbers, OTHER | {"key": "n"})])
+    refused(load_runs, [two[0], write_shown(tmp_path / "numbers", numbers, OTHER | {"key": "n"})])
 
 
 # A run: it begins a step, reports it, and waits until it is killed or gets an end of file.
@@ -185,12 +183,8 @@ def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
         stage = read_stage(tmp_path)
     # 4 were done before, so that 3 more take 90 s, and the next step 10; before there is a speed,
     # the estimate counts. The last one came too early to be written.
-    assert stages == [
-        "at least 4 minutes left",
-        "at least 100 seconds left",
-        "at least 40 seconds left",
-    ]
-    assert stage[:2] == ("probe: 5 of 8", "at least 100 seconds left")
+    assert stages == [f"at least {n} left" for n in ("4 minutes", "100 seconds", "40 seconds")]
+    assert stage[:2] == ("probe: 5 of 8", stages[1])
     for damaged in ("[", "null", "5", "[" * 5000):
         (tmp_path / STAGE).write_text(damaged)
         assert read_stage(tmp_path)[0] == "preparation"
@@ -255,13 +249,13 @@ ROOT = "/mnt/ann/my projects/plurals/data"
 HIDDEN = ("/mnt", "ann/", "/srv")
 
 
-def machine_run(write_run, folder, table, record, model):
+def machine_run(folder, table, record, model):
     """A run of a model and of data in folders, which its notes and findings name."""
     own = record | {"key": model, "model": record["model"] | {"source": f"/srv/models/{model}"}}
     own["data"]["notes"] = [f"{ROOT}/{model}.csv has 3 empty lines."]
     own["data"]["findings"][0]["message"] = f"{ROOT}/{model}.csv, line 3: twice."
     rows = table[table["metric"] == "accuracy"].assign(model=f"/srv/models/{model}")
-    run = write_run(folder, rows, own)
+    run = write_shown(folder, rows, own)
     (run / "config.yaml").write_text(
         f"name: plural\nmodel:\n  source: /srv/models/{model}\n"
         f"data:\n  root: {ROOT}\n  file: nouns.csv\n  train: {ROOT}/{model}.csv\n"
@@ -269,10 +263,9 @@ def machine_run(write_run, folder, table, record, model):
     return seal_run(run)
 
 
-def test_no_folder_of_the_machine_is_on_a_page(write_run, tmp_path, table, record):
+def test_no_folder_of_the_machine_is_on_a_page(tmp_path, table, record):
     runs = [
-        machine_run(write_run, tmp_path / name, table, record, name)
-        for name in ("gpt2-tuned", "gpt2-other")
+        machine_run(tmp_path / name, table, record, name) for name in ("gpt2-tuned", "gpt2-other")
     ]
     page = write_report(runs[0]).read_text("utf-8")
     (csv,) = (text for text in packed_texts(page) if text.startswith("run,"))

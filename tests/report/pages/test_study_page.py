@@ -8,7 +8,7 @@ import pytest
 
 from probekit.report.pages.index_page import entry, find_runs, index_page
 from probekit.report.pages.study_page import MOST_ROWS, study_page
-from probekit.report.sentences.studies import settings_answer, study_answer, study_warnings
+from probekit.report.sentences.comparisons import settings_answer, study_answer, study_warnings
 from probekit.results.record import CELLS
 from probekit.results.study import compared_settings
 from tests.cli.test_view import ask, serving
@@ -16,28 +16,23 @@ from tests.report.conftest import write_shown
 from tests.report.page_text import figures_of, packed_texts, text_of
 from tests.results.made_studies import SETTING, failing, made_cells, made_rivals, write_study
 
-
-def answers():
-    """Cells and rivals of studies, by what their answer states."""
-    cells, words = made_cells(8), "bag_of_words"
-    none = failing(failing(made_cells(2), 0, "no data"), 1, "no data")
-    worse = {"value": 0.9, "difference": -0.1, "p": 1e-6, "is_constant": False}
-    changes = {
-        "words": {},
-        "no constant words": {words: {"ci_low": -0.5, "is_constant": False}},
-        "a failed cell, worse than words": {words: worse},
-        "without words": {words: {"difference": np.nan, "p": np.nan}},
-    }
-    of_failed = failing(cells, 0, "no data")
-    found = {
-        name: (of_failed if "failed" in name else cells, change) for name, change in changes.items()
-    }
-    return {**found, "nothing finished": (none, {})}
+CELLS_OF_8, WORDS = made_cells(8), "bag_of_words"
+ONE_FAILED = failing(CELLS_OF_8, 0, "no data")
+NONE_FINISHED = failing(failing(made_cells(2), 0, "no data"), 1, "no data")
+WORSE = {"value": 0.9, "difference": -0.1, "p": 1e-6, "is_constant": False}
+# Cells, and other columns of some rivals.
+ANSWERS = {
+    "words": (CELLS_OF_8, {}),
+    "no constant words": (CELLS_OF_8, {WORDS: {"ci_low": -0.5, "is_constant": False}}),
+    "a failed cell, worse than words": (ONE_FAILED, {WORDS: WORSE}),
+    "without words": (CELLS_OF_8, {WORDS: {"difference": np.nan, "p": np.nan}}),
+    "nothing finished": (NONE_FINISHED, {}),
+}
 
 
-@pytest.mark.parametrize("name", answers())
+@pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer_counts_cells_that_are_better(name, tmp_path, snapshot):
-    cells, changes = answers()[name]
+    cells, changes = ANSWERS[name]
     assert study_answer(write_study(tmp_path, cells, made_rivals(cells, **changes))) == snapshot
 
 
@@ -51,9 +46,7 @@ def compared(gain, n=8):
 def test_settings_are_compared_in_a_sentence(snapshot):
     keys, rows = ["data", SETTING], [compared(0.1), compared(-0.1), compared(0.0), compared(0.1, 5)]
     rows.append(pd.concat([compared(0.1).assign(**{"probe.C": C}) for C in ("[1]", "[2]")]))
-    found = [
-        compared_settings(one, [*keys, *(["probe.C"] if "probe.C" in one else [])]) for one in rows
-    ]
+    found = [compared_settings(one, [*keys, *{"probe.C"}.intersection(one)]) for one in rows]
     assert [settings_answer(one, "accuracy") for one in found] == snapshot
     assert settings_answer(found[1], "brier").startswith("gpt2 is better than mini")
     untested = pd.concat([found[1], found[3]], ignore_index=True)  # too few data sets have no p
@@ -69,8 +62,7 @@ def test_warnings_are_those_of_the_counts(tmp_path, snapshot):
     for cell, p in {2: np.nan, 4: 0.01}.items():
         is_cell = rivals["cell"] == cells.loc[cell, "cell"]
         rivals.loc[is_cell & (rivals["rival"] == "bag_of_words"), "p"] = p
-    study = write_study(tmp_path, cells, rivals, n_unused=3)
-    assert list(study_warnings(study)) == snapshot
+    assert list(study_warnings(write_study(tmp_path, cells, rivals, n_unused=3))) == snapshot
     assert list(study_warnings(write_study(tmp_path / "other", made_cells(8)))) == []
 
 
@@ -100,10 +92,7 @@ def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
     assert ours["x"] == words["difference"][order].tolist()
     assert ours["marker"]["symbol"] == ["square", "circle", "circle-open", "circle-open"]
     assert layers["x"] == [4, -1, 2, 3]
-    expected = [None if number % 3 else 0.72 - 0.7 for number in order]
-    assert published["x"] == [
-        value if value is None else pytest.approx(value) for value in expected
-    ]
+    assert published["x"] == [None if number % 3 else pytest.approx(0.72 - 0.7) for number in order]
 
 
 def test_each_cell_links_to_the_page_of_its_run(tmp_path):
@@ -121,11 +110,8 @@ def test_a_study_is_one_entry_of_the_index_whose_cells_are_served(tmp_path):
     result = write_study(study, cells)
     assert find_runs(tmp_path) == [study]
     shown = entry(tmp_path, study)
-    assert (shown.title, shown.state, shown.url) == (
-        "made, study",
-        "finished",
-        "run/made/report.html",
-    )
+    assert (shown.title, shown.state) == ("made, study", "finished")
+    assert shown.url == "run/made/report.html"
     assert shown.summary == study_answer(result)
     with serving(tmp_path) as server:
         status, page = ask(server, f"/{shown.url}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probekit.probes.saved_probe import HeldOutScore, ProbeFacts
+from probekit.probes.probe_files import HeldOutScore, ProbeFacts
 from probekit.report.pages.texts_page import texts_answer, texts_page
 from probekit.results.network import RowPrediction, TextReading
 from tests.report.page_text import text_of
@@ -90,9 +90,7 @@ def test_the_answer_counts_the_labels_of_texts(snapshot, labels):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("n_classes", [2, 11])
-def test_ink_is_legible_on_every_token_and_the_page_fits_every_window(
-    browser, tmp_path, hostile, n_classes, dark
-):
+def test_ink_is_legible_and_the_page_fits_every_window(browser, tmp_path, hostile, n_classes, dark):
     path = tmp_path / "page.html"
     classes = tuple(f"class {n}" for n in range(n_classes))
     tokens = (*(f" {n}" for n in range(22)), *TOKENS * 20, hostile, "long" * 300)

@@ -43,8 +43,7 @@ def with_metric(table, metric, old="accuracy"):
 
 def with_row(table, target, value, **others):
     """The table with a further baseline."""
-    rows = pd.DataFrame([row("", target, value, **others)])
-    return pd.concat([table, rows], ignore_index=True)
+    return pd.concat([table, pd.DataFrame([row("", target, value, **others)])], ignore_index=True)
 
 
 def with_folds(table):
@@ -182,15 +181,10 @@ AT_BEST = make_table()[make_table()["site"].isin(["", BEST[0]])]
 STOPPED = make_table()[make_table()["site"] == BEST[2]].assign(converged=False)
 AT_20_SITES = [STOPPED.assign(site=f"blocks.{n}.hook_resid_post") for n in range(20)]
 WITH_SVM = with_kinds(svm=0.03)
-SEVERAL = (
-    ("warning", "few-groups"),
-    ("warning", "duplicates-across"),
-    ("error", "rare-labels"),
-    ("info", "lost"),
-    ("warning", "of-a-newer-release"),
-)
+SEVERAL = ("warning few-groups", "warning duplicates-across", "error rare-labels", "info lost")
 FINDINGS = tuple(
-    {"level": level, "code": code, "message": f"{level} {code}."} for level, code in SEVERAL
+    {"level": text.split()[0], "code": text.split()[1], "message": f"{text}."}
+    for text in (*SEVERAL, "warning of-a-newer-release")
 )
 
 CASES = {

@@ -5,16 +5,14 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.figures.layer_curve import chosen_points, layer_curve
-from probekit.report.figures.levels import levels
-from probekit.report.figures.maps import map_cells
+from probekit.report.figures.line_labels import levels
+from probekit.report.figures.maps import map_cells, map_description
 from probekit.report.figures.views import at_shown_position, curve_rows
-from probekit.report.pages.reliability import reliability_caption
-from probekit.report.pages.size_curves import learning_part
+from probekit.report.pages.further_figures import learning_part, reliability_caption
 from probekit.report.sentences import captions
-from probekit.report.sentences.answer import chosen_words
+from probekit.report.sentences.answer import nested_sentence
 from probekit.report.sentences.captions import description
-from probekit.report.sentences.method import nested_sentence
+from probekit.report.sentences.comparisons import chosen_words
 from probekit.results.record import Control
 from probekit.results.scores import Scores
 from probekit.results.table import only
@@ -29,13 +27,9 @@ WITH_NULL = pd.concat(
     [TABLE, TASK.assign(metric="p_value", null_low=0.4, null_high=0.6)], ignore_index=True
 )
 NULL_ALONE = WITH_NULL[WITH_NULL["target"] != "control"]
-LATER = TABLE.assign(
-    site=TABLE["site"].replace("blocks.0.hook_resid_post", "blocks.1.hook_resid_pre")
-)
+LATER = TABLE.replace({"site": {"blocks.0.hook_resid_post": "blocks.1.hook_resid_pre"}})
 UNCERTAIN = TABLE.assign(ci_low=math.nan, ci_high=math.nan)
-NEGATIVE = HEADS.assign(
-    value=HEADS["value"].where(HEADS["metric"] != "selectivity", HEADS["value"] - 0.2)
-)
+NEGATIVE = HEADS.assign(value=HEADS["value"] - 0.2 * (HEADS["metric"] == "selectivity"))
 FOLDS_OF_HEADS = pd.concat(
     [HEADS.assign(fold=None), only(HEADS, target="task", split="validation").assign(fold=0.0)],
     ignore_index=True,
@@ -49,8 +43,8 @@ def caption(table, *others, **options):
     return captions.caption(Scores.of(table), judged(table), *others, **options)
 
 
-def map_description(table):
-    return captions.map_description(map_cells(Scores.of(table), "accuracy"))
+def described(table):
+    return map_description(map_cells(Scores.of(table), "accuracy"))
 
 
 def map_caption(table, metric="accuracy", *control):
@@ -76,7 +70,6 @@ def words_of_choices(*layers):
 
 
 TEXTS = {
-    "a curve has rows, groups, intervals and seed": lambda: caption(TABLE),
     "resid_pre of a later block is explained": lambda: caption(LATER),
     "without intervals there are no bands": lambda: caption(UNCERTAIN),
     "selectivity explains the control": lambda: caption(TABLE, "selectivity"),
@@ -87,15 +80,12 @@ TEXTS = {
     "a null is of the main metric": lambda: caption(NULL_ALONE, "auroc"),
     "normalised rows": lambda: caption(TABLE.assign(view="normalized")),
     "concatenated sites": lambda: caption(HEADS),
-    "a map explains its colours and its frame": lambda: map_caption(HEADS),
     "a map of selectivity": lambda: map_caption(HEADS, "selectivity"),
     "a map with numbers below 0": lambda: map_caption(NEGATIVE, "selectivity"),
     "a map of positions": lambda: map_caption(SWEEP, "accuracy", BY_GROUP),
     "a description has every number": lambda: description(Scores.of(TABLE)),
-    "the description of a map names its highest cells": lambda: map_description(
-        map_cells(Scores.of(HEADS), "accuracy")
-    ),
-    "the description of a map of positions": lambda: map_description(SWEEP),
+    "the description of a map names its highest cells": lambda: described(HEADS),
+    "the description of a map of positions": lambda: described(SWEEP),
     "outer folds do not claim unused test rows": lambda: caption(NESTED),
     "no choice where none was measured": lambda: caption(NESTED, "balanced_accuracy"),
     "a map of outer folds has no frame": lambda: map_caption(FOLDS_OF_HEADS),
@@ -117,29 +107,6 @@ def test_captions_are_those_that_are_stored(snapshot, name):
     text = TEXTS[name]()
     assert text == text.strip()
     assert text.replace(". ", ".\n") == snapshot
-
-
-def test_the_band_of_the_null_is_drawn():
-    (band,) = [
-        trace
-        for trace in layer_curve(Scores.of(NULL_ALONE)).data
-        if trace.name == "95 % of the null"
-    ]
-    assert set(band.y) == {0.4, 0.6}
-
-
-def test_the_nested_choice_is_a_line_and_no_point_of_the_curve():
-    lines = dict(levels(Scores.of(NESTED).measured("accuracy")))
-    assert lines["chosen"]["value"] == 0.9
-    assert {"chosen_control", "chosen_random_weights"}.isdisjoint(lines)
-    figure = layer_curve(Scores.of(NESTED))
-    assert "chosen 0.90" in [trace.name for trace in figure.data]
-    assert not any("chosen by" in one.text for one in figure.layout.annotations)
-    scores = Scores.of(NESTED)
-    assert chosen_points(scores, scores.sited) == []
-    scores = Scores.of(TABLE)
-    assert len(chosen_points(scores, scores.measured("accuracy").sited)) == 1
-    assert map_cells(Scores.of(FOLDS_OF_HEADS), "accuracy")["rank"].isna().all()
 
 
 def test_the_line_is_in_the_curve_of_a_sweep_too():

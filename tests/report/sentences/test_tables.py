@@ -5,15 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from probekit.report.sentences.tables import (
-    BEST_ROWS,
-    CHOSEN_MINUS,
-    MOST_ROWS,
-    comparison_table,
-    filled_columns,
-    site_rows,
-    site_tables,
-)
+from probekit.report.sentences import tables
 from probekit.results.judging import reported_differences
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores
@@ -37,6 +29,8 @@ NEIGHBOURS = [
     difference("blocks.2.hook_resid_post last lda task", p=math.nan),
 ]
 TESTED = [difference("majority", p=0.001), difference("word_identity", -0.1, p=0.01, score=0.71)]
+ONE_SIDED = ("better", "tested against the majority only", "worse than chance")
+ONE_SIDED += ("associated, but not more often correct",)
 # A table, rows of differences.csv, and the control.
 COMPARISONS = {
     "every comparison": (pd.concat([TABLE, pd.DataFrame(NETWORKS)]), TESTED, BY_WORD),
@@ -46,17 +40,9 @@ COMPARISONS = {
     "every tested row has a verdict": (pd.concat([TABLE, LDA]), NEIGHBOURS, BY_WORD),
     "a third decimal": (TABLE, [difference("majority", 0.004, 0.003, 0.01)], BY_WORD),
     **{
-        f"one-sided p-values are marked: {name}": (
-            CASES[name].table,
-            CASES[name].differences,
-            BY_WORD,
-        )
-        for name in (
-            "better",
-            "tested against the majority only",
-            "associated, but not more often correct",
-            "worse than chance",
-        )
+        f"one-sided p-values are marked: {name}": (one.table, one.differences, BY_WORD)
+        for name, one in CASES.items()
+        if name in ONE_SIDED
     },
 }
 TASK_ALONE = (TABLE["target"] == "task") & (TABLE["metric"] == "accuracy")
@@ -72,32 +58,24 @@ SITE_TABLES = {
 
 def lines(rows):
     """The cells of the rows of a table as text."""
-    return "\n".join(
-        " | ".join(one if isinstance(one, str) else one.line for one in row) for row in rows
-    )
+    return "\n".join(" | ".join(getattr(one, "line", one) for one in row) for row in rows)
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_comparisons_are_those_that_are_stored(snapshot, name):
     table, differences, control = COMPARISONS[name]
-    assert lines(comparison_table(judged(table, differences), control).rows) == snapshot
+    assert lines(tables.comparison_table(judged(table, differences), control).rows) == snapshot
 
 
 @pytest.mark.parametrize("name", SITE_TABLES)
 def test_tables_of_sites_are_those_that_are_stored(snapshot, name):
     table = SITE_TABLES[name]
-    sites = site_rows(Scores.of(table), judged(table))
-    columns = filled_columns(sites)
-    rows = [
-        (
-            "*" * one.chosen,
-            one.layer,
-            one.site,
-            one.badge,
-            *(" ".join(one.cells.get(name, ("–",))).strip() for name in columns),
-        )
-        for one in sites
-    ]
+    sites = tables.site_rows(Scores.of(table), judged(table))
+    columns = tables.filled_columns(sites)
+    rows = []
+    for one in sites:
+        cells = [" ".join(one.cells.get(name, ("–",))).strip() for name in columns]
+        rows.append(("*" * one.chosen, one.layer, one.site, one.badge, *cells))
     assert lines([("", "layer", "site", "badge", *columns), *rows]) == snapshot
 
 
@@ -109,8 +87,8 @@ def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
     ]
     v = judged(TABLE, rows)
     differences = reported_differences(make_rows(rows, DIFFERENCES), v)
-    (whole,) = site_tables(Scores.of(TABLE), v, differences)
-    assert [column.name for column in whole.headings[-2:]] == list(CHOSEN_MINUS.values())[:2]
+    (whole,) = tables.site_tables(Scores.of(TABLE), v, differences)
+    assert [column.name for column in whole.headings[-2:]] == list(tables.CHOSEN_MINUS.values())[:2]
     assert lines(row[-2:] for row in whole.rows[:2]).splitlines() == [
         "– | –",
         "+0.14 [0.09, 0.19] p 0.001* | +0.21 [−0.09, 0.51]",
@@ -118,16 +96,16 @@ def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
 
 
 def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
-    (whole,) = site_tables(Scores.of(HEADS), judged(HEADS))
+    (whole,) = tables.site_tables(Scores.of(HEADS), judged(HEADS))
     assert (whole.title, whole.chosen) == ("Table of all sites", [3])
     site = TABLE[TABLE["site"] == "blocks.2.hook_resid_post"].assign(site="blocks.0.attn.hook_z")
-    many = [site.assign(head=float(head)) for head in range(MOST_ROWS + 1)]
+    many = [site.assign(head=float(head)) for head in range(tables.MOST_ROWS + 1)]
     for head, rows in enumerate(many):
         rows.loc[rows["split"] == "validation", "value"] = (head * 7 % len(many)) / 100
     joined = pd.concat(many, ignore_index=True)
-    best, others = site_tables(Scores.of(joined), judged(joined))
-    assert len(best.rows) == BEST_ROWS
-    assert len(best.rows + others.rows) == MOST_ROWS + 1
+    best, others = tables.site_tables(Scores.of(joined), judged(joined))
+    assert len(best.rows) == tables.BEST_ROWS
+    assert len(best.rows + others.rows) == tables.MOST_ROWS + 1
     at = [column.name for column in best.headings].index("cross-validated")
     order = [float(row[at].text) for row in best.rows + others.rows]
     assert order == sorted(order, reverse=True)
@@ -135,5 +113,5 @@ def test_of_many_sites_only_the_best_by_cross_validation_are_unfolded():
 
 
 def test_the_cross_validated_column_holds_the_score_of_all_folds():
-    nested, single = (site_rows(Scores.of(table), judged(table)) for table in (NESTED, TABLE))
+    nested, single = (tables.site_rows(Scores.of(one), judged(one)) for one in (NESTED, TABLE))
     assert [one.cross_validated for one in nested] == [one.cross_validated for one in single]

@@ -1,14 +1,20 @@
-"""Answers and warnings have the stored wording."""
+"""Answers and warnings have the stored wording, and one table has every kind of warning."""
+
+import re
+from pathlib import Path
 
 import pytest
 
-from probekit.report.sentences.answer import answer, is_yes_no
-from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.method import method
+import probekit
+from probekit.cli.runs import show_warnings
+from probekit.report.notebooks.run_result import RunResult
+from probekit.report.pages.run_page import write_report
+from probekit.report.sentences.answer import answer, is_yes_no, method
+from probekit.report.sentences.caveats import DOUBTS, KINDS, caveats
 from probekit.results.record import RunRecord
 from probekit.results.verdict import Verdict
 from tests.report.conftest import judged, make_record
-from tests.report.sentences.cases import CASES, WHICH, YES_NO, with_metric
+from tests.report.sentences.cases import CASES, WHICH, YES_NO, trees, with_metric
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -36,8 +42,7 @@ def test_answer_and_warnings_are_those_that_are_stored(snapshot, name):
     ],
 )
 def test_rows_of_massive_tokens_at_the_selected_site_are_a_warning(site, position, view, is_warned):
-    table = CASES["better"].table.assign(view=view)
-    content = make_record() | {"verdict": judged(table)}
+    content = make_record() | {"verdict": judged(CASES["better"].table.assign(view=view))}
     for norms in content["norms"]:
         norms["read"] = {position: 0.0625 * (norms["site"] == site)}
     record = RunRecord.model_validate(content)
@@ -101,3 +106,37 @@ def test_plain_questions_are_answered_with_yes(question):
 )
 def test_other_questions_are_not_answered_with_yes(question):
     assert not is_yes_no(question)
+
+
+PACKAGE = Path(probekit.__file__).parent
+CHECKS = ("data/checks.py", "data/labels.py", "pipeline/measure/record.py")
+FINDING = re.compile(r'(?:Finding\(\s*"(?:warning|error)",|\bwarning\()\s*f?"([^"]+)"')
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_finding_has_a_place_in_the_order(name):
+    codes = FINDING.findall((PACKAGE / name).read_text())
+    assert codes
+    for code in codes:
+        for side, field in (("train", "group"), ("test", "source")):
+            assert code.format(side=side, field=field) in KINDS
+
+
+def test_every_kind_of_score_and_rival_has_a_place_in_the_order():
+    source = (PACKAGE / "report/sentences/caveats.py").read_text()
+    kinds = re.findall(r'Caveat\("([^"]+)"', source.partition("def caveats")[2])
+    assert len(kinds) > 5
+    assert {*kinds, *DOUBTS} - {"few-groups", "lost"} <= set(KINDS)
+    assert len(set(KINDS)) == len(KINDS)
+
+
+def test_terminal_page_and_notebook_have_the_same_warnings(make_run, record, capsys):
+    folder = make_run(trees(), record)
+    result = RunResult(folder)
+    show_warnings(result)
+    printed, page = capsys.readouterr().err, write_report(folder).read_text("utf-8")
+    page = page.replace("&nbsp;", " ").replace("\xa0", " ").replace("\u2011", "-")
+    assert len(result.warnings) == 3
+    for sentence in result.warnings:
+        assert f"warning: {sentence}\n" in printed
+        assert sentence in page

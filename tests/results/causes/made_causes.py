@@ -155,6 +155,5 @@ def write_causes(run_dir: Path, facts: CausesRecord | None = None, **tables) -> 
 
 def every_table(**others) -> dict[str, pd.DataFrame]:
     """All four tables."""
-    tables = {"effects": make_effects(), "verdicts": make_verdicts(), "doses": make_doses(),
-              "downstream": make_downstream()}  # fmt: skip
-    return tables | others
+    whole = {"doses": make_doses(), "downstream": make_downstream()}
+    return {"effects": make_effects(), "verdicts": make_verdicts()} | whole | others

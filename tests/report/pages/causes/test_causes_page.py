@@ -6,7 +6,7 @@ The texts of both are in test_every_page.py.
 import pandas as pd
 import pytest
 
-from probekit.cli.show.results import show_results
+from probekit.cli.runs import show_results
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.causes_page import write_causes_page
 from probekit.report.pages.index_page import entry
@@ -45,9 +45,7 @@ def test_figures_of_a_run_include_its_interventions(make_run):
     assert axes[0] == axes[1]
 
 
-def test_every_reader_of_a_run_shows_the_causal_sentence_first_and_that_of_the_probes_second(
-    make_run, capsys
-):
+def test_each_reader_of_a_run_shows_the_causal_sentence_before_that_of_probes(make_run, capsys):
     run = seal_run(write_causes(make_run(), verdicts=make_verdicts(used=(3,))))
     result = RunResult(run)
     causal, of_probes = result.answers

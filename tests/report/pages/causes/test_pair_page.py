@@ -13,7 +13,6 @@ from probekit.report.pages.pair_page import (
     strongest_patches,
 )
 from tests.report.conftest import HOSTILE
-from tests.report.page_text import text_of
 from tests.report.pictures import patched_pair
 
 PAIR, ESTIMATED = patched_pair(), patched_pair(estimated=True)
@@ -51,7 +50,6 @@ def test_the_answer_is_about_a_family_with_measured_patches():
 def test_hostile_texts_stay_text_and_no_machine_path_is_on_the_page():
     tokens = (HOSTILE, *PAIR.clean[1:])
     hostile = replace(PAIR, clean=tokens, corrupt=(tokens[0], *PAIR.corrupt[1:]), answer=HOSTILE)
-    assert HOSTILE not in pair_page(hostile, model=HOSTILE, facts={"weights": HOSTILE})
-    page = pair_page(PAIR, model="/data/mine/made", facts={"weights": "abc"})
+    page = pair_page(hostile, model="/data/mine/made", facts={"weights": HOSTILE})
+    assert HOSTILE not in page
     assert "/data/mine" not in page
-    assert "n = 1 pair" in text_of(page)

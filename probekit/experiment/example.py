@@ -1,0 +1,167 @@
+"""Bundled experiments listed, and an experiment of one's own started from an example."""
+
+import io
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+
+from probekit.data.readers import TableFormat, read_dataset
+from probekit.data.table import Columns
+from probekit.errors import ConfigError, nearest
+from probekit.experiment.document import read_document
+from probekit.experiment.loader import SCHEMA, load_any, schemas
+from probekit.experiment.locations import bundled_data, bundled_files, resolve_recipe
+from probekit.experiment.schema import Experiment
+from probekit.experiment.study import Study
+from probekit.files import as_store_error
+from probekit.section import FolderName
+from probekit.training.recipe import Recipe
+
+_TEMPLATE = Path(__file__).with_name("example.yaml")  # of `write_example`
+_NAME = "my_question"  # in the template
+_EVERY = 3  # the sample has every third subject
+_ROWS = 16  # of each subject in the sample
+_TABLES = get_args(TableFormat)
+_MOST_LABELS = 4  # in the question about a table
+
+
+@dataclass(frozen=True)
+class BundledExperiment:
+    """A bundled experiment or recipe.
+
+    Attributes:
+        name: the name that commands accept.
+        question: the question of an experiment; for a recipe its purpose.
+        needs: what must be available in addition to the package; empty if nothing.
+        command: the command that runs it.
+    """
+
+    name: str
+    question: str
+    needs: tuple[str, ...]
+    command: str
+
+
+def bundled_experiments() -> list[BundledExperiment]:
+    """Return all bundled experiments, then all recipes, in alphabetical order.
+
+    >>> {one.name: one.needs for one in bundled_experiments()}["quickstart"]
+    ()
+    """
+    listed = []
+    for name, path in bundled_files().items():
+        document, needs = read_document(path), []
+        if "corpus" in document.content:
+            recipe = document.settings(Recipe, resolve_recipe)
+            command = f"probekit pretrain {name}"
+            question = f"Pretraining of the model `{recipe.name}` on the texts of a corpus."
+            if not Path(recipe.corpus.source).exists():
+                needs.append("texts: --set corpus.source=PATH")
+        else:
+            loaded = load_any(path)
+            cell = loaded.cells[0].experiment if isinstance(loaded, Study) else loaded
+            experiment = cast(Experiment, cell)
+            question, command = loaded.question or "", f"probekit run {name}"
+            data, model = experiment.data, experiment.model.source
+            files = [file for file in (data.file, data.train, data.test) if file is not None]
+            absent = [file for file in files if not (Path(data.root) / file).is_file()]
+            if absent:
+                needs.append(f"{', '.join(absent)}: --set data.root=FOLDER")
+            if model != "mini" and not Path(model).is_dir():
+                needs.append(f"network: downloads {model}")
+        listed.append(BundledExperiment(name, question, tuple(needs), command))
+    return sorted(listed, key=lambda one: (one.command.startswith("probekit pretrain"), one.name))
+
+
+def write_example(
+    place: Path, table: Path | None = None, columns: Columns | None = None
+) -> list[Path]:
+    """Write an experiment file and the schema; return the paths of the files.
+
+    Without a table, sample data are written, too. No existing file is changed. If the folder has
+    the same schema from an earlier example, it is reused.
+
+    Args:
+        place: path of the experiment file, with or without the ending .yaml.
+        table: file with the rows, whose extension is its format.
+        columns: names of its columns; by default text, label and group.
+
+    Raises:
+        ConfigError: another file exists already, the name is not valid for an experiment, or the
+            table has another extension or lacks a column.
+        MissingError: the table does not exist.
+        DataError: the contents of the table are invalid; the message names the row.
+        StoreError: the folder cannot be read or written.
+    """
+    place = place.with_name(re.sub(r"\.ya?ml$", "", place.name))
+    name = place.name
+    try:
+        TypeAdapter(FolderName).validate_python(name)
+    except ValidationError as error:
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:80] or _NAME
+        other = f"my_{name}" if plain == name else plain  # a name that Windows reserves
+        raise ConfigError(
+            f"{name!r} cannot be the name of an experiment, which has at most 80 letters, digits "
+            f"and the characters . _ -; try {other!r}."
+        ) from error
+    yaml, written = YAML(), io.StringIO()  # writes comments, and quotes a name such as 12
+    yaml.width = 200
+    # The name is also part of the names of files.
+    values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
+    values["name"] = values["data"]["name"] = name
+    if table is not None:
+        columns, kind = columns or Columns(), table.suffix[1:].lower()
+        if kind not in _TABLES:
+            raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+        dataset = read_dataset(table, format=kind, columns=columns)
+        labels = sorted(set(dataset.labels))
+        shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
+        values["question"] = f"Can the {columns.label} ({shown}) be decoded at the last token?"
+        values["data"]["format"] = kind
+        values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
+        named = {"text": columns.text, "label": columns.label, "group": columns.group}
+        values["data"]["columns"].update(named)
+    yaml.dump(values, written)
+    contents = {
+        place.with_name(f"{name}.yaml"): written.getvalue(),
+        **({} if table else {place.with_name(f"{name}.csv"): sample_rows()}),
+        place.with_name(SCHEMA): schemas()[SCHEMA],
+    }
+    for path, content in contents.items():
+        with as_store_error("read", path):
+            is_same = path.name == SCHEMA and path.exists() and path.read_text("utf-8") == content
+            if path.exists() and not is_same:
+                raise ConfigError(
+                    f"{path} exists already, and no file is overwritten. Give another name, or "
+                    "move the file."
+                )
+    for path, content in contents.items():
+        with as_store_error("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                with path.open("x", encoding="utf-8", newline="\n") as file:
+                    file.write(content)
+    return [*contents]
+
+
+def sample_rows() -> str:
+    """Return a small balanced part of a bundled data set as the contents of a CSV file.
+
+    >>> sample_rows().splitlines()[0]
+    'text,label,group'
+    """
+    # The last of the columns text, label, group and attractor is left out.
+    lines = bundled_data("subject_number").read_text(encoding="utf-8").splitlines()
+    header, *rows = [line.rpartition(",")[0] for line in lines]
+    of_subject: dict[str, list[str]] = defaultdict(list)
+    for row in rows:  # the last column left is the group, which is the subject
+        of_subject[row.rpartition(",")[2]].append(row)
+    chosen = list(of_subject.values())[::_EVERY]
+    sample = [row for rows_of_one in chosen for row in rows_of_one[:_ROWS]]
+    return "\n".join([header, *sample, ""])
