@@ -27,7 +27,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import probekit
-from probekit.probes.arrays import Codes
+from probekit.lazy_rows import Codes
 from probekit.probes.kinds.registry import C_GRID
 from probekit.products import threads
 
