@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched
 from probekit.probes.solve.descent import StoppingRule
@@ -42,12 +43,15 @@ class TunedProbeFit(Generic[Fit_co]):
         solution: the fit on all rows.
         held_out: (n_samples,), the prediction for each row by the fit that held out its fold.
         search: the fits at the selected penalty, one per fold.
+        is_close: whether another penalty was at most one correct row worse or better, so that the
+            log loss decided; None if it is not asked.
     """
 
     penalty: float | None
     solution: Fit_co
     held_out: NDArray[Any]
     search: tuple[Fit_co, ...]
+    is_close: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,9 @@ def fit_columns(
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    The C with the highest held-out accuracy, weighted like the rows, is selected, or the one that
-    the judge rates highest; ties go to the smallest C, the strongest regularisation.
+    The C with the highest held-out accuracy, weighted like the rows, is selected. Among those that
+    are at most one row worse, the one with the least held-out log loss is. With a judge, it is the
+    C that it rates highest; ties go to the smallest, the strongest regularisation.
 
     Args:
         X: the rows.
@@ -113,11 +118,14 @@ def fit_columns(
     shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
     solver = Solver(X, [*shares, row_weights], typical=typical)
     paths = search_paths(solver, columns, grid, tuning, report)
-    held_out = _held_out(X, paths, fold_of_row)
+    held_out, losses = _held_out(X, columns, paths, fold_of_row, row_weights)
     # `best` holds the index in the grid of the best C of each column.
+    is_close: list[bool | None] = [None] * len(columns)
     if tuning.judge is None:
-        correct = held_out == np.stack(columns)[:, None, :]
-        best = (correct @ row_weights.astype(np.float64)).argmax(axis=1).tolist()
+        correct = (held_out == np.stack(columns)[:, None, :]) @ row_weights.astype(np.float64)
+        is_near = correct >= correct.max(axis=1, keepdims=True) - row_weights.max()
+        best = np.where(is_near, losses, np.inf).argmin(axis=1).tolist()
+        is_close = (is_near.sum(axis=1) > 1).tolist()
     else:
         best = []
         for codes, path in zip(columns, paths, strict=True):
@@ -131,8 +139,10 @@ def fit_columns(
     ]
     solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
     return [
-        TunedProbeFit(grid[index], solution, guesses[index], fits)
-        for index, solution, guesses, fits in zip(best, solutions, held_out, searches, strict=True)
+        TunedProbeFit(grid[index], solution, guesses[index], fits, close)
+        for index, solution, guesses, fits, close in zip(
+            best, solutions, held_out, searches, is_close, strict=True
+        )
     ]
 
 
@@ -251,12 +261,20 @@ def held_out_scores(
     return scores
 
 
-def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
-    """Return the held-out predictions (n_columns, n_grid, n_samples) of the search.
+def _held_out(
+    X: Rows,
+    columns: Sequence[Codes],
+    paths: NDArray[np.object_],
+    fold_of_row: Codes,
+    row_weights: Features | Mask,
+) -> tuple[Codes, Floats]:
+    """Return the held-out predictions (n_columns, n_grid, n_samples) of the search, and its losses.
 
-    `paths` (n_columns, n_grid, n_folds) holds its fits.
+    `paths` (n_columns, n_grid, n_folds) holds its fits. The losses (n_columns, n_grid) are those of
+    rows whose class was fitted.
     """
     guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
+    losses = np.zeros(paths.shape[:2])
     of_folds = []  # the layers of all fits of a fold as one
     for fits in paths.reshape(-1, paths.shape[2]).T:
         weights, biases = zip(*(fit.layers[0] for fit in fits), strict=True)
@@ -270,10 +288,14 @@ def _held_out(X: Rows, paths: NDArray[np.object_], fold_of_row: Codes) -> Codes:
         for place, fit, own in zip(
             np.ndindex(paths.shape[:2]), fits, np.split(scores, ends[:-1]), strict=True
         ):
-            guesses[(*place, numbers)] = fit.classes[
-                with_reference(own, len(fit.classes)).argmax(axis=0)
-            ]
-    return guesses
+            of_classes = with_reference(own, len(fit.classes))
+            guesses[(*place, numbers)] = fit.classes[of_classes.argmax(axis=0)]
+            truth = columns[place[0]][numbers]
+            known = np.flatnonzero(np.isin(truth, fit.classes))
+            own_class = of_classes[np.searchsorted(fit.classes, truth[known]), known]
+            loss = logsumexp(of_classes[:, known], axis=0) - own_class
+            losses[place] += loss @ row_weights[numbers][known]
+    return guesses, losses
 
 
 def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:

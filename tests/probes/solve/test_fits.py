@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from probekit import lazy_rows
 from probekit.probes.data import group_folds
@@ -90,17 +91,22 @@ def test_several_columns_get_what_each_gets_alone():
     assert set(together[2].held_out) == {1}
 
 
-def test_the_most_accurate_c_wins_and_of_equals_the_smallest():
+@pytest.mark.parametrize("strength", [0.3, 5.0])
+def test_the_most_accurate_c_wins_and_of_those_within_a_row_the_one_of_least_loss(strength):
     X, codes = planted()
-    generator = np.random.default_rng(1)
-    noisy = np.hstack([X, generator.normal(size=(len(X), 150)).astype(np.float32)])
-    (column,), _ = fit(noisy, [codes])
-    accuracies = [np.mean(fit(noisy, [codes], grid=(C,))[0][0].held_out == codes) for C in GRID]
-    assert GRID[np.argmax(accuracies)] == column.penalty
-    assert np.ptp(accuracies) > 0.02
-    separable = np.where(codes[:, None] == 1, 5.0, -5.0) + 0.1 * X
-    (column,), _ = fit(separable, [codes], grid=GRID[::-1])
-    assert min(GRID) == column.penalty
+    noise = np.random.default_rng(1).normal(size=(len(X), 150)).astype(np.float32)
+    X = np.hstack([X + strength * np.where(codes[:, None] == 1, 1, -1), noise])
+    (column,), folds = fit(X, [codes], grid=GRID[::-1])
+    correct, losses = [], []
+    for C in GRID:
+        (alone,), _ = fit(X, [codes], grid=(C,))
+        paths = np.array([alone.search], dtype=object)
+        (scores,) = fits.held_out_scores(X, paths, folds, 2)
+        correct.append(np.sum(alone.held_out == codes))
+        losses.append(-log_softmax(scores, axis=1)[np.arange(len(X)), codes].sum())
+    is_near = np.array(correct) >= max(correct) - 1
+    assert column.penalty == GRID[np.where(is_near, losses, np.inf).argmin()]
+    assert column.is_close == (strength == 5.0) == (is_near.sum() > 1)
 
 
 def test_the_rows_are_made_ready_once_for_all_columns_folds_and_every_c(monkeypatch):
