@@ -44,10 +44,15 @@ Interventions; `from probekit.interventions import edits` has the edits:
 Names are imported on first access, so that the command line starts without torch.
 """
 
+import os
 import re
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+# Threads of torch that wait for each other do not spin: next to other work that takes ten times as
+# long. torch reads this when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     __version__: str

@@ -186,7 +186,7 @@ class SplitProber:
                 target="control" if number else target,  # the first column is the task
                 n_train=len(rows),
                 C=tuned.penalty,
-                close_C=None if tuned.is_close is None else int(tuned.is_close),
+                close_choices=None if tuned.is_close is None else int(tuned.is_close),
                 seed=self.settings.seed,
             ).of_fits([tuned.solution])
             columns.append(TunedColumn(fitter, inside, labels[number], codes[number], tuned, facts))

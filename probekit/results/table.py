@@ -83,7 +83,7 @@ RESULTS = (
     TableColumn("n_test", "number of scored rows", "number"),
     TableColumn("n_groups", "number of groups among the scored rows", "number"),
     TableColumn("C", "penalty selected by cross-validation: C or alpha", "number"),
-    TableColumn("close_C", "choices of C within one held-out row, by the log loss", "number"),
+    TableColumn("close_choices", "choices of C within one held-out row, by the log loss", "number"),
     TableColumn("n_iter", "iterations of the solver", "number"),
     TableColumn("converged", "whether the solver converged", "boolean"),
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),

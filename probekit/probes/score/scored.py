@@ -52,7 +52,7 @@ class FitFacts:
             several fits, such as those of "validation", the smallest number.
         C: the selected penalty, whether it is named C or alpha; None if there is none, or if it
             differs between the fits.
-        close_C: number of choices of C within one correct row, which the held-out log loss decided.
+        close_choices: number of choices of C within one correct row; the held-out loss decided.
         n_iter: number of solver iterations, the largest of all fits.
         converged: whether all fits converged.
         gradient_norm: the final gradient norm, the largest of all fits.
@@ -66,7 +66,7 @@ class FitFacts:
     split: RowsScored = "test"
     n_train: int
     C: float | None = None
-    close_C: int | None = None
+    close_choices: int | None = None
     n_iter: int | None = None
     converged: bool | None = None
     gradient_norm: float | None = None
@@ -88,16 +88,16 @@ class FitFacts:
     def joined(cls, several: Sequence[FitFacts]) -> FitFacts:
         """Return the facts of a score that combines several.
 
-        C is None if it differs between them, close choices are added, and `n_train` is the smallest;
-        convergence is the worst, see `of_fits`. All else is that of the first.
+        C is None if it differs between them, close choices are added, and `n_train` is the
+        smallest; convergence is the worst, see `of_fits`. All else is that of the first.
         """
         C = several[0].C if len({one.C for one in several}) == 1 else None
-        close = [one.close_C for one in several if one.close_C is not None]
+        close = [one.close_choices for one in several if one.close_choices is not None]
         return several[0].of_fits(
             several,
             n_train=min(one.n_train for one in several),
             C=C,
-            close_C=sum(close) if close else None,
+            close_choices=sum(close) if close else None,
         )
 
 
