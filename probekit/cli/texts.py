@@ -206,7 +206,8 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
 
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
-    texts, saved = take_texts(given), record.load_probe(probe)
+    texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
+    record.check_saved_probe(probe)
     per = application.choose_per(saved, per)
     with watching() as watcher:
         readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)
