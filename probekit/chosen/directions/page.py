@@ -8,14 +8,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number
-from probekit.chosen.page import Columns, written_table
+from probekit.chosen.page import Columns, Shown, written_table
 from probekit.report.elements import page, style
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
-from probekit.report.pages.parts import Shown
 from probekit.report.sentences.answer import pooled_ranking
 from probekit.results.scores import Scores
 from probekit.results.table import by_depth, only, ticks

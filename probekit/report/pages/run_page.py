@@ -8,6 +8,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from probekit.amounts import date_text, percent
+from probekit.chosen.page import Shown, of_analyses
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention.page import (
@@ -72,23 +73,23 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         return cause_parts(open_causes(run_dir))
     record = records.open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
-    figures = _result_figures(parts.Shown(run_dir, scores, record))
+    figures = _result_figures(Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
     figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
+def _result_figures(run: Shown) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
     bins, v = run.rows("reliability.csv"), run.verdict
     reliable = [] if bins is None else [reliability_part(bins, run.scores, v)]
     figures = list(parts.result_parts(run.scores, v, run.record.control))
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
-        *parts.of_analyses("first_figures", run),
+        *of_analyses("first_figures", run),
         *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
     ]
-    return [*figures, *reliable, *parts.of_analyses("figures", run)]
+    return [*figures, *reliable, *of_analyses("figures", run)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -105,7 +106,7 @@ def report_page(run_dir: Path) -> str:
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
     causes = open_causes(run_dir)
-    run = parts.Shown(run_dir, scores, record)
+    run = Shown(run_dir, scores, record)
     figures = parts.with_choices(_result_figures(run))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
@@ -121,11 +122,11 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*parts.of_analyses("sections", run), *parts.of_analyses("curves", run)]
+    sections += [*of_analyses("sections", run), *of_analyses("curves", run)]
     sections += _sites(run, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    sections += [*parts.of_analyses("details", run), *parts.of_analyses("examples", run)]
+    sections += [*of_analyses("details", run), *of_analyses("examples", run)]
     styles = ["report.css"]
     if record.attention:
         contents = {"attention": _attention(run_dir, record)}
@@ -151,7 +152,7 @@ def report_page(run_dir: Path) -> str:
     ).html()
 
 
-def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
+def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
     v = run.verdict
     differences = read_columns(run.folder / "differences.csv", DIFFERENCES)
