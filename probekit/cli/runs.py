@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from probekit.cli import terminal
     from probekit.data import table
     from probekit.experiment import example, loader, locations, study
-    from probekit.report.causes import cause_words
     from probekit.report.elements import table as tables
     from probekit.report.elements import texts
     from probekit.report.figures import figure_files
@@ -133,7 +132,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         terminal.echo(f"{'; '.join(legend)}.")
-    answers = cause_words.run_answers(causes.open_causes(result.folder), facts)
+    answers = run_page.run_answers(causes.open_causes(result.folder), facts)
     terminal.echo("\n" + "\n".join(answers))
     compared = run_tables.comparison_table(v, facts.control)
     if compared:

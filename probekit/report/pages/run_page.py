@@ -18,18 +18,19 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.cause_words import run_answers
+from probekit.report.causes.cause_words import cause_answer
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
-from probekit.report.sentences.answer import identity_sentence, method, size_words
+from probekit.report.sentences.answer import answer, identity_sentence, method, size_words
 from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.comparisons import sources_sentence
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
 from probekit.results import record as records
-from probekit.results.causes import open_causes
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.scores import Scores
@@ -101,11 +102,12 @@ def report_page(run_dir: Path) -> str:
     """
     config = records.load_config(run_dir / "config.yaml")
     record = records.open_record(run_dir)
+    causes = open_causes(run_dir)
+    answers = run_answers(causes, record)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
-    causes = open_causes(run_dir)
     run = Shown(run_dir, scores, record)
     figures = parts.with_choices(_result_figures(run))
     shown = [part for part in figures if part.is_open]
@@ -138,18 +140,28 @@ def report_page(run_dir: Path) -> str:
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
     config_text = paths.hide(parts.file_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
-    answer, *others = run_answers(causes, record)
     return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,
-        answer=answer,
+        answer=answers[0],
         sections=sections,
-        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in others],
+        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in answers[1:]],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=styles,
         scripts=[one.scripts for one in items if isinstance(one, page.View) and one.scripts],
     ).html()
+
+
+def run_answers(causes: CauseTables | None, record: records.RunRecord) -> tuple[str, ...]:
+    """Return the sentences that answer a run's question: of its interventions first, if any.
+
+    That of sources that were left out whole is the last.
+    """
+    of_probes = answer(record.verdict, record.question)
+    sentences = (of_probes,) if causes is None else (cause_answer(causes), of_probes)
+    sources = record.verdict.sources
+    return sentences if sources is None else (*sentences, sources_sentence(sources))
 
 
 def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
