@@ -1,7 +1,6 @@
 """Directions and features on a page: planes of test rows, cosines, k-sparse and single features."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -203,9 +202,10 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         for a in sites
         for b in sites
     ]
-    names = [labels[int(depth)] for depth in order["depth"]]
-    how: Any = {"across": names, "down": names, "title": "layer", "most_texts": 2 * MOST_TEXTS}
-    return text_map(values.to_numpy(), hover, diverging(1.0), **how)
+    names, most = [labels[int(depth)] for depth in order["depth"]], 2 * MOST_TEXTS
+    return text_map(
+        values, hover, diverging(1.0), across=names, down=names, title="layer", most_texts=most
+    )
 
 
 def ranked_neurons(scores: Scores) -> pd.DataFrame:
