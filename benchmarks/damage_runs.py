@@ -16,7 +16,7 @@ from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.experiment.run import run
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.record import load_probe
+from probekit.results.record import check_saved_probe
 from probekit.results.site_results import SavedSiteResults
 from tests.pipeline.planted import YAML, write_rows
 
@@ -118,7 +118,7 @@ def _probe_kinds(folder: Path, first: Path, second: Path) -> Iterator[Kind]:
 
     def read() -> Any:
         probe = SavedProbe.load(folder / "logistic")
-        load_probe(folder / "logistic")
+        check_saved_probe(folder / "logistic")
         return [part.tobytes() for layer in probe.layers for part in layer], repr(probe.facts)
 
     for ending in ("json", "safetensors"):

@@ -14,7 +14,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import probekit
-from probekit.report.sentences.comparisons import study_answer
+from probekit.report.pages.study_page import study_answer
 from probekit.results.study import FIRST, StudyResult, by_gain, compared_cells
 from scripts.bundled.study import COLUMNS, TASKS
 from scripts.bundled.table import rows_as_csv

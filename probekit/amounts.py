@@ -119,6 +119,15 @@ def format_number(value: float, low: float = math.nan, high: float = math.nan) -
     return text if math.isnan(low) else f"{text} [{fixed(low, 3)}, {fixed(high, 3)}]"
 
 
+def format_difference(value: float, low: float = math.nan, high: float = math.nan) -> str:
+    """Return a difference with its sign, and its interval; see `format_number`.
+
+    >>> format_difference(0.051, 0.014, 0.09), format_difference(-0.25)
+    ('+0.051 [0.014, 0.090]', '−0.250')
+    """
+    return f"{'+' if value > 0 else ''}{format_number(value, low, high)}"
+
+
 def fixed(value: float, places: int) -> str:
     """Return a number with this many decimals, with a minus sign; halves are rounded away from 0.
 

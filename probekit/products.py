@@ -187,9 +187,9 @@ def _measured_library() -> str:
     Takes about half a second. Processor time of this thread is measured, which other work on the
     machine hardly affects.
     """
-    kind: Any = {"dtype": torch.float32, "device": "cpu"}  # whatever the caller's defaults are
     shapes = (_FEWEST_ROWS, 768), (1536, 768), (768, 1536)
-    x, up, down = (torch.full(shape, 0.01, **kind) for shape in shapes)
+    # Whatever the caller's defaults are.
+    x, up, down = (torch.full(shape, 0.01, dtype=torch.float32, device="cpu") for shape in shapes)
     best: dict[Callable[..., Tensor], float] = {}
     # Whatever the caller's modes are.
     with threads(1), torch.inference_mode(), torch.autocast("cpu", enabled=False):

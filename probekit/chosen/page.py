@@ -1,15 +1,20 @@
-"""Tables on the pages of the analyses of the selected probe."""
+"""What the pages of the analyses of the selected probe are made from: a run, and its tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import pandas as pd
 
 from probekit.amounts import format_number, format_p, percent
+from probekit.chosen.registry import doors
 from probekit.report.elements.table import Column, ResultTable
 from probekit.report.elements.texts import class_label
-from probekit.results.table import metric_name
+from probekit.results.record import RunRecord
+from probekit.results.scores import Scores
+from probekit.results.table import metric_name, page_table
+from probekit.results.verdict import Verdict
 
 # Column of a file of `PAGE_TABLES` -> how a table writes its values, if they are neither texts nor
 # written by `format_number`.
@@ -28,6 +33,48 @@ _FORMATS: Mapping[str, Callable[..., str]] = {
 Columns: TypeAlias = Mapping[Column | str, str]
 TESTED: Columns = {"difference": "difference", "p": "p"}
 TEST_RATES: Columns = {"test TPR": "tpr", "test FPR": "test_fpr"}
+
+
+class Shown(NamedTuple):
+    """The numbers of a run that its page shows.
+
+    Attributes:
+        folder: the folder of the run.
+        scores: its scores.
+        record: the record of the run.
+    """
+
+    folder: Path
+    scores: Scores
+    record: RunRecord
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the run."""
+        return self.record.verdict
+
+    @property
+    def probe(self) -> str:
+        """The selected probe in a sentence."""
+        best = self.verdict.best
+        if self.verdict.is_nested or best is None:
+            return "the probes that the folds chose"
+        return f"the {best.probe} probe at {best.name}"
+
+    def rows(self, file: str) -> pd.DataFrame | None:
+        """Return the rows of another file, see `page_table`; None if the run has none."""
+        return page_table(self.folder, file)
+
+
+def of_analyses(door: str, run: Shown) -> Iterator[Any]:
+    """Yield figures or sections of the analyses of the selected probe, by place on the page.
+
+    Args:
+        door: the name of the place; see `probekit.chosen.registry`.
+        run: the numbers of the run.
+    """
+    for _, shown in doors("page", door):
+        yield from shown(run)
 
 
 def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: Any) -> ResultTable:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import probekit
-from probekit.amounts import format_number, format_p
+from probekit.amounts import format_difference, format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
 from probekit.errors import MissingError
@@ -208,7 +208,7 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
         (
             comparison.both_places(row) + (" *" if row["what"] == "chosen" else ""),
             *(format_number(row[name]) for name in ("value_a", "value_b")),
-            comparisons.difference_words(row),
+            format_difference(row["difference"], row["ci_low"], row["ci_high"]),
             *(format_p(row[name]) for name in ("p", "p_adjusted")),
             comparisons.result_words(row),
         )

@@ -382,21 +382,23 @@ def attention(
     network = _load(model, device, bos)
     if scores:
         with watching() as watcher:
-            repeats |= {"n": n_random or 10, "bos": bos, "watcher": watcher}
-            scored = lenses.scored_heads(network, texts, **repeats)
+            scored = lenses.scored_heads(
+                network, texts, n=n_random or 10, **repeats, bos=bos, watcher=watcher
+            )
         _show_heads(scored)
-        shared: dict[str, Any] = {"rows": scored.rows, "network": network, "bos": bos}
-        _write(out, heads_page.heads_page, scored, **shared, read=scored.read)
+        rows, page = scored.rows, heads_page.heads_page
+        _write(out, page, scored, rows=rows, network=network, bos=bos, read=scored.read)
     if scores or out is None:
         return
     parts = (network.model, network.tokenizer)
-    shown: dict[str, Any] = {"bos": bos, "layer": layer, "head": heads}
     if is_figure:
-        drawing = out, probekit.attention_figure(*parts, *texts, **shown)
+        drawing = out, probekit.attention_figure(*parts, *texts, bos=bos, layer=layer, head=heads)
         figure_files.write_drawings([drawing], figure_files.CSS_PIXELS)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
-        explorer = probekit.explore_attention(*parts, texts, **shown, name=name, most_mb=max_mb)
+        explorer = probekit.explore_attention(
+            *parts, texts, bos=bos, layer=layer, head=heads, name=name, most_mb=max_mb
+        )
         for sentence in filter(None, (explorer.estimate, explorer.opening)):
             click.echo(sentence, err=True)
         explorer.save(out)

@@ -19,15 +19,15 @@ from probekit.cli.pictures import draw_figures, figure_options
 
 if TYPE_CHECKING:
     from probekit import files
+    from probekit.chosen import page as chosen
     from probekit.cli import terminal
     from probekit.data import table
     from probekit.experiment import example, loader, locations, study
-    from probekit.report.causes import cause_words
     from probekit.report.elements import table as tables
     from probekit.report.elements import texts
     from probekit.report.figures import figure_files
     from probekit.report.notebooks.run_result import RunResult
-    from probekit.report.pages import compare_page, losses, parts, run_page
+    from probekit.report.pages import compare_page, losses, run_page
     from probekit.report.sentences import caveats
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
@@ -132,14 +132,14 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         terminal.echo(f"{'; '.join(legend)}.")
-    answers = cause_words.run_answers(causes.open_causes(result.folder), facts)
+    answers = run_page.run_answers(causes.open_causes(result.folder), facts)
     terminal.echo("\n" + "\n".join(answers))
     compared = run_tables.comparison_table(v, facts.control)
     if compared:
         terminal.echo()
         terminal.show_table(run_tables.in_words(compared))
         terminal.echo(run_tables.RULE)
-    for section in parts.of_analyses("sections", parts.Shown(result.folder, of_run, facts)):
+    for section in chosen.of_analyses("sections", chosen.Shown(result.folder, of_run, facts)):
         terminal.echo(f"\n{section.title}")
         terminal.show_table(section.items[0])
 

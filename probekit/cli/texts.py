@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,6 @@ def generate_command(
         )
     accelerators.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
-    how_to: dict[str, Any] = {"bos": bos, "chat": chat}
     if steer is not None:
         probe = probekit.SavedProbe.load(steer)
         vector = application.steering_vector(probe, towards)
@@ -110,14 +110,12 @@ def generate_command(
         # The direction of two classes has the name of the second one, to which it leads.
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
         where = f"sd towards {labels.class_label(label)} at {at_site or probe.facts.site}"
-        how_to |= {"stop": stops, "site": at_site}
+        at_dose = partial(application.steered_texts, steered, prompts, decoding, vector, bos=bos)
         by_dose = {}
         # First without steering, which a given dose of 0 does not repeat.
         for dose in (0.0, *filter(None, by)):
             how = f"{dose:+g} {where}" if dose else "no steering"
-            by_dose[how] = application.steered_texts(
-                steered, prompts, decoding, vector, dose, **how_to
-            )
+            by_dose[how] = at_dose(dose, chat=chat, stop=stops, site=at_site)
         _show(prompts, by_dose, decoding, gap=gap)
         click.echo(
             "note: one text is no measurement of an effect; `probekit intervene` measures steering "
@@ -128,12 +126,16 @@ def generate_command(
     network = probekit.load_model(model, device=device)
     tokenizer = probekit.Tokenizer.from_pretrained(model)
     warn_of_bos(tokenizer, bos)
-    how_to["stop"] = (*stops, *tokenizer.ends_of_text)
+    stop = (*stops, *tokenizer.ends_of_text)
     if not stream:
-        texts = generation.continue_texts(network, tokenizer, prompts, decoding, **how_to)
+        texts = generation.continue_texts(
+            network, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop
+        )
         _show(prompts, {"": texts}, decoding, gap=gap)
         return
-    pieces = generation.stream_text(network, tokenizer, prompts[0], decoding, **how_to)
+    pieces = generation.stream_text(
+        network, tokenizer, prompts[0], decoding, bos=bos, chat=chat, stop=stop
+    )
     # Print the prompt with the first piece, so that an error is never printed after it.
     click.echo(prompts[0] + gap + next(pieces, ""), nl=False)
     for piece in pieces:
@@ -206,7 +208,8 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
 
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
-    texts, saved = take_texts(given), record.load_probe(probe)
+    texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
+    record.check_saved_probe(probe)
     per = application.choose_per(saved, per)
     with watching() as watcher:
         readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)

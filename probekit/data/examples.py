@@ -210,7 +210,7 @@ class RowExamples(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: int | slice) -> Any:
         return self.take(place) if isinstance(place, slice) else next(iter(self.take([place])))
 
     def __iter__(self) -> Iterator[Example]:

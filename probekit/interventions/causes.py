@@ -10,7 +10,6 @@ Each fold's directions are fitted on its training rows and act on its test rows.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -245,12 +244,19 @@ class _Test:
             doses.append(row)
         detects, silences = self._detection(), self._silencing()
         found = verdicts({"detects": detects, "steers": steers, "silences": silences})
-        facts: dict[str, Any] = {"n": len(self.codes), "groups": self.resamples.n_groups}
-        facts |= {"folds": len(self.folds), "draws": len(self.folds[0].directions) - 1}
-        facts |= {"doses": tuple(doses), "dose_limit": limit, "unit": self.data.measure.unit}
-        facts |= {"wrong_way": float(np.mean(slope[:, 0] < 0))}
-        swap = None if self.data.sources is None else self._swapping()
-        return CauseResult(found, swap, kernel_share=max(shares, default=np.nan), **facts)
+        return CauseResult(
+            verdicts=found,
+            swap=None if self.data.sources is None else self._swapping(),
+            doses=tuple(doses),
+            dose_limit=limit,
+            kernel_share=max(shares, default=np.nan),
+            wrong_way=float(np.mean(slope[:, 0] < 0)),
+            n=len(self.codes),
+            groups=self.resamples.n_groups,
+            folds=len(self.folds),
+            draws=len(self.folds[0].directions) - 1,
+            unit=self.data.measure.unit,
+        )
 
     @property
     def codes(self) -> Codes:

@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -282,9 +281,9 @@ class Responder:
             None if positions is None else positions[rows].to(self.model.device)
             for positions in (self.at, self.measured, self.read)
         )
-        texts: dict[str, Any] = {"batch": self.batch[rows], "measure": self.measure[rows]}
-        texts["sources"] = None if self.sources is None else self.sources[rows]
-        return replace(self, at=at, measured=measured, read=read, **texts)
+        sources = None if self.sources is None else self.sources[rows]
+        texts = replace(self, batch=self.batch[rows], measure=self.measure[rows], sources=sources)
+        return replace(texts, at=at, measured=measured, read=read)
 
     @cached_property
     def entry(self) -> StreamEntry:

@@ -31,7 +31,7 @@ Nanda (2023), Attribution patching; Kramár et al. (2024), AtP*; for `steps` abo
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -41,13 +41,6 @@ from torch import Tensor
 from probekit.amounts import counted
 from probekit.errors import ConfigError, DataError, nearest
 from probekit.interventions import edits
-from probekit.interventions.edits import (
-    BasePass,
-    compose,
-    linear_entry,
-    position_mask,
-    stream_entry,
-)
 from probekit.interventions.measures import AnswerMeasure, check_pairs
 from probekit.interventions.names import Replacement
 from probekit.interventions.verdicts import ratio_of_sums, resamples_of, skewed_interval
@@ -173,14 +166,28 @@ def effects_of(
         interval = skewed_interval(effect, of_known)
         recovery = ratio_of_sums(patched - base, source - base, of_known)
         site = patch.selection
-        facts: dict[str, Any] = {"site": site.text, "layer": layer_of(site.site), "head": site.head}
-        facts |= {"position": patch.position, "n": len(patched), "groups": of_known.n_groups}
-        facts |= {"base": float(base.mean()), "source": float(source.mean())}
-        facts |= {"patched": float(patched.mean()), "effect": float(effect[0])}
-        facts |= {"effect_low": interval.low, "effect_high": interval.high}
-        facts |= {"recovery": recovery.value, "low": recovery.low, "high": recovery.high}
-        facts["interchange"] = float((patched < 0).mean()) if measure.is_signed else np.nan
-        rows.append(PatchEffect(**facts, p=patch_p, p_best=patch_p_best, measure=measure.name))
+        row = PatchEffect(
+            site=site.text,
+            layer=layer_of(site.site),
+            head=site.head,
+            position=patch.position,
+            base=float(base.mean()),
+            source=float(source.mean()),
+            patched=float(patched.mean()),
+            effect=float(effect[0]),
+            effect_low=interval.low,
+            effect_high=interval.high,
+            recovery=recovery.value,
+            low=recovery.low,
+            high=recovery.high,
+            interchange=float((patched < 0).mean()) if measure.is_signed else np.nan,
+            p=patch_p,
+            p_best=patch_p_best,
+            n=len(patched),
+            groups=of_known.n_groups,
+            measure=measure.name,
+        )
+        rows.append(row)
     return rows
 
 
@@ -259,9 +266,10 @@ def patched_values(
     """
     check_pairs(clean, corrupt)
 
-    def source_of(rows: Tensor, base: BasePass) -> BasePass:
+    def source_of(rows: Tensor, base: edits.BasePass) -> edits.BasePass:
         """Return the pass of the counterfactuals, measured at the positions of the texts."""
-        return BasePass.keep(model, corrupt[rows], base.measured, [one.site for one in selected])
+        sites = [one.site for one in selected]
+        return edits.BasePass.keep(model, corrupt[rows], base.measured, sites)
 
     return _replaced_values(model, clean, measures, selected, source_of, at, measured, only)
 
@@ -314,14 +322,14 @@ def ablated_values(
     means: dict[str, Tensor] = {}
     if replacement == "mean":
         for selection in selected:
-            linear_entry(model, selection)  # raises an error if there is none
+            edits.linear_entry(model, selection)  # raises an error if there is none
         texts, place = averaged or (batch, at if isinstance(at, Tensor) else None)
         sums: dict[str, Tensor] = {}
         n_averaged = 0
         for rows in torch.split(torch.arange(len(texts)), PAIRS_AT_ONCE):
-            kept = BasePass.keep(model, texts[rows], None, sites)
+            kept = edits.BasePass.keep(model, texts[rows], None, sites)
             mask = kept.batch.mask
-            mask = mask if place is None else position_mask(place[rows], mask)
+            mask = mask if place is None else edits.position_mask(place[rows], mask)
             n_averaged += int(mask.sum())
             for site in sites:
                 sums[site] = sums.get(site, 0.0) + kept.values[site][mask].double().sum(0)
@@ -345,7 +353,7 @@ def ablated_values(
                 "probed token."
             )
 
-    def constant(_: Tensor, base: BasePass) -> BasePass:
+    def constant(_: Tensor, base: edits.BasePass) -> edits.BasePass:
         """Return the pass with the mean of each site or, without means, with zeros."""
         values = {}
         for site, value in base.values.items():
@@ -353,10 +361,10 @@ def ablated_values(
             values[site] = mean.expand_as(value)
         return replace(base, values=values)
 
-    def of_donors(rows: Tensor, base: BasePass) -> BasePass:
+    def of_donors(rows: Tensor, base: edits.BasePass) -> edits.BasePass:
         """Return the pass with the activations of the donors of texts, at `at` or everywhere."""
         donor_rows = torch.from_numpy(donors)[rows]
-        donated = BasePass.keep(model, batch[donor_rows], None, sites).values
+        donated = edits.BasePass.keep(model, batch[donor_rows], None, sites).values
         if not isinstance(at, Tensor):
             return replace(base, values=donated)
         # The value at the donor's position moves to the position that is replaced.
@@ -376,7 +384,7 @@ def _replaced_values(
     batch: TokenBatch,
     measures: Sequence[AnswerMeasure],
     selected: Sequence[SiteSelection],
-    source_of: Callable[[Tensor, BasePass], BasePass],
+    source_of: Callable[[Tensor, edits.BasePass], edits.BasePass],
     at: Positions,
     measured: Tensor | None,
     only: Iterable[Patch] | None = None,
@@ -397,9 +405,10 @@ def _replaced_values(
         )
     wanted = None if only is None else set(only)
     of_measures = [PatchedValues(np.empty(n), np.empty(n), {}) for _ in measures]
+    sites = [one.site for one in selected]
     for rows in torch.split(torch.arange(n), PAIRS_AT_ONCE):
         rows_measured = None if measured is None else measured[rows]
-        base = BasePass.keep(model, batch[rows], rows_measured, [one.site for one in selected])
+        base = edits.BasePass.keep(model, batch[rows], rows_measured, sites)
         source = source_of(rows, base)
         grid = patch_grid(selected, at[rows] if isinstance(at, Tensor) else at, base.batch.mask)
         grid = [runs for runs in grid if wanted is None or runs.patch in wanted]
@@ -428,7 +437,7 @@ def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -
     """Return all patches of texts with a mask, those at equal positions next to each other."""
     everything = torch.arange(len(mask), device=mask.device)
     if isinstance(at, Tensor):
-        position_mask(at, mask)  # raises an error if a position does not exist
+        edits.position_mask(at, mask)  # raises an error if a position does not exist
         columns = at.to(mask.device).reshape(-1)
         return [Runs(Patch(one, "chosen"), everything, columns) for one in selected]
     if at == "all":
@@ -442,7 +451,7 @@ def patch_grid(selected: Sequence[SiteSelection], at: Positions, mask: Tensor) -
     return grid
 
 
-def _finals(grid: Sequence[Runs], base: BasePass, source: BasePass) -> list[Tensor]:
+def _finals(grid: Sequence[Runs], base: edits.BasePass, source: edits.BasePass) -> list[Tensor]:
     """Return the final residual stream [n d_model] of the passes of each patch.
 
     Patches that enter the residual stream at the same place and position share their batches.
@@ -451,7 +460,7 @@ def _finals(grid: Sequence[Runs], base: BasePass, source: BasePass) -> list[Tens
     together: dict[tuple[int, bool, int | str], list[int]] = defaultdict(list)
     for number, (patch, texts, columns) in enumerate(grid):
         selection, mask = patch.selection, None
-        entry = stream_entry(base.model, selection)
+        entry = edits.stream_entry(base.model, selection)
         if entry is None:  # a site outside the stream: passes with a tap
             values = head_or_neuron(base.model.sites, source.values[selection.site], selection)
             if columns is not None:
@@ -467,13 +476,13 @@ def _finals(grid: Sequence[Runs], base: BasePass, source: BasePass) -> list[Tens
     return [finals[number] for number in range(len(grid))]
 
 
-def _shifted(grid: Sequence[Runs], base: BasePass, source: BasePass) -> Tensor:
+def _shifted(grid: Sequence[Runs], base: edits.BasePass, source: edits.BasePass) -> Tensor:
     """Return the final residual streams of patches that enter the stream at the same place.
 
     All patches are at all positions, or all are at one position of each text.
     """
     selections = [runs.patch.selection for runs in grid]
-    entries = [linear_entry(base.model, selection) for selection in selections]
+    entries = [edits.linear_entry(base.model, selection) for selection in selections]
     texts = torch.cat([runs.texts for runs in grid])
 
     def change(which: int, *place: Tensor) -> Tensor:
@@ -585,7 +594,7 @@ def estimated_effects(
             values: dict[str, Tensor] = {}
             # Taps that store the activations of each site in `values`, with their gradients.
             kept = [(site, remember(values, grad=True)) for site in dict.fromkeys([*names, last])]
-            tap = compose(model, [("hook_embed", edits.replace(embed)), *kept])
+            tap = edits.compose(model, [("hook_embed", edits.replace(embed)), *kept])
             with torch.enable_grad():
                 model(clean_batch, tap=tap, sites=tap.sites, logits=False)
                 final = values[last][numbers, measured_at]

@@ -183,9 +183,6 @@ class Component:
         return tensors
 
 
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-
-
 @dataclass(frozen=True)
 class ModelConfig(ABC):
     """Sizes and switches of a network, with the same members for every family.

@@ -21,17 +21,10 @@ from probekit.provenance import digest, versions
 from probekit.report.pages.losses import write_losses
 from probekit.results.record import pack_record
 from probekit.terminal import Watcher
+from probekit.training import run_files
 from probekit.training.corpus import corpus_digest, make_token_file, read_corpus, train_vocabulary
 from probekit.training.loop import save_checkpoint, train
 from probekit.training.recipe import Recipe
-from probekit.training.run_files import (
-    LOG,
-    RECIPE,
-    LogRow,
-    checkpoint_folder,
-    read_log,
-    read_progress,
-)
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class PretrainResult:
 
     folder: Path
     model: Path
-    last: LogRow
+    last: run_files.LogRow
     log: Path
     figure: Path
 
@@ -96,7 +89,7 @@ def pretrain(
 
 def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> PretrainResult:
     """Begin or resume the run in a folder that this process has locked; see `pretrain`."""
-    before = read_progress(folder)
+    before = run_files.read_progress(folder)
     if before is not None:
         before.check_recipe(recipe, folder)
     with recipe.at("corpus"):
@@ -106,7 +99,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
             f"The corpus differs from the one that the run in {folder} was trained on so far. Use "
             "another `name` or --out, or delete the folder."
         )
-    write_atomic(folder / RECIPE, dump_settings(recipe))
+    write_atomic(folder / run_files.RECIPE, dump_settings(recipe))
     source = recipe.vocabulary.source
     if source is not None:
         with recipe.at("vocabulary", "source"):
@@ -137,7 +130,7 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         "parameters": count_parameters(recipe.model.config(d_vocab)),
         "digests": digests,
         "versions": versions(),
-        "files": {RECIPE: digest([(folder / RECIPE).read_bytes()])},
+        "files": {run_files.RECIPE: digest([(folder / run_files.RECIPE).read_bytes()])},
     }
     write_atomic(folder / "run.json", pack_record(facts))
 
@@ -145,6 +138,6 @@ def _pretrain(recipe: Recipe, folder: Path, device: str, watcher: Watcher) -> Pr
         save_checkpoint(folder, model, step, getattr(torch, recipe.checkpoints.dtype), tokenizer)
 
     train(recipe, tokens, d_vocab, folder, before, save=keep, device=device, watcher=watcher)
-    figure, last = write_losses(folder), read_log(folder / LOG)[-1]
-    model = checkpoint_folder(folder, last.step)
-    return PretrainResult(folder, model, last, log=folder / LOG, figure=figure)
+    figure, last = write_losses(folder), run_files.read_log(folder / run_files.LOG)[-1]
+    model = run_files.checkpoint_folder(folder, last.step)
+    return PretrainResult(folder, model, last, log=folder / run_files.LOG, figure=figure)

@@ -9,10 +9,10 @@ noise    no kind of probe decodes labels that are independent of the features
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -263,9 +263,9 @@ def first_letter(folder: Path) -> Experiment:
 
 def _tiny_model() -> GPT2:
     """Return a GPT-2 with large random weights, so that all of its sites depend on the tokens."""
-    sizes: dict[str, Any] = {"n_embd": 21, "n_head": 3, "n_inner": 11, "n_positions": 16}
+    of_sizes = partial(GPT2Config, n_layer=4, n_head=3, n_embd=21, n_inner=11, n_positions=16)
     # A model may have more tokens than its vocabulary has ids.
-    config = GPT2Config(n_layer=4, vocab_size=N_IDS + 1, initializer_range=0.5, **sizes)
+    config = of_sizes(vocab_size=N_IDS + 1, initializer_range=0.5)
     return GPT2(config, seed=0).requires_grad_(False)
 
 

@@ -431,12 +431,11 @@ class _LogisticFitter(Fitter):
     def refit(
         self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        settings = self.rows.settings
         solver = Solver(X, masks, typical=self.rows.typical)
         problems, n_masks = [], len(masks)
         for codes, C in tasks:
             assert C is not None  # logistic fits always have a penalty
             for share in range(n_masks):
                 problems.append(Problem(codes, C, share, balanced=self._balanced))
-        fits = solver.solve(problems, StoppingRule(max_iter=settings.max_iter))
+        fits = solver.solve(problems, StoppingRule(max_iter=self.rows.settings.max_iter))
         return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
@@ -28,9 +28,6 @@ from probekit.model.sites.catalogue import DIFFERS
 from probekit.probes.targets import NO_CONTROL_TASK
 from probekit.provenance import digest, seal, unseal
 from probekit.results.verdict import Verdict
-
-if TYPE_CHECKING:
-    from probekit.probes.saved_probe import SavedProbe
 
 FINAL = "probes/final"  # the probe that a nested cross-validation fits on all rows
 STARTED = ".started"  # exists in the folder of a run while it is not finished
@@ -434,20 +431,18 @@ def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Re
     return record
 
 
-def load_probe(path: Path) -> SavedProbe:
-    """Return a saved probe. If it is in the folder of a run, verify its digests.
+def check_saved_probe(path: Path) -> None:
+    """Verify the digests of a saved probe that is in the folder of a run; others have none there.
 
     Args:
         path: common stem of the two files of the probe, or one of the files.
 
     Raises:
         MissingError: a file does not exist, or the run is not finished.
-        DataError: a file is damaged, or a file of the probe or run.json was changed after the run.
+        DataError: a file of the probe or run.json was changed after the run.
     """
-    from probekit.probes.probe_files import probe_files
-    from probekit.probes.saved_probe import SavedProbe  # imports SciPy
+    from probekit.probes.probe_files import probe_files  # imports SciPy
 
-    probe = SavedProbe.load(path)
     # Probes of a run are in its folder `probes`; other probes have no run.
     folders = (one.parent for one in path.absolute().parents if one.name == "probes")
     run_dir = next(folders, None)
@@ -455,4 +450,3 @@ def load_probe(path: Path) -> SavedProbe:
         check_finished(run_dir)
         names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
         open_record(run_dir, names)
-    return probe

@@ -8,14 +8,22 @@ from functools import partial
 import pytest
 from filelock import FileLock
 
+from probekit.cli.main import cli
 from probekit.cli.view_server import find_page
 from probekit.errors import ConfigError, DataError, MissingError, StoreError
 from probekit.pipeline.compare.compare import compare
+from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import STAGE
 from probekit.report.pages.compare_page import load_runs
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
-from probekit.results.record import RESULT_FILES, RunRecord, load_probe, load_record, pack_record
+from probekit.results.record import (
+    RESULT_FILES,
+    RunRecord,
+    check_saved_probe,
+    load_record,
+    pack_record,
+)
 from tests.pipeline.planted import QUICK
 from tests.pipeline.planted import QUICK_SITES as SITES
 from tests.pipeline.scale import Heard
@@ -118,16 +126,19 @@ def test_index_shows_damaged_runs(damaged):
 
 def test_replaced_probe_of_a_run_is_refused(damaged):
     path = damaged / "probes" / SITES[0] / "logistic.json"
-    assert load_probe(path).facts.sites == SITES[:1]
+    check_saved_probe(path)
     for kept in (damaged / "probes" / SITES[1]).iterdir():
         shutil.copy(kept, path.parent)
     with pytest.raises(DataError, match=f"probes/{SITES[0]}/logistic.json changed after the run"):
-        load_probe(path)
+        check_saved_probe(path)
+    with pytest.raises(DataError, match="changed after the run"):
+        cli(["apply", str(path), "--text", "a"], standalone_mode=False)
     flip(damaged / "run.json", 40)
     with pytest.raises(DataError, match=r"run\.json"):
-        load_probe(path)
+        check_saved_probe(path)
     alone = shutil.copytree(path.parent, damaged.parent / "alone") / "logistic"
-    assert load_probe(alone).facts.sites == SITES[1:]
+    check_saved_probe(alone)
+    assert SavedProbe.load(alone).facts.sites == SITES[1:]
 
 
 def swap_probes(folder):
@@ -207,7 +218,7 @@ def test_deleting_the_run_folder_during_the_run_raises(go, own, whole, what, don
 
 
 def test_every_command_refuses_an_unfinished_run_in_the_same_words(damaged, whole):
-    commands = [partial(write_report, damaged), partial(load_probe, damaged / WEIGHTS)]
+    commands = [partial(write_report, damaged), partial(check_saved_probe, damaged / WEIGHTS)]
     commands += [partial(compare, damaged, whole), partial(load_runs, [damaged])]
     for is_written in (True, False):
         (damaged / ".started").touch()

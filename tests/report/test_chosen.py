@@ -14,8 +14,8 @@ from probekit.chosen.directions.page import (
     scatter_plane,
 )
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
+from probekit.chosen.page import Shown, of_analyses
 from probekit.errors import DataError
-from probekit.report.pages.parts import Shown, of_analyses
 from probekit.report.pages.run_page import write_report
 from probekit.results.scores import Scores
 from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run

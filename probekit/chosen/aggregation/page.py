@@ -9,12 +9,11 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.amounts import percent
-from probekit.chosen.page import written_table
+from probekit.chosen.page import Shown, written_table
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
-from probekit.report.pages.parts import Shown
 from probekit.results.table import OF_RULES, metric_name
 
 NOTE = (

@@ -1,21 +1,19 @@
 """Directions and features on a page: planes of test rows, cosines, k-sparse and single features."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, fixed, format_number
-from probekit.chosen.page import Columns, written_table
+from probekit.chosen.page import Columns, Shown, written_table
 from probekit.report.elements import page, style
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
-from probekit.report.pages.parts import Shown
 from probekit.report.sentences.answer import pooled_ranking
 from probekit.results.scores import Scores
 from probekit.results.table import by_depth, only, ticks
@@ -204,9 +202,10 @@ def direction_map(rows: pd.DataFrame) -> go.Figure:
         for a in sites
         for b in sites
     ]
-    names = [labels[int(depth)] for depth in order["depth"]]
-    how: Any = {"across": names, "down": names, "title": "layer", "most_texts": 2 * MOST_TEXTS}
-    return text_map(values.to_numpy(), hover, diverging(1.0), **how)
+    names, most = [labels[int(depth)] for depth in order["depth"]], 2 * MOST_TEXTS
+    return text_map(
+        values, hover, diverging(1.0), across=names, down=names, title="layer", most_texts=most
+    )
 
 
 def ranked_neurons(scores: Scores) -> pd.DataFrame:

@@ -9,13 +9,13 @@ import plotly.graph_objects as go
 from pydantic import Field
 
 from probekit.amounts import percent, signed
+from probekit.chosen.page import Shown
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, View, figure_json
 from probekit.report.elements.style import MAGNITUDES, plotly_text
 from probekit.report.elements.texts import class_label, pieces
 from probekit.report.elements.tokens import DENSEST, HIGH, LOW, Palette
 from probekit.report.figures.maps import MOST_TEXTS, Colours, text_map
-from probekit.report.pages.parts import Shown
 from probekit.report.pages.texts_page import painted_tokens
 from probekit.results.network import RowPrediction, TextReading
 from probekit.results.record import MOST_CLASSES, RecordPart, read_record

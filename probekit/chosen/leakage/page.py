@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from probekit.chosen.page import TESTED, Columns, written_table
+from probekit.chosen.page import TESTED, Columns, Shown, written_table
 from probekit.report.elements.page import PageSection, Paragraph
-from probekit.report.pages.parts import Shown
 
 NOTE = (
     "The selected probe is not fitted again. It reads the test texts without their cues and, to "

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from probekit.chosen.page import TEST_RATES, Columns, written_table
+from probekit.chosen.page import TEST_RATES, Columns, Shown, written_table
 from probekit.report.elements.page import PageSection, Paragraph
-from probekit.report.pages.parts import Shown
 
 NOTE = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "

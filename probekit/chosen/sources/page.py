@@ -7,11 +7,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
+from probekit.chosen.page import Shown
 from probekit.probes.targets import WITHIN
 from probekit.report.elements import style
 from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.style import GREY, LINES, SERIES_COLOURS, error_bars, plotly_text
-from probekit.report.pages.parts import Shown, title
+from probekit.report.pages.parts import title
 from probekit.results.table import metric_name
 from probekit.results.verdict import SourceScores
 

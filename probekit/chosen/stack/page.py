@@ -6,12 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import fixed, format_number
-from probekit.chosen.page import TEST_RATES, TESTED, Columns, written_table
+from probekit.chosen.page import TEST_RATES, TESTED, Columns, Shown, written_table
 from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.pages.parts import Shown
 
 STACK = (
     "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "

@@ -134,7 +134,7 @@ class Sites(Sequence[str]):
     def _by_name(self) -> dict[str, Site]:
         return {row.name: row for row in self.rows}
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: int | slice) -> Any:
         """Return a name, or a tuple of names for a slice."""
         return self.names[index]
 

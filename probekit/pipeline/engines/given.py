@@ -325,19 +325,25 @@ def given_engine(
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
     positions = (PositionRows(GIVEN_POSITION, 0, types),)
-    has = {"has_types": tokens is not None, "has_texts": False}
+    rows, has_types = np.arange(n_rows), tokens is not None
     design = ExperimentDesign.of(
-        experiment, dataset, np.arange(n_rows), positions, n_read=n_rows, **has
+        experiment, dataset, rows, positions, n_read=n_rows, has_types=has_types, has_texts=False
     )
     found = [*_warnings(given, design, experiment.probe.reads == "classes")]
     found.append(("left-out", f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."))
     warnings = (Finding("warning", code, message) for code, message in found)
     design = replace(design, findings=(*design.findings, *warnings))
-    activations = GivenRows(given, experiment.activations.source)
-    own: Any = {"widths": [widths[site.text] for site in given.sites], "selections": given.sites}
-    own |= {"axis_sizes": given.axis_sizes, "tokens": tokens, "read": read}
-    own["is_shared"] = experiment.data.file is not None
-    return GivenEngine(experiment=experiment, design=design, activations=activations, **own)
+    return GivenEngine(
+        experiment=experiment,
+        design=design,
+        activations=GivenRows(given, experiment.activations.source),
+        selections=given.sites,
+        widths=[widths[site.text] for site in given.sites],
+        axis_sizes=given.axis_sizes,
+        is_shared=experiment.data.file is not None,
+        tokens=tokens,
+        read=read,
+    )
 
 
 def _warnings(

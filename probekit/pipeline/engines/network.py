@@ -342,10 +342,12 @@ class NetworkEngine(Engine):
         model, texts = self.models(target), self.texts
         exact = partial(target_network, self.experiment, str(model.device), target)
         exact = partial(exact, to_compute=False, dtype=torch.float32)
-        what: Any = {"tokens": texts.ids, "plan": texts.plan, "sites": texts.sites}
-        what |= {"tokenizer": texts.tokenizer.digest, "dtype": self.experiment.capture.dtype}
+        read = texts.tokenizer.digest, texts.ids, texts.plan, texts.sites
+        dtype = self.experiment.capture.dtype
         reader = self.stored if target == TASK else None  # untrained networks read the texts
-        return Work.begin(model, **what, root=root, device=device, exact=exact, reader=reader)
+        return Work.begin(
+            model, *read, root=root, dtype=dtype, device=device, exact=exact, reader=reader
+        )
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
@@ -394,9 +396,9 @@ class NetworkEngine(Engine):
 
         settings, texts = self.experiment.tokens, self.experiment.attention.texts
         model, tokenizer = self.models(TASK), self.texts.tokenizer
-        how: dict[str, Any] = {"bos": settings.bos, "chat": settings.chat}
-        how["special_tokens"] = self.experiment.data.special_tokens
-        return [attention_prompt(model, tokenizer, text, **how) for text in texts]
+        read = partial(attention_prompt, model, tokenizer, bos=settings.bos, chat=settings.chat)
+        special_tokens = self.experiment.data.special_tokens
+        return [read(text, special_tokens=special_tokens) for text in texts]
 
     def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts, up to the context."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Self, cast
+from typing import Self, cast
 
 from probekit.accelerators import check_device
 from probekit.activations.local import default_root
@@ -83,16 +83,21 @@ class RepliesEngine(NetworkEngine):
         sampling = settings.model_dump(exclude={"samples", "stop"})
         decoding = Decoding(num_samples=settings.samples, **sampling)
         prompted = models(TASK), reader.encoder.tokenizer, ids, decoding, settings.stop
-        sites = [*dict.fromkeys(part.site for one in reader.selections for part in one.parts)]
-        where: Any = {"root": default_root() if how.cache_root is None else how.cache_root}
-        where |= {"only_stored": how.replies == "stored", "watcher": how.watcher}
-        found = generate_replies(*prompted, sites=sites, dtype=experiment.capture.dtype, **where)
+        found = generate_replies(
+            *prompted,
+            sites=[*dict.fromkeys(part.site for one in reader.selections for part in one.parts)],
+            dtype=experiment.capture.dtype,
+            root=default_root() if how.cache_root is None else how.cache_root,
+            only_stored=how.replies == "stored",
+            watcher=how.watcher,
+        )
         dataset, lines, findings = replied(experiment, prompts, [found.to(one) for one in ids])
         if how.replies == "generated":
             how.watcher.tell(findings[0].message)  # their numbers by label
         # Only the process of the run has read the replies.
-        own = {"stored": found, "files": {REPLIES: lines}, "is_shared": False}
-        return cls.of_rows(reader, models, dataset, findings, **own)
+        return cls.of_rows(
+            reader, models, dataset, findings, stored=found, files={REPLIES: lines}, is_shared=False
+        )
 
     def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None in a chat."""

@@ -221,7 +221,8 @@ def cost_of(
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     experiment, widths, n_networks = source.experiment, source.widths, len(source.networks)
-    sizes, of_capture, given = dict[str, Any](), dict[str, Any](), dict[int, LazyRows]()
+    sizes, given, note = dict[str, Any](), dict[int, LazyRows](), ""
+    capture: float | None = None
     if source.texts is None:
         sites = zip(widths, source.selections, strict=True)
         given = {width: source.activations.block(site) for width, site in sites}
@@ -240,11 +241,11 @@ def cost_of(
                 config, dtype, texts.sites, shards, in_memory=in_memory
             )
             if not in_memory:
-                of_capture["note"] = described_reading(config, dtype, "cpu", shards)
+                note = described_reading(config, dtype, "cpu", shards)
             if machines.throughput is None:
                 network = zero_network(config, dtype)
                 seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
-                of_capture["capture"] = n_networks * seconds
+                capture = n_networks * seconds
     size = round(2 * math.log2(len(probers[0].data.y)))
     key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
     with suppress(ConfigError):  # another machine has the device
@@ -252,7 +253,7 @@ def cost_of(
         if key not in known:
             known[key] = task_seconds(probers, widths, n_networks, limit, given)
     sizes["memory"] = probing_bytes(probers, widths)
-    return Cost(sizes, widths, known.get(key), **of_capture)
+    return Cost(sizes, widths, known.get(key), capture, note)
 
 
 def task_seconds(

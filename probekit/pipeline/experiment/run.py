@@ -116,7 +116,6 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
     """
     given, device = make_any(experiment, over), device_text(device)
     results_folder = path_of("out", out)
-    options: dict[str, Any] = {"out": results_folder, "workers": workers, "page": page}
     if cache_root is not None:
         path_of("cache_root", cache_root)
     if isinstance(given, Study) and data is None and model is None:
@@ -126,11 +125,13 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
         check_workers(workers, least=0)
         check_device(device, several=True)
-        of_cells: dict[str, Any] = {"cache_root": cache_root, "device": device, "engine": engine}
-        run_one = partial(run, **of_cells, address=address, page=page)
-        options["shares_cells"] = device == "cpu" and engine == "processes" and workers != 0
+        run_one = partial(
+            run, cache_root=cache_root, device=device, engine=engine, address=address, page=page
+        )
+        shares_cells = device == "cpu" and engine == "processes" and workers != 0
+        study = partial(run_study, given, run_one, out=results_folder, workers=workers, page=page)
         with shown_progress(watcher, progress=progress) as shown:
-            return run_study(given, run_one, watcher=shown, **options)
+            return study(shares_cells=shares_cells, watcher=shown)
     made = make_experiment(given, data, model)
     with shown_progress(watcher, progress=progress) as shown:
         inputs = inputs_digest(made, device)
@@ -159,5 +160,7 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
 
             crew = partial(tasks_by_ray, n_workers=workers, device=device, address=address)
         with naming_lost_device(device):
-            options |= {"cache_root": cache_root, "device": device, "crew": crew}
-            return run_source(source, inputs=inputs, watcher=shown, **options)
+            start = partial(run_source, source, out=results_folder, device=device, page=page)
+            return start(
+                inputs=inputs, cache_root=cache_root, workers=workers, crew=crew, watcher=shown
+            )

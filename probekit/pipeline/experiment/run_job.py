@@ -24,19 +24,12 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from probekit import errors
 from probekit.accelerators import check_device, naming_lost_device
 from probekit.activations.local import join
 from probekit.activations.records import Location
 from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
-from probekit.errors import (
-    DamagedError,
-    DeviceLostError,
-    MissingError,
-    ProbekitError,
-    StoreError,
-    StoreMismatchError,
-)
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
@@ -137,12 +130,12 @@ class RunJob:
                 content = unseal(regular(path).read_bytes(), str(path), FORMAT)
             experiment = _SETTINGS.validate_json(json.dumps(content.pop("experiment")))
             return cls(experiment, **content)
-        except StoreError:
+        except errors.StoreError:
             if path.exists():
                 raise
             return None
         except (KeyError, TypeError, ValidationError) as error:
-            raise DamagedError(f"{path} is not the job of a run: {error}.") from error
+            raise errors.DamagedError(f"{path} is not the job of a run: {error}.") from error
 
     def open(self, device: str) -> Engine:
         """Return the activations, read by this process.
@@ -154,7 +147,7 @@ class RunJob:
         source = prepare(self.experiment, How(device)).reopened(self.caches)
         own = _identity(source)
         if differing := [key for key, value in self.identity.items() if own.get(key) != value]:
-            raise StoreMismatchError(
+            raise errors.StoreMismatchError(
                 f"This worker differs from the run in {', '.join(differing)}, so that its results "
                 "could differ. Install the same versions, and give the same files, on all machines."
             )
@@ -188,7 +181,7 @@ def by_workers(folder: Path, watcher: Watcher) -> Iterator[Callable[[], None]]:
                 failed = f"Worker {name} has failed: {failures[name]}"
             watcher.tell(failed if failures[name] else f"Worker {name} was stopped; {how}")
         if failed and not is_left:
-            raise StoreError(
+            raise errors.StoreError(
                 f"{failed} No worker is left. Results of finished tasks are saved: run the same "
                 "command again, with workers."
             )
@@ -226,7 +219,7 @@ def work_on(
     """
     check_device(device)
     if not root.is_dir():
-        raise MissingError(
+        raise errors.MissingError(
             f"{root} does not exist on {platform.node()}. Give an --out that all machines share."
         )
     random, works = np.random.default_rng(seed), dict[Path, Iterator[TaskDone | None]]()
@@ -248,9 +241,9 @@ def work_on(
                 with naming_lost_device(device):
                     while (done := next(works[folder], None)) is not None:
                         yield done
-            except ProbekitError as error:
+            except errors.ProbekitError as error:
                 # A run that was given up may have lost its data, or be of another version.
-                if is_held(folder) or folder == root or isinstance(error, DeviceLostError):
+                if is_held(folder) or folder == root or isinstance(error, errors.DeviceLostError):
                     raise
                 watcher.tell(f"{folder} is passed over: {error}")
                 passed_over[folder] = job  # until its process is started again

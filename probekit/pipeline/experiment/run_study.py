@@ -166,9 +166,9 @@ def _row(
     """
     row: dict[str, Any] = dict(cell.values)
     row |= {"cell": cell.name, "dataset": cell.experiment.data.name}
-    own: dict[str, Any] = {"workers": workers, "watcher": _Messages(watcher, cell.name)}
+    messages = _Messages(watcher, cell.name)
     try:
-        result = run_one(cell.experiment, out=folder / CELLS, **own)
+        result = run_one(cell.experiment, out=folder / CELLS, workers=workers, watcher=messages)
         return row | _scores(result) | {"folder": result.folder.relative_to(folder).as_posix()}
     except DeviceLostError:
         raise  # the next cells would fail, too

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -112,9 +111,9 @@ def run_source(
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
-            how: dict[str, Any] = {"cache_root": cache_root, "workers": workers, "watcher": watched}
-            how["crew"] = None if wait is None else lambda *_: nullcontext(wait)
-            over_training(experiment, table, partial(run_source, **how), device, folder)
+            run_one = partial(run_source, cache_root=cache_root, workers=workers, watcher=watched)
+            crew = None if wait is None else lambda *_: nullcontext(wait)
+            over_training(experiment, table, partial(run_one, crew=crew), device, folder)
         with step("look"):
             scores = Scores.of(table)
             if scores.chosen is not None:
@@ -130,9 +129,16 @@ def run_source(
         scores = Scores.load(path / "results.csv")
         differences = read_columns(path / "differences.csv", DIFFERENCES)
         verdict = judge(scores, differences, experiment.probe.C, partial(page_table, path))
-        facts: dict[str, Any] = {"inputs": inputs, "key": path.name, "created": created}
-        facts |= {"seconds": seconds, "verdict": verdict, "norms": norms, "files": folder.digests()}
-        record = RunRecord(**described_run(source, probers, prompts, card), **facts)
+        record = RunRecord(
+            **described_run(source, probers, prompts, card),
+            key=path.name,
+            created=created,
+            inputs=inputs,
+            verdict=verdict,
+            norms=norms,
+            seconds=seconds,
+            files=folder.digests(),
+        )
         write_atomic(path / "run.json", pack_record(record.model_dump()))
         folder.finish()
         if page:

@@ -212,11 +212,17 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         listed = f"{counted(len(names), 'cell')}: {first_names(names)}"
         text = f"{code} in {listed}. In {names[0]}: {first_message[code]}"
         found.append(Finding("warning", code, text))
-    sizes: dict[str, Any] = {"bytes": n_bytes, "seconds": seconds, "n_cells": len(reports)}
-    largest = ("n_sites", "memory", "capture_memory")
-    for fields, total in ((("n_examples", "n_rows"), sum), (largest, max)):
-        sizes |= {name: total(getattr(one, name) for one in reports) for name in fields}
-    return ValidationReport(tuple(found), **sizes)
+    return ValidationReport(
+        tuple(found),
+        n_examples=sum(one.n_examples for one in reports),
+        n_rows=sum(one.n_rows for one in reports),
+        n_sites=max(one.n_sites for one in reports),
+        bytes=n_bytes,
+        seconds=seconds,
+        memory=max(one.memory for one in reports),
+        capture_memory=max(one.capture_memory for one in reports),
+        n_cells=len(reports),
+    )
 
 
 def capture_key(experiment: AnyExperiment) -> str:

@@ -163,22 +163,32 @@ def write_causes(
     verdicts = [step for step, _ in edits.steps if isinstance(step, VerdictStep)]
     # The sites of all directions; `select` below puts them into forward order.
     used = list(dict.fromkeys(one for step in verdicts for one in step.selected))
-    sites = tuple(one.text for one in source.models(TASK).sites.select(used)) if used else ()
     columns, first = dict(inputs.examples[0].values), experiment.measure[0]
-    answers = {
-        key: f"column {name}" if name in columns else repr(name)
-        for key, name in (("answer", first.answer), ("wrong", first.wrong))
-        if name is not None
-    }
-    facts: dict[str, Any] = {"name": experiment.name, "question": experiment.question}
-    facts |= {"model": experiment.model.name, "dataset": experiment.data.name, "answers": answers}
-    facts |= {"classes": inputs.classes if verdicts else (), "sites": sites, "preferred": preferred}
-    facts |= {"position": experiment.tokens.position.text, "seed": experiment.probe.seed}
-    facts |= {"measures": tuple(one.name for one in experiment.measure)}
-    facts |= {"tokens": tuple(tokens), "same_tokens": tuple(same), "left_out": inputs.left_out}
-    facts |= {"n": len(inputs.test), "groups": len(set(inputs.groups[inputs.test].tolist()))}
-    draws = max((step.draws for step in verdicts), default=0)
-    record = CausesRecord(**facts, folds=len(inputs.splits), draws=draws, warnings=tuple(warnings))
+    record = CausesRecord(
+        name=experiment.name,
+        question=experiment.question,
+        model=experiment.model.name,
+        dataset=experiment.data.name,
+        classes=inputs.classes if verdicts else (),
+        position=experiment.tokens.position.text,
+        measures=tuple(one.name for one in experiment.measure),
+        answers={
+            key: f"column {name}" if name in columns else repr(name)
+            for key, name in (("answer", first.answer), ("wrong", first.wrong))
+            if name is not None
+        },
+        tokens=tuple(tokens),
+        same_tokens=tuple(same),
+        n=len(inputs.test),
+        groups=len(set(inputs.groups[inputs.test].tolist())),
+        folds=len(inputs.splits),
+        draws=max((step.draws for step in verdicts), default=0),
+        seed=experiment.probe.seed,
+        left_out=inputs.left_out,
+        sites=tuple(one.text for one in source.models(TASK).sites.select(used)) if used else (),
+        preferred=preferred,
+        warnings=tuple(warnings),
+    )
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 

@@ -9,24 +9,17 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
+from probekit import errors
 from probekit.accelerators import check_device
 from probekit.activations.forward import make_batches, run_batches
 from probekit.activations.records import FloatArray, batch_tokens
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
-from probekit.errors import (
-    ConfigError,
-    DataError,
-    MissingError,
-    UnknownNameError,
-    check_has,
-    check_ordered,
-    nearest,
-)
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
@@ -62,7 +55,7 @@ def choose_per(probe: SavedProbe, per: Per | None) -> Per:
     has_place = probe.facts.at in OF_ANY_TEXT or probe.facts.aggregation is not None
     if per == "text" and not has_place:
         place = "every token" if probe.facts.at == "all" else "not marked in new texts"
-        raise ConfigError(
+        raise errors.ConfigError(
             f"This probe was trained at: {probe.facts.at}, which is {place}, so it cannot predict "
             "per text. Use --per token."
         )
@@ -132,18 +125,19 @@ def apply_probe(
             threshold of this rate.
         DataError: there is no text, one has no token, or one is too long.
     """
-    check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
+    errors.check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
     texts = [texts] if isinstance(texts, str) else texts
-    check_ordered("texts", texts)
+    errors.check_ordered("texts", texts)
     texts = list(texts)
     if not texts:
-        raise DataError("There is no text to apply the probe to. Give one or more.")
+        raise errors.DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    how: Any = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
-    return predict_texts(probe, network, texts, **how)
+    return predict_texts(
+        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
+    )
 
 
 def predict_texts(
@@ -166,7 +160,7 @@ def predict_texts(
     covered = [(tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded]
     empty = [number for number, has_text in enumerate(covered, start=1) if not has_text]
     if empty:
-        raise DataError(
+        raise errors.DataError(
             f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
             "them."
         )
@@ -179,11 +173,11 @@ def predict_texts(
             f"tokens, first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
         )
         if too_long == "error":
-            raise DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
+            raise errors.DataError(f"{problem}. Use --too-long truncate or --too-long skip.")
         treated = "skipped" if too_long == "skip" else "truncated"
         watcher.tell(f"warning: {problem}; they were {treated}")
         if not indices:
-            raise DataError(f"{problem}: no text is left.")
+            raise errors.DataError(f"{problem}: no text is left.")
     tokens = [encoded[index].first(config.n_ctx) for index in indices]
     texts_read, bos = [texts[index] for index in indices], tokens[0].has_bos
     offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
@@ -272,13 +266,13 @@ def load_network(
     """
     facts = probe.facts
     if facts.at == GIVEN_POSITION:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"This probe was fitted on given activations of {facts.site}, so the model that reads "
             "texts is unknown. Apply it to new activations: "
             "SavedProbe.load(path).predict(activations)."
         )
     if given is None and facts.tokenizer_source is not None:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"This probe was fitted on a network that was passed in Python ({facts.model}) and is "
             "not stored with it. Pass the network: apply_probe(probe, texts, model=NETWORK). Or "
             "save network and tokenizer with `save_pretrained` and give the folder with --model."
@@ -289,8 +283,8 @@ def load_network(
     try:
         config = find_config(source) if own is None else own.config
         tokenizer = Tokenizer.from_pretrained(source)
-    except MissingError as error:
-        raise MissingError(
+    except errors.MissingError as error:
+        raise errors.MissingError(
             f"{error} The probe was fitted on {facts.model!r}; give its current location with "
             "--model."
         ) from error
@@ -299,13 +293,12 @@ def load_network(
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = own or load_model(source, getattr(torch, facts.compute), device)
-    identity: dict[str, Any] = {"weights": digest_weights(model), "n_heads": config.n_heads}
-    identity |= {"layer_norm_epsilon": config.norm_epsilon, "tokenizer": tokenizer.digest}
+    check = partial(probe.check_fits, weights=digest_weights(model), n_heads=config.n_heads)
     try:
-        probe.check_fits(**identity)
-    except ConfigError as error:
+        check(layer_norm_epsilon=config.norm_epsilon, tokenizer=tokenizer.digest)
+    except errors.ConfigError as error:
         if not allow_other:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"{error} To apply it to this model nevertheless, use --allow-other-model."
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
@@ -328,12 +321,12 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
     """
     facts, unit = probe.facts, probe.unit_directions
     if len(facts.sites) != 1 or facts.view != "raw":
-        raise ConfigError(
+        raise errors.ConfigError(
             f"Steering requires a probe of a single site in the raw view, but this probe reads "
             f"{facts.site} in the {facts.view} view."
         )
     if len(facts.projection_sd) != len(unit):
-        raise ConfigError(
+        raise errors.ConfigError(
             "This probe was saved without the standard deviation of its projection, which is the "
             "unit of the dose. Run its experiment again; cached activations are used again. For a "
             "probe of another tool, give `rows` to `SavedProbe.from_arrays`."
@@ -342,17 +335,18 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
     row, sign, classes = 0, 1, probe.classes
     if towards is None:
         if len(classes) > 2:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"This probe has a direction for each of {len(classes)} labels. Choose one with "
                 f"--towards: {', '.join(classes)}."
             )
     elif not classes:
-        raise ConfigError(
+        raise errors.ConfigError(
             "This probe predicts numbers and has no labels. Leave out --towards; a negative dose "
             "points to lower numbers."
         )
     elif towards not in classes:
-        raise UnknownNameError(f"This probe has no label {towards!r}. {nearest(towards, classes)}")
+        hint = errors.nearest(towards, classes)
+        raise errors.UnknownNameError(f"This probe has no label {towards!r}. {hint}")
     elif len(classes) == 2:
         sign = 1 if towards == classes[1] else -1
     else:
@@ -394,9 +388,10 @@ def steered_texts(
     edit = edits.add(torch.from_numpy(by * vector))
     # This raises for an unknown site, and therefore precedes the case of a dose of 0.
     tap = compose(model, [(site or network.selections[0], edit)])
-    how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stop}
-    how |= {"tap": tap, "sites": tap.sites} if by else {}
-    return continue_texts(model, tokenizer, prompts, decoding, **how)
+    edited, sites = (tap, tap.sites) if by else (None, None)
+    return continue_texts(
+        model, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop, tap=edited, sites=sites
+    )
 
 
 def stream_rows(

@@ -145,8 +145,8 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
         controls = Scored.of_draws(known) if known else None
         add(NESTED["task"], task, controls)
         if controls is not None:
-            facts = {"probe": NESTED_PROBE, "target": NESTED["control"]}
-            chosen.measurements.extend(task[0].prober.measure(controls.with_facts(**facts)))
+            named = controls.with_facts(probe=NESTED_PROBE, target=NESTED["control"])
+            chosen.measurements.extend(task[0].prober.measure(named))
         # The same kinds of probe at the embedding, the start of the line of the chosen site; see
         # `placed`. There is no score of it if all folds chose it, or if a line has no embedding.
         same = ("line", "probe", "position")

@@ -421,16 +421,21 @@ class SiteJob:
                     metrics[one.metric] = HeldOutScore(
                         value=one.value, n=one.n_test, n_groups=one.n_groups, **known
                     )
-            made = self.activations.probe_facts(self.position) | {"versions": versions()}
-            made |= {"kind": kind, "seed": settings.seed, "created": self.created}
-            made |= {"metrics": metrics, "is_tested": not prober.is_nested}
-            made["sites"] = tuple(part.text for part in selection.parts)
-            made["hyperparameters"] = {**spec.options, **penalty}
-            made["aggregation"] = getattr(fit, "aggregation", None)
-            made["projection_sd"] = projection_sds(fit.layers, X, rows)
-            # With class weights, the softmax gives probabilities of equally frequent classes.
-            is_logit = spec.logits and settings.class_weight is None
-            facts = ProbeFacts(scores_are_logits=is_logit, **made)
+            facts = ProbeFacts(
+                kind=kind,
+                # With class weights, the softmax gives probabilities of equally frequent classes.
+                scores_are_logits=spec.logits and settings.class_weight is None,
+                sites=tuple(part.text for part in selection.parts),
+                **self.activations.probe_facts(self.position),
+                hyperparameters={**spec.options, **penalty},
+                aggregation=getattr(fit, "aggregation", None),
+                metrics=metrics,
+                projection_sd=projection_sds(fit.layers, X, rows),
+                is_tested=not prober.is_nested,
+                seed=settings.seed,
+                created=self.created,
+                versions=versions(),
+            )
             SavedProbe(fit.layers, tuple(map(str, classes)), facts).save(self.run_dir / stem)
             _, weights = probe_files(stem)
             with as_store_error("read", self.run_dir / weights):

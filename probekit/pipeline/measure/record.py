@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, product
 from typing import Any
 
@@ -119,8 +119,8 @@ def _sides(splits: Sequence[Split]) -> dict[str, IntArray]:
 def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Finding, ...]:
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     settings = probers[0].settings
-    has = {"has_classes": settings.reads == "classes", "has_texts": design.has_texts}
-    results = list(check_dataset(design.dataset, design.examples, **has))
+    check = partial(check_dataset, has_classes=settings.reads == "classes")
+    results = list(check(design.dataset, design.examples, has_texts=design.has_texts))
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
     metric = METRICS[probers[0].main_metric]

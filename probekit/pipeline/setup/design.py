@@ -9,8 +9,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from typing import Any, Self, TypeAlias, cast
+from functools import cache, cached_property, partial
+from typing import Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -109,13 +109,14 @@ class ExperimentDesign:
         dataset: Dataset,
         example: IntArray,
         positions: tuple[PositionRows, ...],
-        **more: Any,
+        *,
+        n_read: int,
+        has_types: bool = True,
+        has_texts: bool = True,
     ) -> Self:
         """Return the design of an experiment, whose rows are held out by its section `split`.
 
         No word of the first position is on both sides of a split that is `word_disjoint`.
-
-        `more` are the other fields.
 
         Raises:
             DataError: the data cannot be split, or one side would be empty.
@@ -126,7 +127,8 @@ class ExperimentDesign:
         findings = tuple(check_names("source", dataset, experiment.split.leave_out))
         return cls(
             dataset=dataset, example=example, examples=examples, splits=splits, within=within,
-            positions=positions, findings=findings, **more,
+            positions=positions, findings=findings, n_read=n_read, has_types=has_types,
+            has_texts=has_texts,
         )  # fmt: skip
 
     @cached_property
@@ -187,12 +189,22 @@ class ExperimentDesign:
         Raises:
             DataError: labels, groups or split cannot be probed.
         """
-        names, at_position = ("types", "typical", "words", "neighbours"), self.positions[position]
-        shared = {name: getattr(at_position, name) for name in names}
-        shared |= {"y": self.labels, "groups": self.groups, "examples": self.text_indices}
-        shared |= {"group_names": self.dataset.group_names, "positive": positive}
-        shared |= zip(("texts", "replies"), self.texts_at(position), strict=True)
-        return [ProbeData(train=split.train, test=split.test, **shared) for split in splits]
+        at_position, (texts, replies) = self.positions[position], self.texts_at(position)
+        of_split = partial(
+            ProbeData,
+            y=self.labels,
+            groups=self.groups,
+            types=at_position.types,
+            typical=at_position.typical,
+            words=at_position.words,
+            texts=texts,
+            replies=replies,
+            neighbours=at_position.neighbours,
+            examples=self.text_indices,
+            positive=positive,
+            group_names=self.dataset.group_names,
+        )
+        return [of_split(train=split.train, test=split.test) for split in splits]
 
 
 def _held_out(
@@ -216,7 +228,7 @@ def _held_out(
     if settings.folds is not None:
         with experiment.at("split", "folds" if settings.leave_out is None else "leave_out"):
             return _nested(experiment, dataset, example, settings.folds)
-    how: Any = {"test": settings.test, "seed": settings.seed}
+    test, seed = settings.test, settings.seed
     has_classes = experiment.probe.reads == "classes"
     if any(side is not None for side in dataset.column("split")):
         split = splitting.given_split(dataset, has_classes=has_classes)
@@ -227,9 +239,11 @@ def _held_out(
             labels, groups = dataset.labels[example], dataset.groups.copy()
             groups[example] = splitting.joined_groups(labels, groups[example], words)
         if has_classes:
-            split = splitting.grouped_split(dataset.labels, groups, dataset=dataset, **how)
+            split = splitting.grouped_split(
+                dataset.labels, groups, dataset=dataset, test=test, seed=seed
+            )
         else:
-            split = splitting.unlabelled_split(groups, **how)
+            split = splitting.unlabelled_split(groups, test=test, seed=seed)
     if settings.drop_repeated:
         n_read, split = len(split.test), splitting.without_repeated(split, dataset)
         n_dropped = n_read - len(split.test)
@@ -238,7 +252,7 @@ def _held_out(
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
         with experiment.at("split", "word_disjoint"):
-            rows = splitting.without_shared_words(before, labels, words, **how)
+            rows = splitting.without_shared_words(before, labels, words, test=test, seed=seed)
         note = (
             f"{len(before.train) - len(rows.train)} of {len(before.train)} training rows and "
             f"{len(before.test) - len(rows.test)} of {len(before.test)} test rows were removed, so "

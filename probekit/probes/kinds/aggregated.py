@@ -144,8 +144,9 @@ class AggregatedProbe(attention_pooled.TextProbe):
                     unit = float(outputs.std()) or 1.0
                     raw = _uncalibrated(rule, n_classes, unit).of_texts(outputs, texts.starts)
                 held_out, (weight, bias) = _calibrated(raw, codes, folds)
-                affine: Any = {"weight": weight.tolist(), "bias": bias.tolist()}
-                aggregation = Aggregation(rule=rule, unit=unit, **affine)
+                aggregation = Aggregation(
+                    rule=rule, weight=weight.tolist(), bias=bias.tolist(), unit=unit
+                )
                 # A rule that is lower for positive texts, of two labels, is selected last.
                 is_reversed = n_classes == 2 and bool(weight[0, 0] < 0) != is_first
                 rating = np.nan if is_reversed else rate(codes, held_out, folds)
@@ -196,8 +197,9 @@ def _rank(tried: RuleScores) -> float:
 
 def _with_rule(fit: FittedLayers, aggregation: Aggregation) -> AggregatedFit:
     """Return a fit of tokens with the rule that scores texts."""
-    facts: Any = {"n_iter": fit.n_iter, "converged": fit.converged, "aggregation": aggregation}
-    return AggregatedFit(classes=fit.classes, layers=fit.layers, **facts)
+    return AggregatedFit(
+        fit.classes, fit.layers, fit.n_iter, fit.converged, aggregation=aggregation
+    )
 
 
 def _uncalibrated(rule: str, n_classes: int, unit: float = 1.0) -> Aggregation:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial, wraps
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from scipy.special import log_softmax
 from probekit.errors import DataError
 from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.score.metric_table import Family
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # Maximum number of units that are left out one at a time; more groups are joined to units.
 MOST_UNITS = 1000
@@ -756,7 +759,7 @@ def _centred_ranks(n_rows: Floats) -> Floats:
     return centred
 
 
-P = TypeVar("P", bound=Any)  # of any kind
+P = TypeVar("P", bound="DataclassInstance")  # predictions of any kind
 
 
 def take(predictions: P, rows: NDArray[np.generic]) -> P:

@@ -14,11 +14,9 @@ from probekit.report.elements.page import Pairs
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import capitalised, token_label
 from probekit.report.figures.views import position_words
-from probekit.report.sentences.answer import answer, p_words
-from probekit.report.sentences.comparisons import sources_sentence
+from probekit.report.sentences.answer import p_words
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
 from probekit.results.causes import CausesRecord, CauseTables
-from probekit.results.record import RunRecord
 
 SMALL_EFFECT = 0.1  # below it, numbers have three decimals
 QUESTIONS = ("detects", *USES, "swap")
@@ -88,17 +86,6 @@ def position_label(position: int, record: CausesRecord) -> str:
     if position >= len(record.tokens):
         return f"position {position}"
     return f"position {position} ({token_label(record.tokens[position])})"
-
-
-def run_answers(causes: CauseTables | None, record: RunRecord) -> tuple[str, ...]:
-    """Return the sentences that answer a run's question: of its interventions first, if any.
-
-    That of sources that were left out whole is the last.
-    """
-    of_probes = answer(record.verdict, record.question)
-    sentences = (of_probes,) if causes is None else (cause_answer(causes), of_probes)
-    sources = record.verdict.sources
-    return sentences if sources is None else (*sentences, sources_sentence(sources))
 
 
 def cause_answer(tables: CauseTables) -> str:

@@ -15,13 +15,12 @@ import pandas as pd
 
 from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
-from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import FigurePart, figure_json, render
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
 from probekit.report.pages.parts import result_parts
-from probekit.report.pages.run_page import run_figures
+from probekit.report.pages.run_page import run_answers, run_figures
 from probekit.report.sentences.caveats import caveats
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.results import record as records

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, format_number, format_p
+from probekit.amounts import counted, format_difference, format_number, format_p
 from probekit.errors import ConfigError, DataError
-from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements import page
 from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import Cell, Column, ResultTable
@@ -21,6 +20,7 @@ from probekit.report.figures.line_labels import NULL_BAND, name_traces
 from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import title
+from probekit.report.pages.run_page import run_answers
 from probekit.report.sentences import comparisons
 from probekit.report.sentences.answer import nested_line
 from probekit.report.sentences.captions import description
@@ -153,8 +153,9 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
         sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
         p = Cell(format_p(row["p"]), result, is_strong=row["holds"])
         numbers = (format_number(row[name]) for name in ("value_a", "value_b"))
-        difference = Cell.number(comparisons.difference_words(row))
-        cells.append((Cell(_place(row), [(sites, "badge")]), *numbers, difference, p))
+        difference = format_difference(row["difference"], row["ci_low"], row["ci_high"])
+        place = Cell(_place(row), [(sites, "badge")])
+        cells.append((place, *numbers, Cell.number(difference), p))
     return ResultTable(
         title,
         ("probe", *names, DIFFERENCE, "p"),

@@ -17,9 +17,9 @@ from probekit.errors import ProbekitError
 from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
 from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
-from probekit.report.causes.cause_words import run_answers
 from probekit.report.elements.page import Page, View
-from probekit.report.sentences.comparisons import study_answer
+from probekit.report.pages.run_page import run_answers
+from probekit.report.pages.study_page import study_answer
 from probekit.results.causes import open_causes
 from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult

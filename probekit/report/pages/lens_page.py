@@ -250,9 +250,8 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     cells = rows.to_dict("records")
     hover, shown = [_hover(row) for row in cells], [_cell(row) for row in cells]
     # Plotly would draw a title over the cells, because the colour bar is above.
-    how: Any = {"down": sites, "title": "", "texts": shown, "most_texts": MOST_TEXTS}
     across = [style.plotly_text(short_label(token)) for token in tokens]
-    figure = text_map(values, hover, colours, across=across, **how)
+    figure = text_map(values, hover, colours, texts=shown, across=across, down=sites, title="")
     # At the top left, so that it stays visible when a long text is scrolled.
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
     size = {"orientation": "h", "lenmode": "pixels", "len": 320}

@@ -302,11 +302,13 @@ def patch_map(rows: pd.DataFrame, shown: str = "recovery", labels: Sequence[str]
     # Rows are ordered: all cells of the first row of the map from left to right, then the next.
     values = rows[shown].to_numpy(dtype=float, na_value=np.nan).reshape(len(down), len(across))
     hover = [_patch_hover(row) for row in rows.to_dict("records")]
-    how: Any = {"across": across, "down": down, "title": "token" if labels else "head"}
+    colours, title = maps.diverging(values, LEAST_REACH), "token" if labels else "head"
     # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
     # many, a browser would draw them slowly.
-    how["most_texts"] = maps.MOST_TEXTS * 5
-    figure = maps.text_map(values, hover, maps.diverging(values, LEAST_REACH), **how)
+    most = maps.MOST_TEXTS * 5
+    figure = maps.text_map(
+        values, hover, colours, across=across, down=down, title=title, most_texts=most
+    )
     if rows["estimate"].notna().any():
         is_verified = rows["effect"].notna().to_numpy().reshape(len(down), len(across))
         for row, column in np.argwhere(is_verified).tolist():

@@ -1,14 +1,12 @@
-"""Figures of a run's page: scores by layer, training, confidence, and the selected probe."""
+"""Figures of a run's page: scores by layer, number of features and number of training rows."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.chosen.registry import doors
 from probekit.files import inside
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json
@@ -17,9 +15,9 @@ from probekit.report.figures import maps, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
 from probekit.report.sentences import captions
-from probekit.results.record import BY_WORD, Control, RunRecord, reading_run_file
+from probekit.results.record import BY_WORD, Control, reading_run_file
 from probekit.results.scores import Scores
-from probekit.results.table import metric_name, page_table
+from probekit.results.table import metric_name
 from probekit.results.verdict import Verdict
 
 LEAST_MAP = 24.0  # height of a map in rem, next to a table of comparisons
@@ -106,48 +104,6 @@ def with_choices(figures: Sequence[FigurePart]) -> list[FigurePart]:
         for part in figures
         if part.is_open or part.place not in shown
     ]
-
-
-class Shown(NamedTuple):
-    """The numbers of a run that its page shows.
-
-    Attributes:
-        folder: the folder of the run.
-        scores: its scores.
-        record: the record of the run.
-    """
-
-    folder: Path
-    scores: Scores
-    record: RunRecord
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict of the run."""
-        return self.record.verdict
-
-    @property
-    def probe(self) -> str:
-        """The selected probe in a sentence."""
-        best = self.verdict.best
-        if self.verdict.is_nested or best is None:
-            return "the probes that the folds chose"
-        return f"the {best.probe} probe at {best.name}"
-
-    def rows(self, file: str) -> pd.DataFrame | None:
-        """Return the rows of another file, see `page_table`; None if the run has none."""
-        return page_table(self.folder, file)
-
-
-def of_analyses(door: str, run: Shown) -> Iterator[Any]:
-    """Yield figures or sections of the analyses of the selected probe, by place on the page.
-
-    Args:
-        door: the name of the place; see `probekit.chosen.registry`.
-        run: the numbers of the run.
-    """
-    for _, shown in doors("page", door):
-        yield from shown(run)
 
 
 def title(metric: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from probekit.amounts import date_text, percent
+from probekit.chosen.page import Shown, of_analyses
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention.page import (
@@ -17,18 +18,19 @@ from probekit.report.attention.page import (
     attention_data,
     choose_reduction,
 )
-from probekit.report.causes.cause_words import run_answers
+from probekit.report.causes.cause_words import cause_answer
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
-from probekit.report.sentences.answer import identity_sentence, method, size_words
+from probekit.report.sentences.answer import answer, identity_sentence, method, size_words
 from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.comparisons import sources_sentence
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
 from probekit.results import record as records
-from probekit.results.causes import open_causes
+from probekit.results.causes import CauseTables, open_causes
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
 from probekit.results.scores import Scores
@@ -72,23 +74,23 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
         return cause_parts(open_causes(run_dir))
     record = records.open_record(run_dir)
     scores = Scores.load(run_dir / "results.csv")
-    figures = _result_figures(parts.Shown(run_dir, scores, record))
+    figures = _result_figures(Shown(run_dir, scores, record))
     # After the first figure, which is the layer curve if there is one.
     figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
-def _result_figures(run: parts.Shown) -> list[page.FigurePart]:
+def _result_figures(run: Shown) -> list[page.FigurePart]:
     """Return the figures of a run's probes, open and folded."""
     bins, v = run.rows("reliability.csv"), run.verdict
     reliable = [] if bins is None else [reliability_part(bins, run.scores, v)]
     figures = list(parts.result_parts(run.scores, v, run.record.control))
     # Those of sources and over training follow the first figure, the layer curve if there is one.
     figures[1:1] = [
-        *parts.of_analyses("first_figures", run),
+        *of_analyses("first_figures", run),
         *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
     ]
-    return [*figures, *reliable, *parts.of_analyses("figures", run)]
+    return [*figures, *reliable, *of_analyses("figures", run)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -100,12 +102,13 @@ def report_page(run_dir: Path) -> str:
     """
     config = records.load_config(run_dir / "config.yaml")
     record = records.open_record(run_dir)
+    causes = open_causes(run_dir)
+    answers = run_answers(causes, record)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
     v = record.verdict
     scores = Scores.load(run_dir / "results.csv")
-    causes = open_causes(run_dir)
-    run = parts.Shown(run_dir, scores, record)
+    run = Shown(run_dir, scores, record)
     figures = parts.with_choices(_result_figures(run))
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
@@ -121,11 +124,11 @@ def report_page(run_dir: Path) -> str:
     if causes is not None:
         sections.append(causes_section(run_dir, causes, scores.layers))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
-    sections += [*parts.of_analyses("sections", run), *parts.of_analyses("curves", run)]
+    sections += [*of_analyses("sections", run), *of_analyses("curves", run)]
     sections += _sites(run, paths)
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
-    sections += [*parts.of_analyses("details", run), *parts.of_analyses("examples", run)]
+    sections += [*of_analyses("details", run), *of_analyses("examples", run)]
     styles = ["report.css"]
     if record.attention:
         contents = {"attention": _attention(run_dir, record)}
@@ -137,13 +140,12 @@ def report_page(run_dir: Path) -> str:
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
     config_text = paths.hide(parts.file_text(run_dir / "config.yaml"))
     sections += [_data(record), _measured(record, config_text)]
-    answer, *others = run_answers(causes, record)
     return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,
-        answer=answer,
+        answer=answers[0],
         sections=sections,
-        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in others],
+        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in answers[1:]],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=styles,
@@ -151,7 +153,18 @@ def report_page(run_dir: Path) -> str:
     ).html()
 
 
-def _sites(run: parts.Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
+def run_answers(causes: CauseTables | None, record: records.RunRecord) -> tuple[str, ...]:
+    """Return the sentences that answer a run's question: of its interventions first, if any.
+
+    That of sources that were left out whole is the last.
+    """
+    of_probes = answer(record.verdict, record.question)
+    sentences = (of_probes,) if causes is None else (cause_answer(causes), of_probes)
+    sources = record.verdict.sources
+    return sentences if sources is None else (*sentences, sources_sentence(sources))
+
+
+def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
     """Yield one section with all sites, or none without a site."""
     v = run.verdict
     differences = read_columns(run.folder / "differences.csv", DIFFERENCES)

@@ -1,4 +1,4 @@
-"""Page of a study: what the network adds to a rival in each cell, chosen layers, and all cells."""
+"""Page and sentences of a study: what the network adds to a rival in each cell, chosen layers."""
 
 import math
 import re
@@ -11,15 +11,26 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, first_names, format_number, format_p, percent
+from probekit.amounts import (
+    FEWEST_UNITS,
+    LEVEL,
+    counted,
+    first_names,
+    format_difference,
+    format_number,
+    format_p,
+    joined_names,
+    percent,
+)
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
-from probekit.report.sentences import comparisons
-from probekit.report.sentences.answer import rival_name
+from probekit.report.sentences.answer import p_words, rival_name
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
+MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
 METHOD = (
@@ -50,7 +61,7 @@ def study_page(result: study.StudyResult) -> str:
     details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
     settings = study.compared_settings(table, record.keys)
     if len(settings):
-        details.append(page.Paragraph(comparisons.settings_answer(settings, metric)))
+        details.append(page.Paragraph(settings_answer(settings, metric)))
     if names:
         figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         # Each figure is of the first rival; a menu shows the same figure of the others.
@@ -73,13 +84,127 @@ def study_page(result: study.StudyResult) -> str:
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=comparisons.study_answer(result),
+        answer=study_answer(result),
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
-        caveats=list(comparisons.study_warnings(result)),
+        caveats=list(study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
     ).html()
+
+
+def study_answer(result: study.StudyResult) -> str:
+    """Return in how many cells the probe is better than words or another rival, as sentences."""
+    rival = study.main_rival(result.rivals)
+    found = study.compared_cells(result.table, result.rivals, rival).dropna(subset="p")
+    name, n_failed = _rival_name(result.table, rival), len(result.failed)
+    constant = int(found["is_constant"].sum())
+    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
+    tested, texts = len(found) - constant, list[str]()
+    if tested:
+        n_holm, n_fdr = (counts.get(study.BETTER, 0) for counts in (by_holm, by_fdr))
+        texts.append(
+            f"The probe beats {name} in {n_holm} of {counted(tested, 'cell')} with "
+            f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
+        )
+    if by_holm.get(study.WORSE, 0):
+        texts.append(f"It is worse in {by_holm[study.WORSE]}.")
+    if constant:
+        texts.append(
+            f"The probe is above chance in {by_holm.get(study.ABOVE_CHANCE, 0)} of "
+            f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
+        )
+    if not len(found):
+        texts.append(f"No cell has a test of the difference from {name}.")
+    if n_failed:
+        texts.append(f"{counted(n_failed, 'cell')} failed.")
+    return " ".join(texts)
+
+
+def settings_answer(compared: pd.DataFrame, metric: str) -> str:
+    """Return the most significant comparison of two settings, as a sentence.
+
+    Args:
+        compared: rows of `compared_settings`, at least one.
+        metric: the metric of their scores.
+    """
+    row = compared.sort_values("p", kind="stable").iloc[0]
+    a, b = row["a"], row["b"]
+    if pd.isna(row["p"]):
+        return (
+            f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
+            f"{FEWEST_UNITS}."
+        )
+    lead = f"No significant difference between {a} and {b}"
+    if row["p_holm"] < LEVEL:
+        better = a if row["difference"] * METRICS[metric].sign > 0 else b
+        lead = f"{better} is better than {b if better == a else a}"
+    n_tested = compared["p"].count()
+    adjusted = f", adjusted for {n_tested} comparisons" if n_tested > 1 else ""
+    return (
+        f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
+        f"{_difference(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
+        f"{row['n']} data sets)."
+    )
+
+
+def study_warnings(result: study.StudyResult) -> Iterator[str]:
+    """Yield a sentence for each reason to doubt the counts, most serious first."""
+    table, failed, rivals = result.table, result.failed, study.measured_rivals(result.rivals)
+    if len(failed):
+        yield f"{_cells(failed)} failed, for reasons that are below."
+    rival = study.main_rival(result.rivals)
+    done = study.compared_cells(table, result.rivals, rival)
+    repeated = done[done["repeated"] > MANY_REPEATED]
+    if len(repeated):
+        yield (
+            f"More than {percent(MANY_REPEATED)} of the test rows have a text of their training "
+            f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
+            "`split.drop_repeated`."
+        )
+    untested = done[done["p"].isna()]
+    if len(untested):
+        name = _rival_name(table, rival)
+        yield f"The difference from {name} has no test in {_cells(untested)}."
+    listed, n_tested = list[str](), 0
+    for one in rivals:
+        tested = study.compared_cells(table, result.rivals, one).dropna(subset="p")
+        # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
+        least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+        is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
+        if is_coarse.any():
+            listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
+            n_tested = max(n_tested, len(tested))
+    if listed:
+        yield (
+            f"p is below {LEVEL}, but cannot be small enough for {counted(n_tested, 'cell')}, in "
+            f"{joined_names(listed)}. This requires more groups or, where the rival predicts the "
+            f"same for all rows, `probe.permutations` of {20 * n_tested:,} or more."
+        )
+    metrics = done["metric"].value_counts()
+    if len(metrics) > 1:
+        names = joined_names([f"{metric_name(str(one))} ({n})" for one, n in metrics.items()])
+        yield f"Cells have different metrics: {names}. Settings are compared by the first only."
+    doubted = done[done["caveats"] != ""]
+    if len(doubted):
+        yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
+    n_unused = result.record.n_unused
+    if n_unused:
+        yield f"{counted(n_unused, 'published score')} of other data sets: not used."
+
+
+def _rival_name(table: pd.DataFrame, rival: str) -> str:
+    return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
+
+
+def _cells(rows: pd.DataFrame) -> str:
+    """Return the number of cells with the names of the first ones."""
+    return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
+
+
+def _difference(row: pd.Series) -> str:
+    """Return the difference in a row with its sign and interval."""
+    return format_difference(row["difference"], row["ci_low"], row["ci_high"])
 
 
 def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.FigurePart]:
@@ -110,8 +235,7 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
             "chosen by cross-validation; norm is the final norm.",
             f"Difference from {title}, best first: "
             + "; ".join(
-                f"{row['cell']} {comparisons.difference_words(row)}"
-                f"{', ' if row['holm'] else ''}{row['holm']}"
+                f"{row['cell']} {_difference(row)}{', ' if row['holm'] else ''}{row['holm']}"
                 for _, row in shown.iterrows()
             ),
             height=7 + len(shown) * min(1.8, max(1.1, 20 / len(shown))),
@@ -164,7 +288,7 @@ def _hover(row: pd.Series, rival: str) -> str:
         f"<b>{style.plotly_text(row['cell'])}</b>",
         f"{metric_name(row['metric'])} {format_number(row['score'])}",
         f"{_title(rival, row['metric'])} {format_number(row['value'])}",
-        f"difference {comparisons.difference_words(row)}",
+        f"difference {_difference(row)}",
         f"p {format_p(row['p'])}{': ' if row['holm'] else ''}{row['holm']}",
         f"chosen: {style.plotly_text(row['site'])}",
     ]
@@ -197,9 +321,7 @@ def _settings_table(settings: pd.DataFrame) -> ResultTable:
     columns = {
         Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
         "data sets": settings["n"].map(str),
-        "median difference [95 %]": [
-            comparisons.difference_words(row) for _, row in settings.iterrows()
-        ],
+        "median difference [95 %]": [_difference(row) for _, row in settings.iterrows()],
         "adjusted p": settings["p_holm"].map(format_p),
     }
     return ResultTable.of("Settings compared over data sets", columns, css="compact")
@@ -223,7 +345,7 @@ def _cell_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTab
             "–" if np.isnan(row["n"]) else f"{row['n']:,.0f}",
             Cell.number(format_number(row["score"], row["score_low"], row["score_high"])),
             Cell.number(format_number(row["value"])),
-            Cell.number(comparisons.difference_words(row)),
+            Cell.number(_difference(row)),
             Cell(format_p(row["p"]), [(row["holm"], "verdict")]),
             *(Cell.number(format_number(row[name])) for name in columns),
             layers[row["site"]] or "–",

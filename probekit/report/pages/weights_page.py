@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -238,8 +237,9 @@ def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
     hover = [f"{name} of head {head}: {norm:.3f}" for (name, head), norm in cells]
     colours = Colours(0.0, float(heads.norms.max()), style.MAGNITUDES, is_diverging=False)
     shown = [f"{norm:.1f}" for norm in heads.norms.ravel()]
-    axes: Any = {"across": numbers, "down": names, "title": "head"}
-    figure = text_map(heads.norms, hover, colours, texts=shown, **axes)
+    figure = text_map(
+        heads.norms, hover, colours, texts=shown, across=numbers, down=names, title="head"
+    )
     yield page.FigurePart(
         "Norm by head",
         page.figure_json(figure.update_yaxes(title_text=None)),

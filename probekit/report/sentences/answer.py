@@ -5,7 +5,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from probekit.amounts import LEVEL, counted, fixed, format_number, format_p, joined_names, percent
+from probekit.amounts import (
+    LEVEL,
+    counted,
+    fixed,
+    format_difference,
+    format_number,
+    format_p,
+    joined_names,
+    percent,
+)
 from probekit.data.checks import FEW_GROUPS
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.metric_table import METRICS
@@ -158,9 +167,8 @@ def _but(v: Verdict) -> str:
     names = [rival_name(name, metric.name) for name in best_first]
     first = named[best_first[0]]
     if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
-        limits = format_number(first.difference, first.adjusted_low, first.adjusted_high)
-        sign = "+" if first.difference > 0 else ""
-        names = [f"{names[0]} ({sign}{limits})"]
+        numbers = (first.difference, first.adjusted_low, first.adjusted_high)
+        names = [f"{names[0]} ({format_difference(*numbers)})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
     parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")

@@ -1,26 +1,15 @@
-"""Comparisons of runs, transfers, sources left out whole, and studies, in sentences."""
+"""Comparisons of runs, transfers, and sources left out whole, in sentences."""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import (
-    FEWEST_UNITS,
-    LEVEL,
-    counted,
-    decimals,
-    first_names,
-    fixed,
-    format_number,
-    joined_names,
-    percent,
-)
+from probekit.amounts import counted, decimals, fixed, format_difference, joined_names
 from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.sentences.answer import folds_of, p_words, rival_name
-from probekit.results import study as studies
+from probekit.report.sentences.answer import folds_of, p_words
 from probekit.results.comparison import (
     PARTLY,
     TRANSFERS,
@@ -34,7 +23,6 @@ from probekit.results.table import metric_name
 from probekit.results.verdict import SourceScores, Verdict
 
 MOST_SETTINGS = 3  # named in the sentence under the answer
-MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 
 INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that are no settings
 
@@ -101,16 +89,6 @@ def comparison_warnings(comparison: RunComparison) -> list[str]:
     ]
 
 
-def difference_words(row: pd.Series) -> str:
-    """Return the difference of a comparison with its sign and interval, as in the tables.
-
-    >>> difference_words(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
-    '+0.051 [0.014, 0.090]'
-    """
-    sign = "+" if row["difference"] > 0 else ""
-    return sign + format_number(row["difference"], row["ci_low"], row["ci_high"])
-
-
 def result_words(row: pd.Series) -> str:
     """Return whether the difference of a comparison is significant, exactly 0, or without a test.
 
@@ -161,13 +139,13 @@ def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -
     >>> _interval(pd.Series({"difference": 0.051, "ci_low": 0.014, "ci_high": 0.09}))
     '+0.05 [0.01, 0.09]'
     """
-    sign = "+" if row["difference"] > 0 else ""
     low, high = row[list(limits)]
     if pd.isna(low):
         # Without adjusted limits there is no verdict that the others could contradict.
         low, high = row["ci_low"], row["ci_high"]
     if pd.isna(low):
-        return f"{sign}{format_number(row['difference'])}"
+        return format_difference(row["difference"])
+    sign = "+" if row["difference"] > 0 else ""
     places = max(_places(row), decimals([low, high], most=4))
     return f"{sign}{fixed(row['difference'], places)} [{fixed(low, places)}, {fixed(high, places)}]"
 
@@ -224,115 +202,6 @@ def transfer_question(names: Sequence[str]) -> str:
     if len(names) == 2:
         return f"Does a probe of {names[0]} work on {names[1]}, and the reverse?"
     return f"Do probes of {', '.join(names)} work on one another?"
-
-
-def study_answer(study: studies.StudyResult) -> str:
-    """Return in how many cells the probe is better than words or another rival, as sentences."""
-    rival = studies.main_rival(study.rivals)
-    found = studies.compared_cells(study.table, study.rivals, rival).dropna(subset="p")
-    name, n_failed = _rival_name(study.table, rival), len(study.failed)
-    constant = int(found["is_constant"].sum())
-    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    tested, texts = len(found) - constant, list[str]()
-    if tested:
-        n_holm, n_fdr = (counts.get(studies.BETTER, 0) for counts in (by_holm, by_fdr))
-        texts.append(
-            f"The probe beats {name} in {n_holm} of {counted(tested, 'cell')} with "
-            f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
-        )
-    if by_holm.get(studies.WORSE, 0):
-        texts.append(f"It is worse in {by_holm[studies.WORSE]}.")
-    if constant:
-        texts.append(
-            f"The probe is above chance in {by_holm.get(studies.ABOVE_CHANCE, 0)} of "
-            f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
-        )
-    if not len(found):
-        texts.append(f"No cell has a test of the difference from {name}.")
-    if n_failed:
-        texts.append(f"{counted(n_failed, 'cell')} failed.")
-    return " ".join(texts)
-
-
-def settings_answer(compared: pd.DataFrame, metric: str) -> str:
-    """Return the most significant comparison of two settings, as a sentence.
-
-    Args:
-        compared: rows of `compared_settings`, at least one.
-        metric: the metric of their scores.
-    """
-    row = compared.sort_values("p", kind="stable").iloc[0]
-    a, b = row["a"], row["b"]
-    if pd.isna(row["p"]):
-        return (
-            f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
-            f"{FEWEST_UNITS}."
-        )
-    lead = f"No significant difference between {a} and {b}"
-    if row["p_holm"] < LEVEL:
-        better = a if row["difference"] * METRICS[metric].sign > 0 else b
-        lead = f"{better} is better than {b if better == a else a}"
-    n_tested = compared["p"].count()
-    adjusted = f", adjusted for {n_tested} comparisons" if n_tested > 1 else ""
-    return (
-        f"{lead} ({row['key']}): median difference of {metric_name(metric)} ({a} minus {b}) "
-        f"{difference_words(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
-        f"{row['n']} data sets)."
-    )
-
-
-def study_warnings(study: studies.StudyResult) -> Iterator[str]:
-    """Yield a sentence for each reason to doubt the counts, most serious first."""
-    table, failed, rivals = study.table, study.failed, studies.measured_rivals(study.rivals)
-    if len(failed):
-        yield f"{_cells(failed)} failed, for reasons that are below."
-    rival = studies.main_rival(study.rivals)
-    done = studies.compared_cells(table, study.rivals, rival)
-    repeated = done[done["repeated"] > MANY_REPEATED]
-    if len(repeated):
-        yield (
-            f"More than {percent(MANY_REPEATED)} of the test rows have a text of their training "
-            f"rows in {_cells(repeated)}, at most {percent(done['repeated'].max())}. Set "
-            "`split.drop_repeated`."
-        )
-    untested = done[done["p"].isna()]
-    if len(untested):
-        name = _rival_name(table, rival)
-        yield f"The difference from {name} has no test in {_cells(untested)}."
-    listed, n_tested = list[str](), 0
-    for one in rivals:
-        tested = studies.compared_cells(table, study.rivals, one).dropna(subset="p")
-        # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
-        least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
-        is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
-        if is_coarse.any():
-            listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
-            n_tested = max(n_tested, len(tested))
-    if listed:
-        yield (
-            f"p is below {LEVEL}, but cannot be small enough for {counted(n_tested, 'cell')}, in "
-            f"{joined_names(listed)}. This requires more groups or, where the rival predicts the "
-            f"same for all rows, `probe.permutations` of {20 * n_tested:,} or more."
-        )
-    metrics = done["metric"].value_counts()
-    if len(metrics) > 1:
-        names = joined_names([f"{metric_name(str(one))} ({n})" for one, n in metrics.items()])
-        yield f"Cells have different metrics: {names}. Settings are compared by the first only."
-    doubted = done[done["caveats"] != ""]
-    if len(doubted):
-        yield f"{len(doubted)} of {counted(len(done), 'run')} have warnings, which are below."
-    n_unused = study.record.n_unused
-    if n_unused:
-        yield f"{counted(n_unused, 'published score')} of other data sets: not used."
-
-
-def _rival_name(table: pd.DataFrame, rival: str) -> str:
-    return rival_name(rival, next((name for name in table["metric"] if name), "accuracy"))
-
-
-def _cells(rows: pd.DataFrame) -> str:
-    """Return the number of cells with the names of the first ones."""
-    return f"{counted(len(rows), 'cell')} ({first_names(rows['cell'].tolist())})"
 
 
 def chosen_words(v: Verdict) -> str:

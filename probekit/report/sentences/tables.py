@@ -220,8 +220,8 @@ def site_tables(
         if shown:
             lines = [row.line(columns) for row in shown]
             chosen = [n for n, row in enumerate(shown) if row.chosen]
-            how: Any = {"is_sortable": True, "head": 1, "chosen": chosen}
-            tables.append(ResultTable(title, headings, lines, **how))
+            table = ResultTable(title, headings, lines, is_sortable=True, head=1, chosen=chosen)
+            tables.append(table)
     return tables
 
 

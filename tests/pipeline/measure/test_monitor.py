@@ -12,7 +12,7 @@ from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.record import load_probe
+from probekit.results.record import check_saved_probe
 from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK
@@ -48,7 +48,8 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
     result, colour = monitored
     table, chosen = pd.read_csv(result.folder / "monitor.csv"), Scores.of(result.table).chosen
     assert set(table) == set(PAGE_TABLES["monitor.csv"])
-    probe = load_probe(result.folder / MONITOR)
+    check_saved_probe(result.folder / MONITOR)
+    probe = SavedProbe.load(result.folder / MONITOR)
     assert probe.facts.sites == (chosen["site"],)
     sign = 1 if probe.facts.positive == probe.classes[1] else -1
     assert probe.facts.positive != colour
