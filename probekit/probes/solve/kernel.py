@@ -28,17 +28,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from probekit.lazy_rows import Floats, LazyRows, Mask, fetched
 from probekit.memory import is_accelerator
 from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.design import moments
+from probekit.products import put
 
 MOST_ROWS = 8192  # products of more rows take too much memory
 WIDE = 2.0  # the largest ratio of rows to features at which products are faster
@@ -70,42 +71,44 @@ class SiteProducts:
     source: LazyRows
     typical: Mask | None = None
 
-    def put(self, values: NDArray[Any]) -> Tensor:
-        """Return an array as a tensor where the rows are."""
-        return torch.from_numpy(values).to(self.source.device)
-
-    @property
-    def kind(self) -> Any:
-        """The dtype of the rows: float32 or float64."""
-        return np.float64 if self.source.dtype == np.float64 else np.float32
+    @cached_property
+    def moments(self) -> tuple[Floats, Floats]:
+        """The means and the standard deviations (d,) of the features, inf for constant ones."""
+        rows = self.source if self.typical is None else self.source.select(self.typical)
+        every = np.ones(len(rows), dtype=bool)
+        return moments(rows, every, every)
 
     @cached_property
-    def _rows_mean_and_scale(self) -> tuple[Tensor, Floats, Floats]:
-        """The standardised rows, and the mean and the standard deviation of the features."""
-        rows = self.source[:].astype(self.kind)
-        chosen = slice(None) if self.typical is None else self.typical
-        mean = rows[chosen].mean(axis=0, dtype=np.float64).astype(self.kind)
-        rows -= mean
-        used = rows[chosen]
-        scale = np.sqrt(np.einsum("nd,nd->d", used, used) / len(used))
-        scale[scale <= 1e-6 * np.abs(mean)] = 1  # nearly constant; see `squared_units`
-        rows /= scale
-        return self.put(rows), mean.astype(np.float64), scale.astype(np.float64)
-
-    @property
     def rows(self) -> Tensor:
-        """The standardised rows (n, d)."""
-        return self._rows_mean_and_scale[0]
+        """The standardised rows (n, d), in float32 or float64 like the source."""
+        mean, scale = (one.astype(self.source[:0].dtype) for one in self.moments)
+        rows = self.source[:] - mean
+        rows /= scale
+        return put(rows, self.source.device)
 
-    @property
-    def mean(self) -> Floats:
-        """The means (d,) of the features, in the precision of the rows."""
-        return self._rows_mean_and_scale[1]
+    def squared_units(self, weights: Tensor) -> Tensor:
+        """Return the inverse variance (n_shares, d) of the rows in each share; 0 if constant.
 
-    @property
-    def scale(self) -> Floats:
-        """The standard deviations (d,) that the rows were divided by."""
-        return self._rows_mean_and_scale[2]
+        `weights` (n_shares, n) are those of the rows that scaling is estimated from.
+        """
+        rows, weights = self.rows, weights / weights.sum(dim=1, keepdim=True)
+        means = weights @ rows
+        variance, squares = weights @ (rows * rows), means * means
+        variance -= squares
+        # Where the two terms nearly cancel, two passes are needed. It is rare, but in small shares.
+        doubtful = variance <= 1e-2 * squares
+        for share in torch.nonzero(doubtful.any(dim=1)).flatten().tolist():
+            columns, place = (
+                torch.nonzero(doubtful[share])[:, 0],
+                torch.nonzero(weights[share])[:, 0],
+            )
+            numbers = fetched(place).astype(int)
+            raw = self.source[numbers][:, fetched(columns).astype(int)]
+            spread = moments(raw, fetched(weights[share, place]), np.ones(len(raw), dtype=bool))[1]
+            scale = self.moments[1][fetched(columns).astype(int)]
+            exact = np.divide(spread, scale, out=spread, where=np.isfinite(spread)) ** 2
+            variance[share, columns] = put(exact, rows.device).to(variance.dtype)
+        return 1 / variance
 
     @cached_property
     def products(self) -> Tensor:
@@ -459,36 +462,8 @@ def _length(
         wrong = slope.abs() > torch.maximum(0.5 * first, least)
         if not bool(wrong.any()):
             break
-        mean = (p * total).sum(dim=1, keepdim=True) if p.shape[1] > 1 else p * total
-        spread = (p * total**2).sum(dim=1) - mean[:, 0] ** 2 if p.shape[1] > 1 else None
-        if spread is None:
-            spread = (p * (1 - p) * total**2)[:, 0]
+        spread = (p * total**2).sum(dim=1) - (p * total).sum(dim=1) ** 2
         curved = (state.weights[:, 0] * spread).sum(dim=1) + bend
         better = length - slope / curved.clamp_min(TINY)
         length = torch.where(wrong, better.clamp(0.3 * length, 3 * length), length)
     return length
-
-
-def squared_units(site: SiteProducts, weights: Tensor) -> Tensor:
-    """Return the inverse variance (n_shares, d) of the rows within each share; 0 if constant.
-
-    `weights` (n_shares, n) are those of the rows that scaling is estimated from.
-    """
-    rows, weights = site.rows, weights / weights.sum(dim=1, keepdim=True)
-    means = weights @ rows
-    variance, squares = weights @ (rows * rows), means * means
-    variance -= squares
-    rounding = max(10 * float(np.finfo(site.kind).eps), len(rows) * float(np.finfo(float).eps))
-    # Where the two terms nearly cancel, two passes are needed. This is rare, but in small shares.
-    doubtful = variance <= 1e-2 * squares
-    for share in torch.nonzero(doubtful.any(dim=1)).flatten().tolist():
-        columns = torch.nonzero(doubtful[share]).flatten()
-        place = torch.nonzero(weights[share]).flatten()
-        own, w = fetched(rows[place][:, columns]), fetched(weights[share, place])
-        centre = w @ own
-        spread = np.sqrt(w @ (own - centre) ** 2)
-        raw = (site.mean / site.scale)[fetched(columns).astype(int)]
-        least = rounding * (np.abs(centre) + np.abs(centre + raw))
-        exact = np.where(spread > least, spread**2, np.inf)
-        variance[share, columns] = site.put(exact).to(variance.dtype)
-    return 1 / variance

@@ -219,7 +219,7 @@ class Solver:
                 return [min(n_rows) < min(most, len(self.X))]
             units = self._shared.units.median(dim=1).values > FAR
             return [n < most or far for n, far in zip(n_rows, units.tolist(), strict=True)]
-        if self._numbers is None and all(np.all(share) for share in self.shares):
+        if self.X.products is None and all(np.all(share) for share in self.shares):
             return [False] * len(self.shares)
         # The products of the site stand for those of a share if their scales are about equal.
         varies = self._squared_units > 0
@@ -252,7 +252,7 @@ class Solver:
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
         weights = self._on_site(row_weights / largest)[:, None]
-        index = self._on_site(np.stack([task.index for task in tasks]))
+        index = self._on_site([task.index for task in tasks])
         labels = one_hot(index.long(), n_classes).movedim(2, 1).to(weights.dtype)
         logs = (weights * labels).sum(dim=2, keepdim=True).log()
         intercept = logs - logs.mean(dim=1, keepdim=True)
@@ -262,14 +262,14 @@ class Solver:
         dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[2], LEAST_C))
         for k, task in enumerate(tasks):
             if task.start is not None:
-                dual[k], bias = (site.put(part) for part in task.start)
+                dual[k], bias = (put(part, site.source.device) for part in task.start)
                 intercept[k], first[k] = bias[:, None], C[k]
-        of_fits = (site.put(one).to(weights.dtype)[:, None, None] for one in (C, first))
-        units = self._squared_units[[task.share for task in tasks]]
+        of_fits = (put(one, labels.device).to(labels.dtype)[:, None, None] for one in (C, first))
+        units, (mean, scale) = self._squared_units[[task.share for task in tasks]], site.moments
         for k, one in kernel.descend(
             kernel.Products(site, units), labels, weights, *of_fits, (dual, intercept), stopping
         ):
-            raw = fetched((one.dual @ site.rows) * units[k]) / site.scale
+            raw = fetched((one.dual @ site.rows) * units[k]) / scale
             bias = fetched(one.intercept)
             bias = bias - (bias.mean() if n_classes > 2 else 0)
             value = one.value / float(weights[k].double().sum())
@@ -277,7 +277,7 @@ class Solver:
                 k,
                 Fit(
                     classes=tasks[k].classes,
-                    layers=(AffineLayer(raw, bias - raw @ site.mean),),
+                    layers=(AffineLayer(raw, bias - raw @ mean),),
                     n_iter=one.n_iter,
                     converged=one.excess <= stopping.tolerance,
                     gradient_norm=math.sqrt(2 * one.excess * value),
@@ -292,25 +292,20 @@ class Solver:
         """The products of the rows, or those of all rows that X was selected from."""
         return self.X.products or SiteProducts(self.X, self.typical)
 
-    @property
-    def _numbers(self) -> Codes | None:
-        """The numbers (n_samples,) of the rows among those of the site; None for all."""
-        return None if self.X.products is None else self.X.numbers
-
-    def _on_site(self, values: NDArray[Any]) -> Tensor:
-        """Return numbers (..., n_samples) of the rows for all rows of the site, 0 elsewhere."""
-        whole = np.zeros((*values.shape[:-1], len(self._site.rows)), dtype=self._site.kind)
-        whole[..., slice(None) if self._numbers is None else self._numbers] = values
-        return self._site.put(whole)
+    def _on_site(self, values: Sequence[NDArray[Any]]) -> Tensor:
+        """Return numbers (n, n_samples) of the rows for all rows of the site, 0 elsewhere."""
+        numbers = None if self.X.products is None else self.X.numbers
+        whole = np.zeros((len(values), len(self._site.rows)))
+        whole[:, slice(None) if numbers is None else numbers] = values
+        return put(whole, self.X.device).to(self._site.rows.dtype)
 
     @cached_property
     def _squared_units(self) -> Tensor:
         """The inverse variances (n_shares, d) of the rows of the site within each share."""
-        weights = np.stack([np.asarray(share, dtype=self._site.kind) for share in self.shares])
-        measured = weights * self.typical
-        few = np.count_nonzero(measured, axis=1) < 2
-        measured[few] = weights[few]
-        return kernel.squared_units(self._site, self._on_site(measured))
+        measured = [share * self.typical for share in self.shares]
+        pairs = zip(measured, self.shares, strict=True)
+        used = [one if np.count_nonzero(one) > 1 else whole for one, whole in pairs]
+        return self._site.squared_units(self._on_site(used))
 
     @cached_property
     def _shared(self) -> Design:
