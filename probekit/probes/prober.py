@@ -15,7 +15,7 @@ from probekit.errors import DataError
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.controls import why_no_control
-from probekit.probes.data import ProbeData, names_of
+from probekit.probes.data import ProbeData, names_of, typical_rows
 from probekit.probes.fitters import FittedRows, LabelColumn
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
@@ -335,8 +335,8 @@ class Prober:
                 " Capture them again, in bfloat16 or float32 if they were stored as float16."
             )
         rows = rows.on(self.settings.device)
-        products = SiteProducts(rows, self.data.typical) if is_wide(rows) else None
-        return replace(rows, products=products)
+        typical = typical_rows(self.data, np.arange(len(rows)))
+        return replace(rows, products=SiteProducts(rows, typical) if is_wide(rows) else None)
 
 
 def _read(

@@ -39,12 +39,14 @@ class TableColumn:
             NaN in columns of numbers or integers. Integers start at 0; finite numbers and counts
             (integers) fill each cell.
         allowed: the allowed values of text cells; empty for any.
+        is_new: whether tables of earlier versions lack it; its cells are then empty.
     """
 
     name: str
     meaning: str
     type: ColumnType = "text"
     allowed: tuple[str, ...] = ()
+    is_new: bool = False
 
 
 def limits(prefix: str, of: str) -> Iterator[TableColumn]:
@@ -83,7 +85,12 @@ RESULTS = (
     TableColumn("n_test", "number of scored rows", "number"),
     TableColumn("n_groups", "number of groups among the scored rows", "number"),
     TableColumn("C", "penalty selected by cross-validation: C or alpha", "number"),
-    TableColumn("close_choices", "choices of C within one held-out row, by the log loss", "number"),
+    TableColumn(
+        "close_choices",
+        "choices of C within one held-out row, by the log loss",
+        "number",
+        is_new=True,
+    ),
     TableColumn("n_iter", "iterations of the solver", "number"),
     TableColumn("converged", "whether the solver converged", "boolean"),
     TableColumn("seed", "random seed of the experiment, or of the random weights", "number"),
@@ -239,6 +246,9 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
+    table = table.assign(
+        **{one.name: "" for one in columns if one.is_new and one.name not in table}
+    )
     missing = [column.name for column in columns if column.name not in table]
     if missing:
         raise DataError(

@@ -66,7 +66,7 @@ GRID = (1e-4, 1e-2, 1.0)
 
 @pytest.mark.parametrize("kind", ["logistic", "ridge", "k_sparse"])
 def test_the_penalty_is_the_one_with_the_best_held_out_score(kind):
-    """The same as that of scores one value at a time; accuracy selects another one."""
+    """The same as that of scores one value at a time."""
     X = np.random.default_rng(0).normal(size=(N, 40))
     X[:, :8] += 0.35 * POSITIVE[:, None]
     options, chosen = {"k": (8,)} if kind == "k_sparse" else {}, {}
@@ -79,6 +79,9 @@ def test_the_penalty_is_the_one_with_the_best_held_out_score(kind):
         chosen[metric] = both.measurements[0].C
         if kind == "logistic":
             alone = [validated(result(metric, (C,))).value for C in GRID]
+            if metric == "accuracy":  # of those within a row, the one of least loss; see test_fits
+                assert validated(both).value >= max(alone) - 1 / N
+                continue
             best = np.argmin(alone) if METRICS[metric].lower_is_better else np.argmax(alone)
             assert GRID[best] == chosen[metric]
             assert validated(both).value == alone[best]

@@ -251,7 +251,8 @@ class Solver:
         row_weights = np.stack([self.shares[task.share] * task.row_factors for task in tasks])
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
-        weights = self._on_site(row_weights / largest)[:, None]
+        row_weights = row_weights / largest
+        weights = self._on_site(row_weights)[:, None]
         index = self._on_site([task.index for task in tasks])
         labels = one_hot(index.long(), n_classes).movedim(2, 1).to(weights.dtype)
         logs = (weights * labels).sum(dim=2, keepdim=True).log()
@@ -270,20 +271,21 @@ class Solver:
             kernel.Products(site, units), labels, weights, *of_fits, (dual, intercept), stopping
         ):
             raw = fetched((one.dual @ site.rows) * units[k]) / scale
+            raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
             bias = fetched(one.intercept)
             bias = bias - (bias.mean() if n_classes > 2 else 0)
-            value = one.value / float(weights[k].double().sum())
+            value = one.value / row_weights[k].sum()
             yield (
                 k,
                 Fit(
-                    classes=tasks[k].classes,
-                    layers=(AffineLayer(raw, bias - raw @ mean),),
-                    n_iter=one.n_iter,
-                    converged=one.excess <= stopping.tolerance,
-                    gradient_norm=math.sqrt(2 * one.excess * value),
-                    C=tasks[k].C,
-                    objective=value,
-                    point=AffineLayer(fetched(one.dual), bias),
+                    tasks[k].classes,
+                    (AffineLayer(raw, bias - raw @ mean),),
+                    one.n_iter,
+                    one.excess <= stopping.tolerance,
+                    math.sqrt(2 * one.excess * value),
+                    tasks[k].C,
+                    value,
+                    AffineLayer(fetched(one.dual), bias),
                 ),
             )
 

@@ -73,8 +73,8 @@ def test_diagonal_equals_the_run(found, folder):
             same = ["value", "ci_low", "ci_high", "n_train", "n_test", "n_groups", "seed"]
             own_values, values = there[same].iloc[0].tolist(), row[same].tolist()
             if METRICS[row["metric"]].needs == "probabilities":
-                # The scores of all sets are one product, which differs in the last bits.
-                assert own_values == pytest.approx(values, rel=1e-12, abs=0)
+                # Fits depend on the other rows of a site within the tolerance of the solver.
+                assert own_values == pytest.approx(values, rel=1e-4, abs=1e-6)
             else:
                 assert own_values == values
         assert only(home, metric="accuracy")["chance"].eq(0.5).all()
