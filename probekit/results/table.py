@@ -246,15 +246,14 @@ def read_columns(path: Path, columns: Sequence[TableColumn]) -> pd.DataFrame:
     """
     with reading_run_file(path):
         table = read_csv(path, dtype=str, keep_default_na=False)
-    table = table.assign(
-        **{one.name: "" for one in columns if one.is_new and one.name not in table}
-    )
-    missing = [column.name for column in columns if column.name not in table]
+    lacking = [column for column in columns if column.name not in table]
+    missing = [column.name for column in lacking if not column.is_new]
     if missing:
         raise DataError(
             f"{path}, line 1: no column {', '.join(map(repr, missing))}. "
             f"The header has: {', '.join(table.columns)}. Run the experiment again to rewrite it."
         )
+    table = table.assign(**{column.name: "" for column in lacking})
     for column in columns:
         table[column.name] = _converted(table[column.name], column, path)
     # A copy holds numeric columns of one type together: each later selection of rows copies few
