@@ -39,7 +39,8 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import Judge, TunedProbeFit, Tuning, best_rated, fit_columns
+from probekit.probes.solve.fits import Judge, Search, TunedProbeFit, Tuning, best_rated, fit_jointly
+from probekit.probes.solve.kernel import is_wide
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import OnFit, Problem, Solver
 from probekit.probes.training_rows import TrainingRows, balanced_weights
@@ -158,6 +159,15 @@ class FittedRows:
     def fitter(self, spec: ProbeSpec) -> Fitter:
         """Return the fitter of a kind for classification or regression."""
         return _LogisticFitter(spec, self) if spec.kind == "logistic" else Fitter(spec, self)
+
+    def search(self, spec: ProbeSpec, columns: Sequence[LabelColumn]) -> Search:
+        """Return the search for C of label columns (n_samples,) of these rows."""
+        settings = self.settings
+        # Without a judge C is selected by accuracy, the only default metric of classes.
+        judge = None if METRICS[settings.main_metric].is_main else self.judge(spec)
+        is_balanced = settings.class_weight == "balanced"
+        tuning = Tuning(StoppingRule(max_iter=settings.max_iter), judge, is_balanced)
+        return Search(self.rows, columns, self.fold_of_row, tuning, typical=self.typical)
 
     def tuned(self, spec: ProbeSpec, X: Rows, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
         """Return the fit of a kind on these rows, with C selected by cross-validation on them.
@@ -302,6 +312,34 @@ class FittedRows:
             )
 
 
+def tuned_together(
+    spec: ProbeSpec,
+    X: LazyRows,
+    parts: Sequence[tuple[FittedRows, Sequence[LabelColumn]]],
+    steps: Sequence[OnFit],
+) -> list[list[TunedProbeFit[FittedLayers]]]:
+    """Return the tuned fits of label columns (n_rows,) of all rows X on the rows of each part.
+
+    Logistic fits from products of the rows are one batch of all parts. `steps` has a callback for
+    each part.
+    """
+    pairs = [(rows, [one[rows.rows] for one in columns]) for rows, columns in parts]
+    n_without = sum(rows.typical is None for rows, _ in pairs)
+    if spec.kind != "logistic" or not is_wide(X) or n_without not in (0, len(pairs)):
+        return [
+            rows.fitter(spec).tune(X.select(rows.rows), own, step)
+            for (rows, own), step in zip(pairs, steps, strict=True)
+        ]
+
+    def report(done: int, total: int) -> None:
+        """Report progress of all parts."""
+        for step in steps:
+            step(done, total)
+
+    searches = [rows.search(spec, own) for rows, own in pairs]
+    return [list(one) for one in fit_jointly(X, searches, pairs[0][0].settings.C, report)]
+
+
 @dataclass(frozen=True, eq=False)
 class Fitter:
     """Fits one kind of probe to label columns of rows X (n_samples, n_features), one at a time."""
@@ -412,21 +450,8 @@ class _LogisticFitter(Fitter):
     def tune(
         self, X: Rows, columns: Sequence[LabelColumn], on_fit: OnFit
     ) -> list[TunedProbeFit[FittedLayers]]:
-        settings = self.rows.settings
-        # Without a judge the solver selects by accuracy, which is faster. Accuracy is the only
-        # default metric of classes.
-        is_accuracy = METRICS[settings.main_metric].is_main
-        judge = None if is_accuracy else self.rows.judge(self.spec)
-        tuned = fit_columns(
-            X,
-            columns,
-            self.rows.fold_of_row,
-            settings.C,
-            tuning=Tuning(StoppingRule(max_iter=settings.max_iter), judge, self._balanced),
-            typical=self.rows.typical,
-            on_fit=on_fit,
-        )
-        return list(tuned)
+        search = replace(self.rows.search(self.spec, columns), rows=np.arange(len(X)))
+        return list(fit_jointly(LazyRows.of(X), [search], self.rows.settings.C, on_fit)[0])
 
     def refit(
         self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]

@@ -16,7 +16,7 @@ from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.controls import why_no_control
 from probekit.probes.data import ProbeData, names_of, typical_rows
-from probekit.probes.fitters import FittedRows, LabelColumn
+from probekit.probes.fitters import FittedRows, LabelColumn, tuned_together
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
@@ -351,8 +351,16 @@ def _read(
 
     `steps` holds a callback for each split; further ones are not used.
     """
-    pairs = zip(splits, steps, strict=False)
-    return [split.read(spec, X, random, step) for split, step in pairs]
+    steps = steps[: len(splits)]
+    if spec.traits.scores_rows:
+        parts = [(split.fitted, split.labels(random)) for split in splits]
+        tuned = tuned_together(spec, X, parts, steps)
+        return [split.read(spec, X, random, of) for split, of in zip(splits, tuned, strict=True)]
+    found = []
+    for split, step in zip(splits, steps, strict=True):
+        found.append(split.read(spec, X, random, []))
+        step(1, 1)
+    return found
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:

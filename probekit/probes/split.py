@@ -1,13 +1,13 @@
 """Fitting of probes on the training rows of one split, and scoring on its test rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.lazy_rows import Codes, LazyRows, Mask, Rows
+from probekit.lazy_rows import Codes, LazyRows, Mask
 from probekit.probes import fitters
 from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
 from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
@@ -20,7 +20,6 @@ from probekit.probes.score.scored import FitFacts, Predictions, Scored, uninform
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit, held_out_scores
 from probekit.probes.solve.layers import FittedLayers
-from probekit.probes.solve.solver import OnFit
 
 S = TypeVar("S")
 
@@ -154,7 +153,17 @@ class SplitProber:
         chance = uninformed(column[self.scored.train], predictions)
         return Scored((predictions,), (chance,), self._test_groups, facts, **changes)
 
-    def read(self, spec: ProbeSpec, X: Rows, random: bool, on_fit: OnFit) -> list[Scored]:
+    def labels(self, random: bool) -> list[fitters.LabelColumn]:
+        """Return the labels (n_rows,) of the task and, except for random weights, its controls."""
+        return [self.task] if random else [self.task, *self._controls]
+
+    def read(
+        self,
+        spec: ProbeSpec,
+        X: LazyRows,
+        random: bool,
+        tuned: Sequence[TunedProbeFit[FittedLayers]],
+    ) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
         The first is the score of the task on the test rows. For kinds that predict each row by
@@ -167,29 +176,24 @@ class SplitProber:
             X: the activations (n_rows, n_features) at the site.
             random: whether they are those of a network with random weights, for which only the
                 task is scored, without a learning curve.
-            on_fit: called as `on_fit(done, total)` after each fit that selects C and each final
-                fit; once for kinds that read texts or trees.
+            tuned: the tuned fits of the `labels`; empty for kinds that read texts or trees.
         """
         target = "random_weights" if random else "task"
         if not spec.traits.scores_rows:
-            of_texts = scores_of_texts(self, spec, X, target)
-            on_fit(1, 1)
-            return of_texts
-        labels = [self.task] if random else [self.task, *self._controls]
+            return scores_of_texts(self, spec, X, target)
         rows, fitter = self.fitted.rows, self.fitted.fitter(spec)
-        X = LazyRows.of(X)
-        inside, codes = X.select(rows), [column[rows] for column in labels]
-        columns = []
-        for number, tuned in enumerate(fitter.tune(inside, codes, on_fit)):
+        inside, labels, columns = X.select(rows), self.labels(random), []
+        for number, one in enumerate(tuned):
             facts = FitFacts(
                 probe=spec.text,
                 target="control" if number else target,  # the first column is the task
                 n_train=len(rows),
-                C=tuned.penalty,
-                close_choices=None if tuned.is_close is None else int(tuned.is_close),
+                C=one.penalty,
+                close_choices=None if one.is_close is None else int(one.is_close),
                 seed=self.settings.seed,
-            ).of_fits([tuned.solution])
-            columns.append(TunedColumn(fitter, inside, labels[number], codes[number], tuned, facts))
+            ).of_fits([one.solution])
+            of_rows = labels[number], labels[number][rows]
+            columns.append(TunedColumn(fitter, inside, *of_rows, one, facts))
         task, *controls = columns
         outside = X.select(self.data.test)
         test, validation = self._test_and_validation(task, outside)

@@ -131,7 +131,8 @@ class AggregatedProbe(attention_pooled.TextProbe):
         solver = Solver(rows, [*shares, weights], typical=texts.typical)
         stopping = StoppingRule(max_iter=self.max_iter)
         if len(own) < len(rules):
-            (paths,) = search_paths(solver, [of_tokens], grid, Tuning(stopping), lambda _: None)
+            tasks = [(of_tokens, fold) for fold in range(len(shares))]
+            paths = search_paths(solver, tasks, grid, Tuning(stopping)).T
             outputs_of_C = held_out_scores(rows, paths, token_fold, n_classes)
         self.of_rules_: dict[str, RuleScores] = {}
         for rule in rules:

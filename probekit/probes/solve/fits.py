@@ -7,16 +7,16 @@ fits. The last batch contains the final fits, one per column, on all rows at the
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import count, product
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import log_softmax
 
 from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.layers import AffineLayer, FittedLayers, on_rows, through, with_reference
+from probekit.probes.solve.layers import AffineLayer, FittedLayers, on_rows, through
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Fit, OnFit, Problem, Solver
 
 # Selecting C only compares accuracies, so these fits may stop earlier than the final one.
@@ -72,113 +72,158 @@ class Tuning:
 DEFAULT_TUNING = Tuning()
 
 
+@dataclass(frozen=True)
+class Search:
+    """Label columns of some rows, and the folds in which their penalty is selected.
+
+    Attributes:
+        rows: numbers (n_samples,) of the rows.
+        columns: label codes (n_samples,) of each column.
+        fold_of_row: the fold number (n_samples,) of each row.
+        tuning: how C is selected, and the stopping rule.
+        weights: weight (n_samples,) of each row in every fit; None means equal weights.
+        typical: which rows (n_samples,) feature scaling is estimated from; None means all.
+    """
+
+    rows: Codes
+    columns: Sequence[Codes]
+    fold_of_row: Codes
+    tuning: Tuning = DEFAULT_TUNING
+    weights: Features | None = None
+    typical: Mask | None = None
+
+
 def fit_columns(
     X: Rows,
     columns: Sequence[Codes],
     fold_of_row: Codes,
     grid: Sequence[float],
     *,
-    tuning: Tuning = DEFAULT_TUNING,
-    weights: Features | None = None,
-    typical: Mask | None = None,
     on_fit: OnFit | None = None,
+    **others: Any,
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    The C with the highest held-out accuracy, weighted like the rows, is selected. Among those that
-    are at most one row worse, the one with the least held-out log loss is. With a judge, it is the
-    C that it rates highest; ties go to the smallest, the strongest regularisation.
-
-    Args:
-        X: the rows.
-        columns: label codes (n_samples,) of each column.
-        fold_of_row: the fold number (n_samples,) of each row.
-        grid: candidate values of C.
-        tuning: how C is selected, and the stopping rule.
-        weights: weight (n_samples,) of each row in every fit; None means equal weights.
-        typical: which rows (n_samples,) feature scaling is estimated from; None means all.
-        on_fit: called as `on_fit(done, total)` after each fit.
+    `grid` are the candidate values of C; for `others` see `Search`. After each fit
+    `on_fit(done, total)` is called.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
     >>> folds, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
     >>> (column,) = fit_columns(X, [labels], folds, (0.1, 1.0))
     >>> column.penalty, column.held_out.tolist()
-    (0.1, [0, 1, 0, 1])
+    (1.0, [0, 1, 0, 1])
     """
-    grid = sorted(grid)
-    n_folds = int(fold_of_row.max()) + 1
-    total = len(columns) * (n_folds * len(grid) + 1)  # the search, and one final fit per column
+    search = Search(np.arange(len(X)), columns, fold_of_row, **others)
+    return fit_jointly(LazyRows.of(X), [search], grid, on_fit)[0]
 
-    def report(done: int) -> None:
-        """Report the number of fits that are done."""
+
+def fit_jointly(
+    X: LazyRows, searches: Sequence[Search], grid: Sequence[float], on_fit: OnFit | None = None
+) -> list[list[TunedProbeFit[Fit]]]:
+    """Return the tuned fit of each label column of several searches, whose fits are one batch.
+
+    The C with the highest held-out accuracy, weighted like the rows, is selected. Among those that
+    are at most one row worse, the one with the least held-out log loss is. With a judge, it is the
+    C that it rates highest; ties go to the smallest, the strongest regularisation. All searches
+    have the same stopping rule and balance.
+    """
+    grid, tuning = sorted(grid), searches[0].tuning
+    shares: list[Features | Mask] = []
+    typical, tasks, ends = np.ones(len(X), dtype=bool), list[tuple[Codes, int]](), [0]
+    for one in searches:
+        if one.typical is not None:
+            typical[one.rows] = one.typical
+        weights = np.ones(len(one.rows), dtype=bool) if one.weights is None else one.weights
+        folds = range(int(one.fold_of_row.max()) + 1)
+        tasks += [
+            (_placed(codes, one.rows, len(X)), len(shares) + fold)
+            for codes in one.columns
+            for fold in folds
+        ]
+        of_folds = [(one.fold_of_row != fold) * weights for fold in folds]
+        shares += [_placed(share, one.rows, len(X)) for share in (*of_folds, weights)]
+        ends.append(len(tasks))
+    solver = Solver(X, shares, typical=typical)
+    total = len(tasks) * len(grid) + sum(len(one.columns) for one in searches)
+    numbers = count(1)
+
+    def report(*_: int) -> None:
+        """Report that another fit is done."""
         if on_fit is not None:
-            on_fit(done, total)
+            on_fit(next(numbers), total)
 
-    row_weights = np.ones(len(X), dtype=bool) if weights is None else weights
-    shares = [(fold_of_row != fold) * row_weights for fold in range(n_folds)]
-    solver = Solver(X, [*shares, row_weights], typical=typical)
-    paths = search_paths(solver, columns, grid, tuning, report)
-    held_out, losses = _held_out(X, columns, paths, fold_of_row, row_weights)
-    # `best` holds the index in the grid of the best C of each column.
-    is_close: list[bool | None] = [None] * len(columns)
-    if tuning.judge is None:
-        correct = (held_out == np.stack(columns)[:, None, :]) @ row_weights.astype(np.float64)
-        is_near = correct >= correct.max(axis=1, keepdims=True) - row_weights.max()
-        best = np.where(is_near, losses, np.inf).argmin(axis=1).tolist()
-        is_close = (is_near.sum(axis=1) > 1).tolist()
-    else:
-        best = []
-        for codes, path in zip(columns, paths, strict=True):
-            scores = held_out_scores(X, path, fold_of_row, int(codes.max()) + 1)
-            best.append(best_rated(tuning.judge, codes, scores, fold_of_row))
-    searches = [tuple(path[index]) for path, index in zip(paths, best, strict=True)]
-    # The final fits use all rows: the last share, number `n_folds`.
-    finals = [
-        Problem(codes, grid[index], n_folds, _mean(codes, fits), tuning.balanced)
-        for codes, index, fits in zip(columns, best, searches, strict=True)
-    ]
-    solutions = solver.solve(finals, tuning.stopping, lambda done, _: report(paths.size + done))
-    return [
-        TunedProbeFit(grid[index], solution, guesses[index], fits, close)
-        for index, solution, guesses, fits, close in zip(
-            best, solutions, held_out, searches, is_close, strict=True
-        )
-    ]
+    fits = search_paths(solver, tasks, grid, tuning, report)
+    chosen, finals = [], []
+    for one, first, last in zip(searches, ends, ends[1:], strict=False):
+        inside, n_folds = X.select(one.rows), (last - first) // len(one.columns)
+        paths = fits[first:last].reshape(len(one.columns), n_folds, len(grid)).swapaxes(1, 2)
+        for number, (codes, path) in enumerate(zip(one.columns, paths, strict=True)):
+            scores = held_out_scores(inside, path, one.fold_of_row, int(codes.max()) + 1)
+            if one.tuning.judge is None:
+                best, is_close = _most_accurate(codes, scores, one.weights)
+            else:
+                best, is_close = best_rated(one.tuning.judge, codes, scores, one.fold_of_row), None
+            chosen.append((grid[best], scores[best].argmax(axis=1), tuple(path[best]), is_close))
+            # The final fits use all rows: the share after those of the folds.
+            whole, share = tasks[first + number * n_folds]
+            start = _mean(codes, path[best])
+            finals.append(Problem(whole, grid[best], share + n_folds, start, tuning.balanced))
+    solutions = solver.solve(finals, tuning.stopping, report)
+    tuned = iter(
+        TunedProbeFit(penalty, solution, guesses, search, is_close)
+        for solution, (penalty, guesses, search, is_close) in zip(solutions, chosen, strict=True)
+    )
+    return [[next(tuned) for _ in one.columns] for one in searches]
+
+
+def _placed(values: NDArray[Any], rows: Codes, n_rows: int) -> NDArray[Any]:
+    """Return numbers of some rows as an array of all (n_rows,), 0 elsewhere."""
+    whole = np.zeros(n_rows, dtype=values.dtype)
+    whole[rows] = values
+    return whole
+
+
+def _most_accurate(codes: Codes, scores: Floats, given: Features | None) -> tuple[int, bool]:
+    """Return the index of the C with the most correct rows, and whether the loss decided.
+
+    The log loss decides between scores (n_grid, n_samples, n_classes) that are within one row.
+    """
+    weights = np.ones(len(codes)) if given is None else given.astype(np.float64)
+    correct = (scores.argmax(axis=2) == codes) @ weights
+    near = np.flatnonzero(correct >= correct.max() - weights.max())
+    if len(near) == 1:
+        return int(near[0]), False
+    losses = -log_softmax(scores[near], axis=2)[:, np.arange(len(codes)), codes]
+    known = np.isfinite(losses[0])  # rows whose class was fitted
+    return int(near[(losses[:, known] @ weights[known]).argmin()]), True
 
 
 def search_paths(
     solver: Solver,
-    columns: Sequence[Codes],
+    tasks: Sequence[tuple[Codes, int]],
     grid: Sequence[float],
     tuning: Tuning,
-    report: Callable[[int], None],
+    on_fit: OnFit | None = None,
 ) -> NDArray[np.object_]:
-    """Return the fits (n_columns, n_grid, n_folds) of the search.
-
-    The shares of the solver are the fitted rows of each fold, then all rows. The search does not
-    use the last share.
-    """
+    """Return the fits (n_tasks, n_grid) of label columns on shares, from small to large C."""
     tolerance = PRODUCTS_TOLERANCE if solver.is_wide else SEARCH_TOLERANCE
     tolerance = max(tuning.stopping.tolerance, tolerance)
     stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
-    n_folds = len(solver.shares) - 1
-    n_classes = [int(codes.max()) + 1 for codes in columns]
-    n_scores = n_folds * sum(1 if n <= 2 else n for n in n_classes)
+    n_classes = [int(codes.max()) + 1 for codes, _ in tasks]
+    n_scores = sum(1 if n <= 2 else n for n in n_classes)
     # The number of values of C whose fits make one batch.
     at_once = 1 if solver.is_wide else max(1, PATH_SCORES // n_scores)
-    paths = np.empty((len(columns), len(grid), n_folds), dtype=object)
+    fits: NDArray[Any] = np.empty((len(tasks), len(grid)), dtype=object)
     for first in range(0, len(grid), at_once):
-        indices = range(len(grid))[first : first + at_once]
-        batch = list(product(range(len(columns)), indices, range(n_folds)))
+        batch = list(product(range(len(tasks)), range(len(grid))[first : first + at_once]))
         problems = []
-        for column, index, fold in batch:
-            start, C = _ahead(paths[column, :first, fold], grid[index]), grid[index]
-            problems.append(Problem(columns[column], C, fold, start, tuning.balanced))
-        n_done = first * len(columns) * n_folds
-        solved = solver.solve(problems, stopping, lambda done, _, n=n_done: report(n + done))
-        for place, fit in zip(batch, solved, strict=True):
-            paths[place] = fit
-    return paths
+        for task, index in batch:
+            codes, share = tasks[task]
+            start = _ahead(list(fits[task, :first]), grid[index])
+            problems.append(Problem(codes, grid[index], share, start, tuning.balanced))
+        for place, fit in zip(batch, solver.solve(problems, stopping, on_fit), strict=True):
+            fits[place] = fit
+    return fits
 
 
 def _ahead(path: Sequence[Fit], C: float) -> AffineLayer | None:
@@ -253,49 +298,19 @@ def held_out_scores(
     `paths` (n_grid, n_folds) holds fits of type `FittedLayers`.
     """
     scores = np.zeros((len(paths), len(X), n_classes))
-    rows, layers = on_rows(X, [fit.layers for fit in paths.ravel()])
-    for fold, numbers, block in _blocks(rows, fold_of_row):
-        for index, path in enumerate(paths):
-            output = fetched(through(layers[index * paths.shape[1] + fold], block))
-            scores[index, numbers] = path[fold].by_class(output, n_classes)
-    return scores
-
-
-def _held_out(
-    X: Rows,
-    columns: Sequence[Codes],
-    paths: NDArray[np.object_],
-    fold_of_row: Codes,
-    row_weights: Features | Mask,
-) -> tuple[Codes, Floats]:
-    """Return the held-out predictions (n_columns, n_grid, n_samples) of the search, and its losses.
-
-    `paths` (n_columns, n_grid, n_folds) holds its fits. The losses (n_columns, n_grid) are those of
-    rows whose class was fitted.
-    """
-    guesses = np.zeros((*paths.shape[:2], len(X)), dtype=np.int64)
-    losses = np.zeros(paths.shape[:2])
-    of_folds = []  # the layers of all fits of a fold as one
-    for fits in paths.reshape(-1, paths.shape[2]).T:
+    joined = []  # the first layers of all fits of a fold as one
+    for fits in paths.T:
         weights, biases = zip(*(fit.layers[0] for fit in fits), strict=True)
-        of_folds.append((AffineLayer(np.concatenate(weights), np.concatenate(biases)),))
-    rows, layers = on_rows(X, of_folds)
+        joined.append((AffineLayer(np.concatenate(weights), np.concatenate(biases)),))
+    rows, first = on_rows(X, joined)
     for fold, numbers, block in _blocks(rows, fold_of_row):
-        ((weight, bias),) = layers[fold]
-        scores = fetched(weight @ block.T + bias[:, None])
-        fits = paths[..., fold].ravel()
-        ends = np.cumsum([len(fit.layers[0].bias) for fit in fits])
-        for place, fit, own in zip(
-            np.ndindex(paths.shape[:2]), fits, np.split(scores, ends[:-1]), strict=True
-        ):
-            of_classes = with_reference(own, len(fit.classes))
-            guesses[(*place, numbers)] = fit.classes[of_classes.argmax(axis=0)]
-            truth = columns[place[0]][numbers]
-            known = np.flatnonzero(np.isin(truth, fit.classes))
-            own_class = of_classes[np.searchsorted(fit.classes, truth[known]), known]
-            loss = logsumexp(of_classes[:, known], axis=0) - own_class
-            losses[place] += loss @ row_weights[numbers][known]
-    return guesses, losses
+        ends = np.cumsum([len(fit.layers[0].bias) for fit in paths[:, fold]])[:-1]
+        outputs = np.split(fetched(through(first[fold], block)), ends, axis=1)
+        for index, (fit, output) in enumerate(zip(paths[:, fold], outputs, strict=True)):
+            later = fit.layers[1:]
+            scored = through(later, output.clip(0.0)) if later else output
+            scores[index, numbers] = fit.by_class(scored, n_classes)
+    return scores
 
 
 def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:

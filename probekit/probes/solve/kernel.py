@@ -107,7 +107,7 @@ class SiteProducts:
             spread = moments(raw, fetched(weights[share, place]), np.ones(len(raw), dtype=bool))[1]
             scale = self.moments[1][fetched(columns).astype(int)]
             exact = np.divide(spread, scale, out=spread, where=np.isfinite(spread)) ** 2
-            variance[share, columns] = put(exact, rows.device).to(variance.dtype)
+            variance[share, columns] = put(exact, self.source.device).to(variance.dtype)
         return 1 / variance
 
     @cached_property
@@ -227,7 +227,7 @@ class Products:
         root, r = curvature.diagonal, len(sizes)
         squares = root * root
         inverse = 1 / (1 + rest * squares)
-        inner = ((squares * inverse) @ self.site.pairs).unflatten(2, (r, r))
+        inner = ((squares * inverse) @ self.site.pairs).reshape(*root.shape[:2], r, r)
         diagonal = inner.diagonal(dim1=2, dim2=3)
         diagonal[..., :-1] += 1 / sizes[:-1]
         diagonal[..., -1:] += 1 / (len(axes) * curvature.constant)
@@ -272,7 +272,7 @@ def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tens
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         """Return the inner products (F,)."""
-        return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+        return (a * b).sum(dim=(1, 2))
 
     found = torch.empty_like(right)
     running = torch.arange(len(right), device=right.device)
@@ -295,7 +295,8 @@ def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tens
             going = ~ended
             if not bool(going.any()):
                 break
-            system, curvature, inverse = (one.select(going) for one in (system, curvature, inverse))
+            system, curvature = system.select(going), curvature.select(going)
+            inverse = inverse.select(going)
             running, goal, last, size = running[going], goal[going], last[going], size[going]
             x, rest, better, direction = x[going], rest[going], better[going], direction[going]
         direction = better + (size / last)[:, None, None] * direction
@@ -389,7 +390,7 @@ def descend(
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(C.device) else torch.float64
+    wide = C.dtype if is_accelerator(str(C.device)) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)

@@ -211,25 +211,21 @@ class Solver:
             yield _Task(number, problem.C, share, codes, classes, totals, factors, start)
 
     @cached_property
-    def _is_alone(self) -> list[bool]:
-        """Whether the fits on each share have rows of their own."""
+    def _is_alone(self) -> Mask:
+        """Whether the fits on each share (n_shares,) are computed from its own rows."""
+        n_rows = np.array([np.count_nonzero(share) for share in self.shares])
         if not self.is_wide:
-            n_rows, most = [np.count_nonzero(share) for share in self.shares], self.X.shape[1]
-            if len(self.shares) == 1:
-                return [min(n_rows) < min(most, len(self.X))]
-            units = self._shared.units.median(dim=1).values > FAR
-            return [n < most or far for n, far in zip(n_rows, units.tolist(), strict=True)]
-        if self.X.products is None and all(np.all(share) for share in self.shares):
-            return [False] * len(self.shares)
+            few = n_rows < min(self.X.shape[1], len(self.X))
+            far = fetched(self._shared.units.median(dim=1).values) > FAR if len(few) > 1 else False
+            return np.asarray(few | far)
+        if self.X.products is None and n_rows.min() == len(self.X):
+            return np.zeros(len(n_rows), dtype=bool)
         # The products of the site stand for those of a share if their scales are about equal.
-        varies = self._squared_units > 0
-        distance = ((self._squared_units - 1).abs() * varies).sum(dim=1)
-        far = (distance > FAR_PRODUCTS * varies.sum(dim=1)).tolist()
-        least = LEAST_PART * len(self._site.rows)
-        return [
-            of_share or np.count_nonzero(share) < least
-            for of_share, share in zip(far, self.shares, strict=True)
-        ]
+        units = self._squared_units
+        distance = (fetched((units - 1).abs()) * fetched(units > 0)).sum(axis=1)
+        far = distance > FAR_PRODUCTS * fetched(units > 0).sum(axis=1)
+        alone: Mask = far | (n_rows < LEAST_PART * len(self._site.rows))
+        return alone
 
     def _from_products(
         self, tasks: Sequence[_Task], stopping: StoppingRule
@@ -263,30 +259,23 @@ class Solver:
         dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[2], LEAST_C))
         for k, task in enumerate(tasks):
             if task.start is not None:
-                dual[k], bias = (put(part, site.source.device) for part in task.start)
+                dual[k], bias = (put(part, self.X.device) for part in task.start)
                 intercept[k], first[k] = bias[:, None], C[k]
-        of_fits = (put(one, labels.device).to(labels.dtype)[:, None, None] for one in (C, first))
         units, (mean, scale) = self._squared_units[[task.share for task in tasks]], site.moments
-        for k, one in kernel.descend(
-            kernel.Products(site, units), labels, weights, *of_fits, (dual, intercept), stopping
-        ):
-            raw = fetched((one.dual @ site.rows) * units[k]) / scale
+        system, start = kernel.Products(site, units), (dual, intercept)
+        of_C, ramp = put(np.stack([C, first]), self.X.device).to(labels.dtype)[..., None, None]
+        found = kernel.descend(system, labels, weights, of_C, ramp, start, stopping)
+        for k, (point, intercepts, objective, excess, n_iter) in found:
+            bias = fetched(intercepts)
+            raw = fetched((point @ site.rows) * units[k]) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
-            bias = fetched(one.intercept)
-            bias = bias - (bias.mean() if n_classes > 2 else 0)
-            value = one.value / row_weights[k].sum()
+            centred = bias - (bias.mean() if n_classes > 2 else 0)
+            value = objective / row_weights[k].sum()
+            converged, norm = excess <= stopping.tolerance, math.sqrt(2 * excess * value)
+            layer, there = AffineLayer(raw, centred - raw @ mean), AffineLayer(fetched(point), bias)
             yield (
                 k,
-                Fit(
-                    tasks[k].classes,
-                    (AffineLayer(raw, bias - raw @ mean),),
-                    one.n_iter,
-                    one.excess <= stopping.tolerance,
-                    math.sqrt(2 * one.excess * value),
-                    tasks[k].C,
-                    value,
-                    AffineLayer(fetched(one.dual), bias),
-                ),
+                Fit(tasks[k].classes, (layer,), n_iter, converged, norm, tasks[k].C, value, there),
             )
 
     @cached_property
