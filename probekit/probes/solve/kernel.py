@@ -390,7 +390,7 @@ def descend(
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(str(C.device)) else torch.float64
+    wide = C.dtype if is_accelerator(system.site.source.device) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)

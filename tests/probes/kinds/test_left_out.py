@@ -5,7 +5,9 @@ import pytest
 from scipy.special import expit
 
 from probekit import lazy_rows
+from probekit.lazy_rows import LazyRows
 from probekit.probes.data import ProbeData
+from probekit.probes.fitters import tuned_together
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
 from probekit.probes.kinds.ridge import ridge_path
 from probekit.probes.score.metrics import fixed_thresholds, thresholds, with_alarms
@@ -138,8 +140,11 @@ def monitor(kind="logistic", seed=0, **settings):
     rows, names = np.arange(len(y)), groups.astype(str)
     data = ProbeData(y, names, names, rows[:600], rows[600:], positive="event")
     probing = {"C": (1.0,), "folds": 2, "control_draws": 0, "description": False}
-    prober = SplitProber(data, ProbeSettings(kinds=(ProbeSpec(kind=kind),), **(probing | settings)))
-    test, validation, *_ = prober.read(ProbeSpec(kind=kind), X, False, lambda *_: None)
+    spec = ProbeSpec(kind=kind)
+    prober = SplitProber(data, ProbeSettings(kinds=(spec,), **(probing | settings)))
+    labels, whole = prober.labels(random=False), LazyRows.of(X)
+    (tuned,) = tuned_together(spec, whole, [(prober.fitted, labels)], [lambda *_: None])
+    test, validation, *_ = prober.read(spec, whole, False, tuned)
     return test, validation, X[:600], y[:600], groups[:600]
 
 
