@@ -31,7 +31,7 @@ _RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "p
 PART_VERSIONS = {
     "initialisation": 1,  # random weights
     "capture": 1,  # from the values at a site to the rows on disk
-    "probes": 1,
+    "probes": 2,
     "statistics": 2,
     "interventions": 2,
 }

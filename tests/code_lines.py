@@ -53,7 +53,7 @@ pipeline/experiment/ray_workers pipeline/experiment/run_job pipeline/capture/job
 pipeline/experiment/plan pipeline/experiment/validate pipeline/selftest
 probes/kinds/aggregated probes/kinds/attention_pooled probes/kinds/class_means probes/kinds/k_sparse
 probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees probes/aggregation
-probes/foreign
+probes/foreign probes/kinds/left_out
 activations/upkeep activations/object_store cli/caches
 report/notebooks/ report/pages/index_page report/figures/figure_files
 """

@@ -169,15 +169,6 @@ class FittedRows:
         tuning = Tuning(StoppingRule(max_iter=settings.max_iter), judge, is_balanced)
         return Search(self.rows, columns, self.fold_of_row, tuning, typical=self.typical)
 
-    def tuned(self, spec: ProbeSpec, X: Rows, on_fit: OnFit) -> TunedProbeFit[FittedLayers]:
-        """Return the fit of a kind on these rows, with C selected by cross-validation on them.
-
-        X (n_rows, n_features) contains the features of all rows of the data.
-        """
-        inside = LazyRows.of(X).select(self.rows)
-        (tuned,) = self.fitter(spec).tune(inside, [self.column], on_fit)
-        return tuned
-
     def explained(self, X: Rows) -> Floats:
         """Return the share (n_features,) of each feature's variance that the labels explain.
 

@@ -30,7 +30,9 @@ from probekit.probes.score.scored import (
     measure,
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
+from probekit.probes.solve.fits import TunedProbeFit
 from probekit.probes.solve.kernel import SiteProducts, is_wide
+from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
 from probekit.probes.targets import NETWORKS, TARGETS, WITHIN
@@ -223,12 +225,12 @@ class Prober:
         result = SiteResult()
         for spec, on_kind in zip(kinds, _callbacks(on_fit, len(kinds)), strict=True):
             steps = _callbacks(on_kind, n_steps)
-            of_splits = _read(self.splits, spec, X, steps)
+            of_splits, refit = _read(self.splits, spec, X, steps, whole=self._all_rows)
             self._add(result, of_splits)
             if self.within:
                 of_within = [
                     [one.with_facts(target=WITHIN) for one in scores]
-                    for scores in _read(self.within, spec, X, steps[n_splits:])
+                    for scores in _read(self.within, spec, X, steps[n_splits:])[0]
                 ]
                 self._add(result, of_within)
             task = of_splits[0][0]  # it has a fit if the kind is a stack of layers
@@ -237,10 +239,9 @@ class Prober:
                     probe = text_probe(self.splits[0], spec, X, text_sides(self)[-1][0])
                     result.fits[spec.text], result.penalties[spec.text] = probe.fit_, probe.C_
                     steps[-1](1, 1)
-                    continue
-                refit = self._all_rows.tuned(spec, X, steps[-1])
-                result.fits[spec.text] = refit.solution
-                result.penalties[spec.text] = refit.penalty
+                elif refit is not None:
+                    result.fits[spec.text] = refit.solution
+                    result.penalties[spec.text] = refit.penalty
         return result
 
     @without_tf32()
@@ -267,7 +268,7 @@ class Prober:
             of_kinds = []
             for spec, on_kind in zip(kinds, _callbacks(on_network, len(kinds)), strict=True):
                 steps = _callbacks(on_kind, len(self.splits))
-                of_kinds.append(_read(self.splits, spec, rows, steps, random=True))
+                of_kinds.append(_read(self.splits, spec, rows, steps, random=True)[0])
             of_networks.append(of_kinds)
         result = SiteResult()
         # `of_kind` holds, for each network, the scores of one kind of probe for each split.
@@ -346,21 +347,25 @@ def _read(
     steps: Sequence[OnFit],
     *,
     random: bool = False,
-) -> list[list[Scored]]:
-    """Return the scores of a kind of probe for each split.
+    whole: FittedRows | None = None,
+) -> tuple[list[list[Scored]], TunedProbeFit[FittedLayers] | None]:
+    """Return the scores of a kind of probe for each split, and its fit on the rows of `whole`.
 
-    `steps` holds a callback for each split; further ones are not used.
+    `steps` holds a callback for each split, others that are not used, and the last for `whole`.
     """
-    steps = steps[: len(splits)]
-    if spec.traits.scores_rows:
-        parts = [(split.fitted, split.labels(random)) for split in splits]
-        tuned = tuned_together(spec, X, parts, steps)
-        return [split.read(spec, X, random, of) for split, of in zip(splits, tuned, strict=True)]
-    found = []
-    for split, step in zip(splits, steps, strict=True):
-        found.append(split.read(spec, X, random, []))
-        step(1, 1)
-    return found
+    if not spec.traits.scores_rows:
+        found = []
+        for split, step in zip(splits, steps, strict=False):
+            found.append(split.read(spec, X, random, []))
+            step(1, 1)
+        return found, None
+    parts = [(split.fitted, split.labels(random)) for split in splits]
+    parts += [] if whole is None else [(whole, [splits[0].task])]
+    callbacks = [*steps[: len(splits)], steps[-1]][: len(parts)]
+    tuned = tuned_together(spec, X, parts, callbacks)
+    pairs = zip(splits, tuned, strict=False)
+    scores = [split.read(spec, X, random, of_split) for split, of_split in pairs]
+    return scores, None if whole is None else tuned[-1][0]
 
 
 def _over_splits(of_splits: Sequence[Sequence[Scored]]) -> list[Scored]:
