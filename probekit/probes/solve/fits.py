@@ -135,11 +135,9 @@ def fit_jointly(
             typical[one.rows] = one.typical
         weights = np.ones(len(one.rows), dtype=bool) if one.weights is None else one.weights
         folds = range(int(one.fold_of_row.max()) + 1)
-        tasks += [
-            (_placed(codes, one.rows, len(X)), len(shares) + fold)
-            for codes in one.columns
-            for fold in folds
-        ]
+        for codes in one.columns:
+            whole = _placed(codes, one.rows, len(X))
+            tasks += [(whole, len(shares) + fold) for fold in folds]
         of_folds = [(one.fold_of_row != fold) * weights for fold in folds]
         shares += [_placed(share, one.rows, len(X)) for share in (*of_folds, weights)]
         ends.append(len(tasks))
