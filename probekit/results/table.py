@@ -342,8 +342,9 @@ def by_depth(table: pd.DataFrame) -> pd.DataFrame:
     [['residual stream', 0], ['attn.z head 2', 1], ['residual stream', 2]]
     """
     rows = table if "depth" in table else with_depth(table)
-    rows = rows.dropna(subset="depth").astype({"depth": int})
-    return rows.sort_values("depth", kind="stable")
+    depths = rows["depth"].to_numpy(dtype=float)
+    order = np.argsort(depths, kind="stable")[: np.count_nonzero(~np.isnan(depths))]
+    return rows.iloc[order].assign(depth=depths[order].astype(int))
 
 
 def _axis_place(
