@@ -114,6 +114,7 @@ def _in_parallel(
     # Numbers of the items that nobody has begun, and the results that workers compute, by number.
     pending, futures = deque(range(len(items))), dict[int, Future[Result]]()
     lock = threading.Lock()  # done callbacks run in another thread
+    here = Path.cwd()  # worker processes of an earlier call may have another working directory
 
     def submit_next(finished: Future[Result] | None = None) -> None:
         """Begin the next pending item, if any; called again when a worker has finished one."""
@@ -125,7 +126,7 @@ def _in_parallel(
             number = pending.popleft()
             with _sigint_blocked_in_children():
                 future = futures[number] = executor.submit(
-                    _of_file, os.getpid(), written.name, items[number]
+                    _of_file, os.getpid(), here, written.name, items[number]
                 )
         future.add_done_callback(submit_next)
 
@@ -231,9 +232,17 @@ def _threaded(job: Callable[[Item], Result], n_threads: int, item: Item) -> Resu
         return job(item)
 
 
-def _of_file(parent: int, folder: str, item: Item) -> Any:
-    """Run the job in a folder in a worker process, which exits when its parent ends."""
+def _of_file(parent: int, here: Path, folder: str, item: Item) -> Any:
+    """Run the job in a folder in a worker process, which exits when its parent ends.
+
+    Args:
+        parent: process id of the parent.
+        here: working directory of the parent, from which the job's relative paths start.
+        folder: folder with the files of `_write_job`.
+        item: argument of the job.
+    """
     exit_with_parent(parent)
+    os.chdir(here)
     return _read_job(folder)(item)
 
 

@@ -73,6 +73,27 @@ def test_the_python_of_the_page_on_transformer_lens_runs():
         exec(compile("\n" * lines_before + block, name, "exec"), names)
 
 
+@pytest.mark.parametrize("name", [n for n in PAGES if "from probekit" in PAGES[n]])
+def test_every_import_of_a_page_finds_its_names(name):
+    """The notebooks of docs/lessons run only at night."""
+    pattern = r"^(?:>>> )?from (probekit\S*) import (.+)$"
+    for module, names in re.findall(pattern, PAGES[name], re.MULTILINE):
+        for one in names.split(", "):
+            assert hasattr(importlib.import_module(module), one), f"{name}: {module}.{one}"
+
+
+@pytest.mark.parametrize("name", [n for n in PAGES if "$$" in PAGES[n]])
+def test_every_formula_of_a_page_can_be_drawn(name, monkeypatch):
+    pytest.importorskip("sphinx", reason="needs the extra docs")
+    monkeypatch.syspath_prepend(DOCS / "_ext")
+    mathml = importlib.import_module("mathml")
+    prose = re.sub(r"(?ms)^```.*?^```|`[^`\n]*`", "", PAGES[name])
+    formulas = re.findall(r"\$\$.+?\$\$|\$[^$\n]+\$", prose, re.DOTALL)
+    assert len(formulas) > 10
+    for formula in formulas:
+        assert mathml._mathml(formula.strip("$"))
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """The experiment of the README with its data and two runs; the path of each placeholder."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,6 +143,21 @@ def test_processes_are_reused_and_replaced_after_idling_or_failing(eager, monkey
     assert first == again
     assert len({first, after_idle, after_failure}) == 3
     workers._processes.cache_clear()
+
+
+def folder_of_process(_):
+    return Path.cwd(), os.getpid()
+
+
+def test_a_reused_process_has_the_working_directory_of_the_caller(eager, monkeypatch, tmp_path):
+    workers._processes.cache_clear()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        job = InBoth(tmp_path, folder_of_process)
+        found = set(parallel_map(job, range(20)))
+        assert {folder for folder, _ in found} == {tmp_path / name}
+        assert len(found) == 2
 
 
 def hears_ctrl_c(_):

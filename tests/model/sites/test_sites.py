@@ -154,6 +154,7 @@ from probekit.model.families.gpt2 import GPT2, GPT2Config
 name = "blocks.1.hook_update"
 assert name not in GPT2Config(n_layer=2).sites.expand(["*"])
 model = GPT2(GPT2Config(n_layer=2, n_head=3, n_embd=21, vocab_size=97, n_positions=16))
+model.requires_grad_(False)
 tokens = torch.tensor([[3, 14, 15, 92, 65], [35, 89, 79, 32, 38]])
 parts = ["blocks.1.hook_resid_mid", "blocks.1.hook_mlp_out"]
 logits, cache = model.run_with_cache(tokens, [name, *parts])

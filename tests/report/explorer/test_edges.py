@@ -170,4 +170,6 @@ def test_a_dark_page_is_drawn_light_before_it_is_printed(show):
         "return document.querySelector('#attention').ariaBusy; })()"
     )
     assert is_busy == "false"
-    page.browser.evaluate("switchTheme()")  # the choice lasts in the storage of the browser
+    # The choice lasts in the storage of the browser, and paper is not dark: leave it first.
+    page.browser.evaluate("dispatchEvent(new Event('afterprint')); switchTheme()")
+    assert page.browser.evaluate("localStorage.getItem('theme')") == ""
