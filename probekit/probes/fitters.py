@@ -315,8 +315,8 @@ def tuned_together(
     each part.
     """
     pairs = [(rows, [one[rows.rows] for one in columns]) for rows, columns in parts]
-    n_without = sum(rows.typical is None for rows, _ in pairs)
-    if spec.kind != "logistic" or not is_wide(X) or n_without not in (0, len(pairs)):
+    is_mixed = len({rows.typical is None for rows, _ in pairs}) > 1
+    if spec.kind != "logistic" or not is_wide(X) or is_mixed:
         return [
             rows.fitter(spec).tune(X.select(rows.rows), own, step)
             for (rows, own), step in zip(pairs, steps, strict=True)

@@ -93,12 +93,8 @@ class FitFacts:
         """
         C = several[0].C if len({one.C for one in several}) == 1 else None
         close = [one.close_choices for one in several if one.close_choices is not None]
-        return several[0].of_fits(
-            several,
-            n_train=min(one.n_train for one in several),
-            C=C,
-            close_choices=sum(close) if close else None,
-        )
+        n_train, n_close = min(one.n_train for one in several), sum(close) if close else None
+        return several[0].of_fits(several, n_train=n_train, C=C, close_choices=n_close)
 
 
 @dataclass(frozen=True, kw_only=True)

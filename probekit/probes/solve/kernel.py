@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -116,10 +115,11 @@ class SiteProducts:
         return self.rows @ self.rows.T
 
     @cached_property
-    def axes(self) -> tuple[Tensor, Tensor, float]:
-        """Leading axes (n, r) of the products, their sizes beyond the rest, and the mean rest.
+    def axes(self) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Leading axes (n, r), their products (n, r * r) in pairs, their sizes, and the rest.
 
-        The last axis is constant; its size depends on the fit and is 0 here.
+        The sizes (r - 1,) are those beyond the rest, the mean size of all other axes. The last axis
+        is constant; its size depends on the fit.
         """
         products = self.products
         n = len(products)
@@ -135,13 +135,7 @@ class SiteProducts:
         rest = max(float(total) / max(1, n - r), 1e-6 * float(sizes[-1]))
         axes = torch.cat([found @ turn[:, -r:], found.new_full((n, 1), n**-0.5)], 1)
         sizes = (sizes - rest).clamp_min(1e-6 * float(sizes[-1]))
-        return axes, torch.cat([sizes, sizes.new_zeros(1)]), rest
-
-    @cached_property
-    def pairs(self) -> Tensor:
-        """The products (n, r * r) of each pair of axes."""
-        axes = self.axes[0]
-        return (axes[:, :, None] * axes[:, None, :]).flatten(1)
+        return axes, (axes[:, :, None] * axes[:, None, :]).flatten(1), sizes, rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +162,6 @@ class _Curvature:
         p = p.clamp_min(LEAST_CURVATURE)
         q = (p / p.sum(dim=1, keepdim=True)).sqrt()
         return cls(weights.sqrt() * q, q, CONSTANT / total)
-
-    def select(self, fits: Tensor) -> _Curvature:
-        """Return that of some fits."""
-        q = None if self.q is None else self.q[fits]
-        return _Curvature(self.root[fits], q, self.constant[fits])
 
     @property
     def diagonal(self) -> Tensor:
@@ -223,13 +212,13 @@ class Products:
 
     def inverse(self, curvature: _Curvature) -> _Near:
         """Return an approximate inverse of 1 + R^T K R."""
-        axes, sizes, rest = self.site.axes
-        root, r = curvature.diagonal, len(sizes)
+        axes, pairs, sizes, rest = self.site.axes
+        root, r = curvature.diagonal, axes.shape[1]
         squares = root * root
         inverse = 1 / (1 + rest * squares)
-        inner = ((squares * inverse) @ self.site.pairs).reshape(*root.shape[:2], r, r)
+        inner = ((squares * inverse) @ pairs).reshape(*root.shape[:2], r, r)
         diagonal = inner.diagonal(dim1=2, dim2=3)
-        diagonal[..., :-1] += 1 / sizes[:-1]
+        diagonal[..., :-1] += 1 / sizes
         diagonal[..., -1:] += 1 / (len(axes) * curvature.constant)
         inner = torch.cholesky_inverse(torch.linalg.cholesky_ex(inner)[0])
         return _Near(axes, root, inverse, inner)
@@ -251,10 +240,6 @@ class _Near:
     inverse: Tensor
     inner: Tensor
 
-    def select(self, fits: Tensor) -> _Near:
-        """Return those of some fits."""
-        return _Near(self.axes, self.root[fits], self.inverse[fits], self.inner[fits])
-
     def times(self, x: Tensor) -> Tensor:
         """Return the approximate inverse times x (F, c, n)."""
         scaled = self.inverse * x
@@ -274,33 +259,23 @@ def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tens
         """Return the inner products (F,)."""
         return (a * b).sum(dim=(1, 2))
 
-    found = torch.empty_like(right)
-    running = torch.arange(len(right), device=right.device)
     x, rest = torch.zeros_like(right), right
     direction = better = better_of(rest)
-    size = dot(rest, better).clamp_min(torch.finfo(right.dtype).tiny)
+    size = dot(rest, better).clamp_min(TINY)
     goal = CG_TOLERANCE**2 * size
-    for step in range(CG_STEPS):
+    for _ in range(CG_STEPS):
         outer = curvature.times(direction)
         product = system.near_scores(outer) + curvature.constant * outer.sum(dim=2, keepdim=True)
         product = direction + curvature.transposed(product)
-        length = (size / dot(direction, product).clamp_min(TINY))[:, None, None]
+        length = size / dot(direction, product).clamp_min(TINY)
+        length = torch.where(size > goal, length, 0)[:, None, None]
         x, rest = x + length * direction, rest - length * product
         better = better_of(rest)
         last, size = size, dot(rest, better).clamp_min(TINY)
-        ended = size <= goal if step < CG_STEPS - 1 else torch.ones_like(size, dtype=torch.bool)
-        # Products cost as much for systems that are solved, but each selection costs, too.
-        if 4 * int(ended.sum()) >= len(ended):
-            found[running[ended]] = x[ended]
-            going = ~ended
-            if not bool(going.any()):
-                break
-            system, curvature = system.select(going), curvature.select(going)
-            inverse = inverse.select(going)
-            running, goal, last, size = running[going], goal[going], last[going], size[going]
-            x, rest, better, direction = x[going], rest[going], better[going], direction[going]
+        if not bool((size > goal).any()):
+            break
         direction = better + (size / last)[:, None, None] * direction
-    return found
+    return x
 
 
 def probabilities(score: Tensor) -> Tensor:
@@ -334,7 +309,7 @@ def _best_intercepts(score: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class _State:
-    """The fits that have not stopped yet; see `descend`."""
+    """The fits that have not stopped yet; see `minimise`."""
 
     number: Tensor  # (F,), the index of each fit
     labels: Tensor  # (F, c, n)
@@ -353,20 +328,7 @@ class _State:
         return _State(*(getattr(self, one.name)[fits] for one in fields(self)))
 
 
-class DualFit(NamedTuple):
-    """A minimum: dual coefficients (c, n), intercepts (c,), objective, excess and steps.
-
-    The excess is a bound of that of the objective, relative to it.
-    """
-
-    dual: Tensor
-    intercept: Tensor
-    value: float
-    excess: float
-    n_iter: int
-
-
-def descend(
+def minimise(
     system: Products,
     labels: Tensor,
     weights: Tensor,
@@ -374,8 +336,11 @@ def descend(
     ramp: Tensor,
     start: tuple[Tensor, Tensor],
     stopping: StoppingRule,
-) -> Iterator[tuple[int, DualFit]]:
+) -> Iterator[tuple[int, tuple[Tensor, Tensor, float, float, int]]]:
     """Yield index and minimum of sum(weight * cross-entropy) + |w|^2 / (2 C) of each of F fits.
+
+    A minimum is given by dual coefficients (c, n), intercepts (c,), the objective, a bound of its
+    relative excess, and the number of steps.
 
     Args:
         system: the products of the rows.
@@ -435,7 +400,7 @@ def descend(
             stopped = torch.ones_like(stopped)
         for k in torch.nonzero(stopped).flatten().tolist():
             end = state.dual[k], state.intercept[k, :, 0], float(value[k]), float(excess[k])
-            yield int(state.number[k]), DualFit(*end, n_iter)
+            yield int(state.number[k]), (*end, n_iter)
         if bool(stopped.all()):
             return
         if bool(stopped.any()):

@@ -13,7 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,7 @@ class Solver:
         self, X: Rows, shares: Sequence[Features | Mask], *, typical: Mask | None = None
     ) -> None:
         self.X = LazyRows.of(X)
+        self.is_wide = kernel.is_wide(self.X)  # whether fits are computed from their products
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
 
@@ -153,11 +154,6 @@ class Solver:
             if on_fit is not None:
                 on_fit(len(fits), len(problems))
         return [fits[number] for number in range(len(problems))]
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether fits are computed from products of the rows."""
-        return kernel.is_wide(self.X)
 
     def _fits(
         self, problems: Sequence[Problem], stopping: StoppingRule
@@ -215,9 +211,8 @@ class Solver:
         """Whether the fits on each share (n_shares,) are computed from its own rows."""
         n_rows = np.array([np.count_nonzero(share) for share in self.shares])
         if not self.is_wide:
-            few = n_rows < min(self.X.shape[1], len(self.X))
-            far = fetched(self._shared.units.median(dim=1).values) > FAR if len(few) > 1 else False
-            return np.asarray(few | far)
+            units = fetched(self._shared.units.median(dim=1).values) if len(n_rows) > 1 else 1.0
+            return np.asarray((n_rows < min(self.X.shape[1], len(self.X))) | (units > FAR))
         if self.X.products is None and n_rows.min() == len(self.X):
             return np.zeros(len(n_rows), dtype=bool)
         # The products of the site stand for those of a share if their scales are about equal.
@@ -231,20 +226,20 @@ class Solver:
         self, tasks: Sequence[_Task], stopping: StoppingRule
     ) -> Iterator[tuple[_Task, Fit]]:
         """Yield each task and its fit, computed from the products of the rows."""
-        by_size = defaultdict[int, list[_Task]](list)
-        for task in tasks:
-            by_size[len(task.classes)].append(task)
-        for n_classes, alike in by_size.items():
-            n_batches = math.ceil(len(alike) * n_classes * len(self._site.rows) / BATCH_NUMBERS)
-            for numbers in np.array_split(np.arange(len(alike)), n_batches):
-                batch = [alike[number] for number in numbers]
-                for number, fit in self._batch(batch, stopping):
-                    yield batch[number], fit
+        for batch in _batches(tasks, lambda n: BATCH_NUMBERS / (n * len(self._site.rows))):
+            for number, fit in self._batch(batch, stopping):
+                yield batch[number], fit
 
     def _batch(self, tasks: Sequence[_Task], stopping: StoppingRule) -> Iterator[tuple[int, Fit]]:
         """Yield index and fit of some tasks with equally many classes, from the products."""
         site, n_classes = self._site, len(tasks[0].classes)
-        row_weights = np.stack([self.shares[task.share] * task.row_factors for task in tasks])
+        row_weights = np.stack(
+            [
+                self.shares[task.share]
+                * (1.0 if (w := task.class_weights) is None else w[task.index])
+                for task in tasks
+            ]
+        )
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
         row_weights = row_weights / largest
@@ -256,7 +251,7 @@ class Solver:
         if n_classes == 2:
             labels, intercept = labels[:, 1:], logs[:, 1:] - logs[:, :1]
         C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)
-        dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[2], LEAST_C))
+        dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[3], LEAST_C))
         for k, task in enumerate(tasks):
             if task.start is not None:
                 dual[k], bias = (put(part, self.X.device) for part in task.start)
@@ -264,7 +259,7 @@ class Solver:
         units, (mean, scale) = self._squared_units[[task.share for task in tasks]], site.moments
         system, start = kernel.Products(site, units), (dual, intercept)
         of_C, ramp = put(np.stack([C, first]), self.X.device).to(labels.dtype)[..., None, None]
-        found = kernel.descend(system, labels, weights, of_C, ramp, start, stopping)
+        found = kernel.minimise(system, labels, weights, of_C, ramp, start, stopping)
         for k, (point, intercepts, objective, excess, n_iter) in found:
             bias = fetched(intercepts)
             raw = fetched((point @ site.rows) * units[k]) / scale
@@ -333,62 +328,53 @@ class _Task:
         found: Codes = np.searchsorted(self.classes, self.codes).clip(max=len(self.classes) - 1)
         return found
 
-    @property
-    def row_factors(self) -> Floats | float:
-        """The factors (n_samples,) of the weights of the rows."""
-        return 1.0 if self.class_weights is None else self.class_weights[self.index]
-
 
 def _solved(
     design: Design, tasks: Sequence[_Task], stopping: StoppingRule
 ) -> Iterator[tuple[_Task, Fit]]:
-    """Yield each task and its fit, batch by batch, in the order in which the fits stop."""
-    groups = _groups(design, tasks)
-    for batch in _batches(design, tasks, groups):
+    """Yield each task and its fit, batch by batch, in the order in which the fits stop.
+
+    Tasks of a group have the same labels, classes and C, and shares of about the same size and
+    standard deviations, and therefore about the same Hessian.
+    """
+    sizes = design.weights.sum(dim=1, keepdim=True)
+    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
+    signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
+    numbers, groups = dict[tuple[object, ...], int](), dict[int, int]()
+    for task in tasks:  # groups are numbered in the order in which their keys occur first
+        is_balanced, signature = task.class_weights is not None, signatures[task.share].tobytes()
+        key = (id(task.codes), task.classes.tobytes(), is_balanced, task.C, signature)
+        groups[task.number] = numbers.setdefault(key, len(numbers))
+    in_order = sorted(tasks, key=lambda task: groups[task.number])
+    for batch in _batches(in_order, partial(_most_tasks, design, len(numbers) / len(tasks))):
         start = torch.stack([_start(design, task) for task in batch])
         for index, solution in descend(_objectives(design, batch, groups), start, stopping):
             yield batch[index], _fit(design, batch[index], solution)
 
 
-def _groups(design: Design, tasks: Sequence[_Task]) -> dict[int, int]:
-    """Return the group of each task, by its number.
+def _most_tasks(design: Design, n_groups: float, n_scores: int) -> float:
+    """Return how many tasks of a number of scores fit into the memory of a batch.
 
-    Tasks of a group have the same labels, classes and C, and shares of about the same size and
-    standard deviations, and therefore about the same Hessian.
+    `n_groups` is the number of groups for each task.
     """
-    groups: dict[tuple[object, ...], int] = {}
-    sizes = design.weights.sum(dim=1, keepdim=True)
-    # Shares with equal rounded logarithms have similar Hessians; adding 0.0 turns -0 to 0.
-    signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
-    found = {}
-    for task in tasks:  # groups are numbered in the order in which their keys occur first
-        is_balanced, signature = task.class_weights is not None, signatures[task.share].tobytes()
-        key = (id(task.codes), task.classes.tobytes(), is_balanced, task.C, signature)
-        found[task.number] = groups.setdefault(key, len(groups))
-    return found
-
-
-def _batches(
-    design: Design, tasks: Sequence[_Task], groups: Mapping[int, int]
-) -> Iterator[list[_Task]]:
-    """Yield batches of tasks with the same number of classes that fit into the memory limits."""
     device, most = design.rows.device, BATCH_BYTES
     if is_accelerator(device):
         most = max(most, int(available_memory(device) / 8))
-    by_size: dict[int, list[_Task]] = defaultdict(list)
+    n_coordinates = len(design.variances)
+    # Numbers that each score of a task needs in memory; a group shares its Hessian.
+    of_block = SCORE_TENSORS * min(rows_of_block(n_coordinates, device), len(design.rows))
+    of_hessian = hessian_size(n_coordinates) * n_groups
+    n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
+    return most / (n_numbers * n_scores * design.variances.itemsize)
+
+
+def _batches(tasks: Sequence[_Task], most_of: Callable[[int], float]) -> Iterator[list[_Task]]:
+    """Yield batches of tasks with the same number of scores, at most `most_of` this number."""
+    by_size = defaultdict[int, list[_Task]](list)
     for task in tasks:
         by_size[task.n_scores].append(task)
     for n_scores, alike in by_size.items():
-        alike.sort(key=lambda task: groups[task.number])
-        n_coordinates = len(design.variances)
-        n_groups = len({groups[task.number] for task in alike})
-        # Numbers that each score of a task needs in memory; a group shares its Hessian.
-        of_hessian = hessian_size(n_coordinates) * n_groups / len(alike)
-        n_rows = min(rows_of_block(n_coordinates, device), len(design.rows))
-        of_block = SCORE_TENSORS * n_rows
-        n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
-        most_tasks = most / (n_numbers * n_scores * design.variances.itemsize)
-        n_batches = math.ceil(len(alike) / max(1, int(most_tasks)))
+        n_batches = math.ceil(len(alike) / max(1, int(most_of(n_scores))))
         for indices in np.array_split(np.arange(len(alike)), n_batches):
             yield [alike[index] for index in indices]
 

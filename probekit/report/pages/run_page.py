@@ -11,13 +11,7 @@ from probekit.amounts import date_text, percent
 from probekit.chosen.page import Shown, of_analyses
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
-from probekit.report.attention.page import (
-    EXPLORER_SCRIPTS,
-    EXPLORER_STYLES,
-    SCORE_NAMES,
-    attention_data,
-    choose_reduction,
-)
+from probekit.report.attention import page as explorer
 from probekit.report.causes.cause_words import cause_answer
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
@@ -132,9 +126,9 @@ def report_page(run_dir: Path) -> str:
     styles = ["report.css"]
     if record.attention:
         contents = {"attention": _attention(run_dir, record)}
-        view = page.View("attention/explorer.html", contents, EXPLORER_SCRIPTS)
+        view = page.View("attention/explorer.html", contents, explorer.EXPLORER_SCRIPTS)
         sections.append(page.PageSection("Attention", [view]))
-        styles += EXPLORER_STYLES
+        styles += explorer.EXPLORER_STYLES
     if causes is not None:
         styles.append("causes.css")
     items = chain.from_iterable(one.items for one in sections if isinstance(one, page.PageSection))
@@ -271,8 +265,10 @@ def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
         tensors = load_file(inside(path))
     prompts = []
     for number, prompt in enumerate(record.attention):
-        saved = {name: tensors.get(f"{number}.{name}") for name in SCORE_NAMES}
+        saved = {name: tensors.get(f"{number}.{name}") for name in explorer.SCORE_NAMES}
         scores = {name: values for name, values in saved.items() if values is not None}
         patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
         prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
-    return attention_data(prompts, record.model.source, choose_reduction(prompts, strict=False))
+    return explorer.attention_data(
+        prompts, record.model.source, explorer.choose_reduction(prompts, strict=False)
+    )
