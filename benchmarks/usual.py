@@ -1,11 +1,15 @@
 """Processor seconds of whole calls on the shapes that people bring, compared with scikit-learn.
 
-    python -m benchmarks.usual [--part wide|many|classes|excess] [--repeats 3]
+    python -m benchmarks.usual [--part wide|many|classes|excess] [--repeats 3] [--rows FOLDER]
 
-Ours is `probekit.probe` with its defaults and 5 outer folds: fits, control task, description
-length, intervals, comparisons, records and page. Theirs is `StandardScaler` and
-`LogisticRegressionCV` in the same nested folds, and nothing else. Both run on one core, in one
-process, one after the other; the table has the medians of several seeds.
+Ours is `probekit.probe` with its defaults: fits, control task, description length, intervals,
+comparisons, records and page. Theirs is `StandardScaler` and `LogisticRegressionCV` in the same
+nested folds, and nothing else. Both run on one core, in one process, one after the other; tables
+have the medians of several seeds.
+
+`wide` has few rows and 5 outer folds, also of the activations (.npy files of one array per site) in
+a folder; `many` has many rows, one split, and no control task or description length; `classes` has
+the search of many classes; `excess` compares fits with a reference that is solved to 1e-10.
 """
 
 from __future__ import annotations
@@ -16,12 +20,17 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -29,10 +38,16 @@ from sklearn.preprocessing import StandardScaler
 import probekit
 from probekit.lazy_rows import Codes
 from probekit.probes.kinds.registry import C_GRID
+from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.solver import Fit, Problem, Solver
 from probekit.products import threads
 
-Rows = NDArray[np.float32]
+Rows = NDArray[Any]
+Layers = dict[str, Rows]
+Drawn = tuple[Layers, Codes]
+Draw = Callable[[int, int, int], Rows]
 N_GROUPS = 200
+HEADER = f"{'rows':40} {'ours s':>8} {'theirs s':>9} {'faster':>7}"
 
 
 def power_law(n_rows: int, n_features: int, seed: int) -> Rows:
@@ -44,7 +59,8 @@ def power_law(n_rows: int, n_features: int, seed: int) -> Rows:
     X = (generator.normal(size=(n_rows, n_axes)) * spread) @ mixing
     X = X / X.std() + 0.3 * generator.normal(size=n_features)
     X[:, 7] = 250 + 5 * generator.normal(size=n_rows)
-    return X.astype(np.float32)
+    found: Rows = X.astype(np.float32)
+    return found
 
 
 def isotropic(n_rows: int, n_features: int, seed: int) -> Rows:
@@ -58,26 +74,25 @@ def labelled(X: Rows, seed: int, noise: float = 1.0) -> Codes:
     generator = np.random.default_rng(seed + 1000)
     score = (X - X.mean(axis=0)) @ generator.normal(size=X.shape[1])
     score = score / score.std() + noise * generator.normal(size=len(X))
-    return (score > np.median(score)).astype(np.int64)
+    found: Codes = (score > np.median(score)).astype(np.int64)
+    return found
 
 
-def ours(layers: dict[str, Rows], y: Codes, groups: NDArray[np.str_]) -> None:
+def ours(layers: Layers, y: Codes, groups: NDArray[np.str_], **how: Any) -> None:
     """Probe all layers in one call."""
-    names = np.array(["no", "yes"])[y] if y.max() < 2 else y.astype(str)
+    names = np.array(["no", "yes"])[y]
     with tempfile.TemporaryDirectory() as folder, threads(1):
-        probekit.probe(
-            layers, names, groups=groups, split={"folds": 5}, out=folder, workers=1, progress=False
-        )
+        probekit.probe(layers, names, groups=groups, out=folder, workers=1, progress=False, **how)
 
 
-def theirs(layers: dict[str, Rows], y: Codes, groups: NDArray[np.str_]) -> None:
-    """Fit and tune all layers in nested folds."""
+def theirs(layers: Layers, y: Codes, groups: NDArray[np.str_], n_outer: int) -> None:
+    """Fit and tune all layers in nested folds, or in one split."""
+    outer = StratifiedGroupKFold(5, shuffle=True, random_state=0)
+    inner = StratifiedGroupKFold(5, shuffle=True, random_state=0)
     with threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for X in layers.values():
-            outer = StratifiedGroupKFold(5, shuffle=True, random_state=0)
-            for train, test in outer.split(X, y, groups):
-                inner = StratifiedGroupKFold(5, shuffle=True, random_state=0)
+            for train, test in list(outer.split(X, y, groups))[:n_outer]:
                 search = LogisticRegressionCV(
                     Cs=C_GRID,
                     cv=list(inner.split(X[train], y[train], groups[train])),
@@ -96,39 +111,131 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def wide(repeats: int) -> None:
+def compare(
+    name: str, repeats: int, make: Callable[[int], tuple[Layers, Codes]], **how: Any
+) -> None:
+    """Print a line of a table: our seconds, theirs, and their ratio."""
+    times = []
+    for seed in range(repeats):
+        layers, y = make(seed)
+        groups = (np.arange(len(y)) % N_GROUPS).astype(str)
+        own = seconds(partial(ours, layers, y, groups, **how))
+        folds = 5 if "folds" in how["split"] else 1
+        times.append((own, seconds(partial(theirs, layers, y, groups, folds))))
+    own, other = (median(column) for column in zip(*times, strict=True))
+    print(f"{name:40} {own:8.2f} {other:9.2f} {other / own:7.2f}", flush=True)
+
+
+def drawn(generator: Draw, n_rows: int, n_features: int, n_layers: int, seed: int) -> Drawn:
+    """Return layers of rows from a generator, and two classes that the first layer predicts."""
+    layers = {f"l{i}": generator(n_rows, n_features, 100 * seed + i) for i in range(n_layers)}
+    return layers, labelled(layers["l0"], seed)
+
+
+def stored(folder: Path, seed: int) -> Drawn:
+    """Return the arrays of a folder, and two classes that a layer in the middle predicts."""
+    layers = {path.stem: np.load(path) for path in sorted(folder.glob("*.npy"))}
+    return layers, labelled(list(layers.values())[len(layers) // 2], seed)
+
+
+def wide(repeats: int, folder: Path | None) -> None:
     """Print the table of few rows and many features."""
-    ours({"warm": isotropic(60, 8, 0)}, np.arange(60) % 2, np.arange(60).astype(str))
-    print(f"{'rows':34} {'ours s':>8} {'theirs s':>9} {'faster':>7}")
-    shapes = [
+    print(HEADER)
+    shapes: list[tuple[str, Draw, int, int, int]] = [
         ("power-law", power_law, 1000, 4096, 2),
         ("power-law", power_law, 1000, 768, 8),
         ("isotropic", isotropic, 1000, 768, 8),
     ]
-    for name, generator, n_rows, n_features, n_layers in shapes:
-        times = []
-        for seed in range(repeats):
-            layers = {
-                f"layer{i}": generator(n_rows, n_features, 100 * seed + i) for i in range(n_layers)
-            }
-            y = labelled(layers["layer0"], seed)
-            groups = (np.arange(n_rows) % N_GROUPS).astype(str)
-            own = seconds(lambda: ours(layers, y, groups))  # noqa: B023
-            times.append((own, seconds(lambda: theirs(layers, y, groups))))  # noqa: B023
-        own, other = (median(column) for column in zip(*times, strict=True))
-        shape = f"{name}, {n_rows:,} x {n_features:,}, {n_layers} layers"
-        print(f"{shape:34} {own:8.2f} {other:9.2f} {other / own:7.2f}", flush=True)
+    for name, generator, *sizes in shapes:
+        shape = f"{name}, {sizes[0]:,} x {sizes[1]:,}, {sizes[2]} layers"
+        compare(shape, repeats, partial(drawn, generator, *sizes), split={"folds": 5})
+    if folder is not None:
+        compare(
+            f"the arrays in {folder.name}", repeats, partial(stored, folder), split={"folds": 5}
+        )
+
+
+def many(repeats: int) -> None:
+    """Print the table of many rows."""
+    print(HEADER)
+    bare = {"control_draws": 0, "description": False}
+    for name, generator, n_rows in (
+        ("isotropic", isotropic, 50_000),
+        ("power-law", power_law, 30_000),
+    ):
+        make = partial(drawn, generator, n_rows, 768, 1)
+        compare(f"{name}, {n_rows:,} x 768, one split", repeats, make, split={}, probe=bare)
+
+
+def classes() -> None:
+    """Print the seconds of the search for C and the final fit of many classes."""
+    for n_classes in (17, 250, 1000):
+        random = np.random.default_rng(0)
+        y = np.arange(6000) % n_classes
+        X = random.normal(size=(n_classes, 48))[y] + random.normal(size=(6000, 48))
+        with threads(1):
+            spent = seconds(partial(fit_columns, X.astype(np.float32), [y], y * 7 % 5, C_GRID))
+        print(f"{n_classes:5} classes, 6,000 x 48: {spent:6.1f} s", flush=True)
+
+
+def excess(repeats: int) -> None:
+    """Print the largest relative excess of fits of a search over a tight reference."""
+    found = []
+    for seed in range(repeats):
+        for generator, n_classes in product((power_law, isotropic), (2, 3)):
+            X = generator(200, 300, seed)
+            scores = (X - X.mean(axis=0)) @ np.random.default_rng(seed).normal(
+                size=(300, n_classes)
+            )
+            y = (scores / scores.std() + np.random.default_rng(1).gumbel(size=scores.shape)).argmax(
+                1
+            )
+            shares = [np.arange(200) % 5 != fold for fold in range(5)]
+            problems = [Problem(y, C, share) for C in C_GRID for share in range(5)]
+            for one, fit in zip(problems, Solver(X, shares).solve(problems), strict=True):
+                found.append(
+                    _excess(X[shares[one.share]].astype(np.float64), y[shares[one.share]], fit)
+                )
+    print(f"{len(found)} fits: largest excess {max(found):.1e}, smallest {min(found):.1e}")
+
+
+def _excess(X: Rows, y: Codes, fit: Fit) -> float:
+    """Return the relative excess of the objective of a fit over a tight reference."""
+    scale = X.std(axis=0)
+    scale[scale == 0] = 1
+    Z = (X - X.mean(axis=0)) / scale
+    reference = LogisticRegression(C=fit.C, tol=1e-10, max_iter=100_000).fit(Z, y)
+    values = []
+    for coef, intercept in (
+        (fit.coef * scale, fit.intercept + fit.coef @ X.mean(axis=0)),
+        (reference.coef_, reference.intercept_),
+    ):
+        scores = Z @ coef.T + intercept
+        scores = np.column_stack([0 * scores, scores]) if len(coef) == 1 else scores
+        losses = logsumexp(scores, axis=1) - scores[np.arange(len(y)), y]
+        values.append(losses.sum() + (coef**2).sum() / (2 * fit.C))
+    return float(values[0] / values[1] - 1)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Time whole calls on the usual shapes.")
-    parser.add_argument("--part", choices=["wide"], default="wide")
+    parser.add_argument("--part", choices=["wide", "many", "classes", "excess"], default="wide")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=Path, help="folder of .npy files")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {0})
-    {"wide": wide}[options.part](options.repeats)
+    warm = {"warm": isotropic(60, 8, 0)}
+    ours(warm, np.arange(60) % 2, np.arange(60).astype(str), split={"folds": 5})
+    if options.part == "wide":
+        wide(options.repeats, options.rows)
+    if options.part == "many":
+        many(options.repeats)
+    if options.part == "classes":
+        classes()
+    if options.part == "excess":
+        excess(options.repeats)
 
 
 if __name__ == "__main__":
