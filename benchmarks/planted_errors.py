@@ -71,9 +71,32 @@ ERRORS = (
     PlantedError(
         "the penalty of a fit is halved",
         "probes/solve/solver.py",
-        "1 / (C * totals * design.largest)",
-        "1 / (2 * C * totals * design.largest)",
+        "np.minimum(1 / (C * totals), LARGEST_PENALTY)",
+        "np.minimum(1 / (2 * C * totals), LARGEST_PENALTY)",
         "tests/probes/solve/test_solver.py::test_objective_is_as_low_as_a_tight_reference",
+    ),
+    PlantedError(
+        "the penalty of a fit from products is halved",
+        "probes/solve/solver.py",
+        "C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)",
+        "C = np.maximum(2 * largest[:, 0] * [task.C for task in tasks], LEAST_C)",
+        "tests/probes/solve/test_solver.py::"
+        "test_fits_of_hard_problems_are_as_low_as_a_tight_reference",
+    ),
+    PlantedError(
+        "fits from products take the scales of the site for those of their share",
+        "probes/solve/kernel.py",
+        "        return (dual @ rows).mul_(self.squared_units[:, None]) @ rows.T\n",
+        "        return (dual @ rows) @ rows.T\n",
+        "tests/probes/solve/test_solver.py::"
+        "test_fits_of_hard_problems_are_as_low_as_a_tight_reference",
+    ),
+    PlantedError(
+        "the bound of the excess of a fit is a thousandth of it",
+        "probes/solve/kernel.py",
+        "excess = size / (2 * C[:, 0, 0] * value).to(size.dtype)\n",
+        "excess = size / (2e3 * C[:, 0, 0] * value).to(size.dtype)\n",
+        "tests/probes/solve/test_kernel.py::test_the_excess_of_a_fit_is_at_most_its_bound",
     ),
     PlantedError(
         "folds ignore the groups",
