@@ -31,7 +31,7 @@ from probekit.probes.score.scored import (
 )
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.fits import TunedProbeFit
-from probekit.probes.solve.kernel import SiteProducts, is_wide
+from probekit.probes.solve.kernel import with_products
 from probekit.probes.solve.layers import FittedLayers
 from probekit.probes.solve.solver import OnFit
 from probekit.probes.split import SplitProber
@@ -337,7 +337,7 @@ class Prober:
             )
         rows = rows.on(self.settings.device)
         typical = typical_rows(self.data, np.arange(len(rows)))
-        return replace(rows, products=SiteProducts(rows, typical) if is_wide(rows) else None)
+        return with_products(rows, typical)
 
 
 def _read(

@@ -24,10 +24,13 @@ from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import expit
 
 from probekit.lazy_rows import Codes, Features, Floats, LazyRows, rows_of_block
+from probekit.probes.solve.kernel import is_wide
 from probekit.probes.solve.layers import AffineLayer, apply_layers
 from probekit.probes.training_rows import Scaling, TrainingRows
 
 SMALLEST_CURVATURE = 1e-12
+# Products of rows in float32 are precise enough for penalties from this, for each feature.
+LEAST_PENALTY = 1e-4
 
 
 def ridge_left_out(
@@ -104,8 +107,12 @@ def _without_group(
     without the rows B of a group is I - B^T D B, with their curvature in the diagonal of D.
     """
     X, scaling = LazyRows.of(data.X), Scaling.standard(data.X, data.typical)
-    if len(X) < 2 * X.shape[1]:
+    if is_wide(X) and penalty >= LEAST_PENALTY * X.shape[1]:
         return scores + _by_products(X, scaling, slopes, curvature, penalty, data.groups)
+    if len(X) < X.shape[1]:
+        # Coordinates within the span of the scaled rows have the same inner products.
+        X = LazyRows.of(np.linalg.qr(scaling.apply(X[:]).T).R.T)
+        scaling = Scaling(np.zeros(len(X)), np.ones(len(X)))
     n_features = X.shape[1]
     # The lower triangle; the bias, in the last place, has no penalty.
     hessian = np.asfortranarray(np.diag(np.append(np.full(n_features, penalty), 0.0)))

@@ -168,7 +168,7 @@ def fit_jointly(
             finals.append(Problem(whole, grid[best], share + n_folds, start, tuning.balanced))
     solutions = solver.solve(finals, tuning.stopping, report)
     tuned = iter(
-        TunedProbeFit(penalty, solution, guesses, search, is_close)
+        TunedProbeFit(penalty, replace(solution, point=None), guesses, search, is_close)
         for solution, (penalty, guesses, search, is_close) in zip(solutions, chosen, strict=True)
     )
     return [[next(tuned) for _ in one.columns] for one in searches]
@@ -188,7 +188,7 @@ def _most_accurate(codes: Codes, scores: Floats, given: Features | None) -> tupl
     """
     weights = np.ones(len(codes)) if given is None else given.astype(np.float64)
     correct = (scores.argmax(axis=2) == codes) @ weights
-    near = np.flatnonzero(correct >= correct.max() - weights.max())
+    near = np.flatnonzero(correct >= correct.max() - np.median(weights))
     if len(near) == 1:
         return int(near[0]), False
     losses = -log_softmax(scores[near], axis=2)[:, np.arange(len(codes)), codes]
@@ -221,6 +221,8 @@ def search_paths(
             problems.append(Problem(codes, grid[index], share, start, tuning.balanced))
         for place, fit in zip(batch, solver.solve(problems, stopping, on_fit), strict=True):
             fits[place] = fit
+        for task in range(len(tasks) if first > 1 else 0):  # no later start needs these points
+            fits[task, first - 2] = replace(fits[task, first - 2], point=None)
     return fits
 
 

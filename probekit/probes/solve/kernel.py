@@ -25,9 +25,10 @@ Sources: Rasmussen and Williams (2006), Gaussian processes for machine learning,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ CG_STEPS, CG_TOLERANCE = 100, 0.1
 TINY = 1e-30  # no divisor is smaller
 RAISED = 10.0  # by which C is raised after each step from the class frequencies
 LEAST_SLOPE = 1e-3  # along a step whose length does not matter, relative to the aim
+LEAST_DECREASE = 1e-13  # of the objective by the intercepts, relative to the sum of the weights
 TRIALS = 9  # lengths of a step that are tried, from 0
 PATIENCE = 4  # steps without a smaller bound after which a fit stops: only rounding error is left
 LEAST_CURVATURE = 1e-7  # of a row that is predicted with certainty
@@ -56,6 +58,18 @@ CONSTANT = 30.0  # of the products, relative to the inverse curvature of the int
 def is_wide(rows: LazyRows) -> bool:
     """Return whether fits on some rows are computed from their products."""
     return len(rows) <= min(MOST_ROWS, WIDE * rows.shape[1])
+
+
+def with_products(rows: LazyRows, typical: Mask | None) -> LazyRows:
+    """Return rows whose selections share their products, if fits on them are computed from these.
+
+    For `typical` see `SiteProducts`.
+    """
+    if not is_wide(rows):
+        return rows
+    if rows.numbers is not None:  # numbers of later selections are those of rows of the site
+        rows = LazyRows.of(rows[:]).on(rows.device)
+    return replace(rows, products=SiteProducts(rows, typical))
 
 
 @dataclass(eq=False)
@@ -70,20 +84,31 @@ class SiteProducts:
     source: LazyRows
     typical: Mask | None = None
 
+    @property
+    def kind(self) -> Any:
+        """The dtype of the standardised rows: float64 for rows in float64, else float32."""
+        return np.float64 if self.source.dtype == np.float64 else np.float32
+
     @cached_property
     def moments(self) -> tuple[Floats, Floats]:
-        """The means and the standard deviations (d,) of the features, inf for constant ones."""
+        """The means and the standard deviations (d,) of the features, inf for constant ones.
+
+        They are rounded to the dtype of the rows, so that fits on these exactly undo them.
+        """
         rows = self.source if self.typical is None else self.source.select(self.typical)
         every = np.ones(len(rows), dtype=bool)
-        return moments(rows, every, every)
+        mean, scale = (one.astype(self.kind) for one in moments(rows, every, every))
+        return mean.astype(np.float64), scale.astype(np.float64)
 
     @cached_property
     def rows(self) -> Tensor:
-        """The standardised rows (n, d), in float32 or float64 like the source."""
-        mean, scale = (one.astype(self.source[:0].dtype) for one in self.moments)
-        rows = self.source[:] - mean
-        rows /= scale
-        return put(rows, self.source.device)
+        """The standardised rows (n, d)."""
+        rows = np.empty(self.source.shape, self.kind)
+        mean, scale = (one.astype(self.kind) for one in self.moments)
+        for place, block in self.source.blocks():
+            np.subtract(block, mean, out=rows[place])
+            rows[place] /= scale
+        return torch.from_numpy(rows).to(self.source.device)  # without a copy on the CPU
 
     def squared_units(self, weights: Tensor) -> Tensor:
         """Return the inverse variance (n_shares, d) of the rows in each share; 0 if constant.
@@ -92,8 +117,9 @@ class SiteProducts:
         """
         rows, weights = self.rows, weights / weights.sum(dim=1, keepdim=True)
         means = weights @ rows
-        variance, squares = weights @ (rows * rows), means * means
-        variance -= squares
+        mean_squares = [weights @ part.square() for part in torch.split(rows, 512, dim=1)]
+        squares = means * means
+        variance = torch.cat(mean_squares, dim=1) - squares
         # Where the two terms nearly cancel, two passes are needed. It is rare, but in small shares.
         doubtful = variance <= 1e-2 * squares
         for share in torch.nonzero(doubtful.any(dim=1)).flatten().tolist():
@@ -121,21 +147,22 @@ class SiteProducts:
         The sizes (r - 1,) are those beyond the rest, the mean size of all other axes. The last axis
         is constant; its size depends on the fit.
         """
-        products = self.products
+        products = self.products.cpu()  # not every accelerator has these decompositions
         n = len(products)
         r = min(AXES, n)
         generator = torch.Generator().manual_seed(0)
-        found = torch.randn(n, min(r + 8, n), generator=generator, dtype=products.dtype)
-        found = found.to(products.device)
+        basis = torch.randn(n, min(r + 8, n), generator=generator, dtype=products.dtype)
         for _ in range(3):
-            found = torch.linalg.qr(products @ found).Q
-        sizes, turn = torch.linalg.eigh(found.T @ (products @ found))
+            basis = torch.linalg.qr(products @ basis).Q
+        sizes, turn = torch.linalg.eigh(basis.T @ (products @ basis))
         sizes = sizes[-r:]
         total = products.diagonal().sum() - sizes.sum()
         rest = max(float(total) / max(1, n - r), 1e-6 * float(sizes[-1]))
-        axes = torch.cat([found @ turn[:, -r:], found.new_full((n, 1), n**-0.5)], 1)
+        axes = torch.cat([basis @ turn[:, -r:], basis.new_full((n, 1), n**-0.5)], 1)
         sizes = (sizes - rest).clamp_min(1e-6 * float(sizes[-1]))
-        return axes, (axes[:, :, None] * axes[:, None, :]).flatten(1), sizes, rest
+        found = axes, (axes[:, :, None] * axes[:, None, :]).flatten(1), sizes
+        axes, pairs, sizes = (one.to(self.products.device) for one in found)
+        return axes, pairs, sizes, rest
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +232,6 @@ class Products:
     def near_scores(self, dual: Tensor) -> Tensor:
         """Return approximate products with dual coefficients (F, c, n)."""
         return dual @ self.site.products
-
-    def size(self, dual: Tensor) -> Tensor:
-        """Return the exact squared norm (F,) of the weights of dual coefficients (F, c, n)."""
-        return ((dual @ self.site.rows).square_() * self.squared_units[:, None]).sum(dim=(1, 2))
 
     def inverse(self, curvature: _Curvature) -> _Near:
         """Return an approximate inverse of 1 + R^T K R."""
@@ -291,10 +314,13 @@ def _losses(score: Tensor, labels: Tensor) -> Tensor:
     return score.logsumexp(dim=1) - own
 
 
-def _best_intercepts(score: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Return the change (F, c, 1) to the best intercepts for some scores (F, c, n)."""
+def _best_intercepts(score: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the change (F, c, 1) to the best intercepts for scores (F, c, n), and what is left.
+
+    That is the further decrease (F,) of the objective that a Newton step would bring.
+    """
     change = torch.zeros_like(score[..., :1])
-    for _ in range(4):
+    for _ in range(5):
         p = probabilities(score + change)
         slope = (weights * (p - labels)).sum(dim=2, keepdim=True)
         weighted = weights * p
@@ -303,8 +329,12 @@ def _best_intercepts(score: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         if len(bend[0]) > 1:  # a constant that is added to all intercepts changes nothing
             bend = bend + size
         bend.diagonal(dim1=1, dim2=2).add_(1e-6 * size[..., 0] + TINY)
-        change = change - torch.linalg.solve(bend, slope).clamp(-3, 3)
-    return change
+        step = torch.linalg.solve(bend, slope).clamp(-3, 3)
+        rest = 0.5 * (slope * step).sum(dim=(1, 2))
+        if bool((rest <= LEAST_DECREASE * weights.sum(dim=(1, 2))).all()):
+            break
+        change = change - step
+    return change, rest
 
 
 @dataclass(eq=False)
@@ -360,7 +390,7 @@ def minimise(
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)
     for n_iter in range(1, stopping.max_iter + 1):
-        C = torch.minimum(state.ramp, state.C)
+        C = torch.minimum(state.ramp, state.C) if n_iter < stopping.max_iter else state.C
         p = probabilities(state.score)
         curvature = _Curvature.at(p, state.weights * C)
         error = -(state.dual + C * state.weights * (p - state.labels))
@@ -374,21 +404,14 @@ def minimise(
         state.dual = state.dual + length * step
         bare = state.score - state.intercept + length * change
         state.intercept = state.intercept + length * move
-        state.intercept = state.intercept + _best_intercepts(
-            bare + state.intercept, state.labels, state.weights
-        )
-        state.score = bare + state.intercept
-        loss = state.weights[:, 0] * _losses(state.score, state.labels)
-        value = loss.sum(dim=1, dtype=wide)
-        value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
-        error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
-        # The bound by the products of the site is nearly that of the share, and costs less.
-        size = (error * system.near_scores(error)).sum(dim=(1, 2))
-        excess = size / (2 * C[:, 0, 0] * value).to(size.dtype)
-        nearly = excess <= 2 * aim
-        if bool(nearly.any()):
-            size = system.select(nearly).size(error[nearly])
-            excess[nearly] = size / (2 * C[nearly, 0, 0] * value[nearly]).to(size.dtype)
+        # The products of the site give nearly the excess of the share, and cost less.
+        value, excess = _measured(system, state, bare, C, system.near_scores)
+        nearly = torch.nonzero(excess <= 2 * stopping.tolerance).flatten()
+        if len(nearly):
+            part, of_part = system.select(nearly), state.select(nearly)
+            bare = part.scores(of_part.dual)  # without the rounding errors of earlier steps
+            value[nearly], excess[nearly] = _measured(part, of_part, bare, C[nearly], part.scores)
+            state.score[nearly], state.intercept[nearly] = of_part.score, of_part.intercept
         excess = torch.where(is_raised := (C < state.C)[:, 0, 0], torch.inf, excess)
         is_better = is_raised | (excess < state.excess) | (value < state.value)
         state.idle = torch.where(is_better, 0, state.idle + 1)
@@ -405,6 +428,30 @@ def minimise(
             return
         if bool(stopped.any()):
             state, system = state.select(~stopped), system.select(~stopped)
+
+
+def _measured(
+    system: Products, state: _State, bare: Tensor, C: Tensor, scores: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the objectives (F,) and the bounds of their relative excess; sets the best intercepts.
+
+    Args:
+        system: the products of the rows.
+        state: the fits; their scores become `bare` with the best intercepts.
+        bare: scores (F, c, n) without intercepts.
+        C: the inverse regularisation strengths (F, 1, 1).
+        scores: products with dual coefficients, for the bound.
+    """
+    change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
+    state.intercept = state.intercept + change
+    state.score = bare + state.intercept
+    wide = bare.dtype if is_accelerator(system.site.source.device) else torch.float64
+    loss = state.weights[:, 0] * _losses(state.score, state.labels)
+    value = loss.sum(dim=1, dtype=wide)
+    value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
+    error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
+    gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
+    return value, (gap + rest) / value.to(gap.dtype)
 
 
 def _length(

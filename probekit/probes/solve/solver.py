@@ -48,7 +48,7 @@ FAR = 16.0
 LEAST_PART, FAR_PRODUCTS = 0.25, 0.3
 LEAST_C = 1e-30
 FIRST = 1.0  # size of the products of a row, times C, from which C is raised
-BATCH_NUMBERS = 1 << 24  # of the scores of a batch of fits from products
+BATCH_NUMBERS = 1 << 25  # of the products of a batch of fits with the rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +59,8 @@ class Problem:
         codes: Label codes (n_samples,).
         C: Inverse regularisation strength.
         share: Index of the share of the rows that is fitted.
-        start: Starting point, the `point` of a fit on the same rows; None starts from
-             the class frequencies.
+        start: Starting point, the `point` of a fit on the same rows; None starts from the class
+            frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
     """
@@ -136,7 +136,9 @@ class Solver:
     def __init__(
         self, X: Rows, shares: Sequence[Features | Mask], *, typical: Mask | None = None
     ) -> None:
-        self.X = LazyRows.of(X)
+        self.X = rows = LazyRows.of(X)
+        if rows.products and rows.numbers is not None and len(np.unique(rows.numbers)) < len(rows):
+            self.X = replace(rows, products=None)  # a row of the site has one weight
         self.is_wide = kernel.is_wide(self.X)  # whether fits are computed from their products
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
@@ -173,22 +175,24 @@ class Solver:
             rows = np.flatnonzero(self.shares[share])
             X = replace(self.X.select(rows), products=None)
             own = Solver(X, [self.shares[share][rows]], typical=self.typical[rows])
-            parts = [problems[task.number] for task in alike]
-            parts = [replace(one, codes=one.codes[rows], share=0, start=None) for one in parts]
-            for task, fit in zip(alike, own.solve(parts, stopping), strict=True):
-                yield task.number, replace(fit, point=None)
-        if self.is_wide:
-            left = []
-            for task, fit in self._from_products(together, stopping):
-                # With large C, contradicting equal rows have dual coefficients whose rounding
-                # errors prevent convergence.
-                if fit.converged or fit.n_iter >= stopping.max_iter:
-                    yield task.number, fit
-                else:
-                    left.append(replace(task, start=None))
-            together = left
-        for task, fit in _solved(self._shared, together, stopping) if together else ():
-            yield task.number, replace(fit, point=None) if self.is_wide else fit
+            yield from _delegated(own, rows, [0] * len(alike), alike, problems, stopping)
+        if not self.is_wide:
+            yield from _solved(self._shared, together, stopping) if together else ()
+            return
+        left = []
+        for task, fit in self._from_products(together, stopping):
+            if fit.converged or fit.n_iter >= stopping.max_iter:
+                yield task.number, fit
+            else:
+                left.append(replace(task, start=None))
+        if left and self._site.kind == np.float32 and not self.X.is_elsewhere:
+            zeros = np.zeros(self.X.shape[1])
+            X = self.X.scaled(zeros, zeros + 1)  # in float64: a large C can need more digits
+            precise, shares = Solver(X, self.shares, typical=self.typical), [t.share for t in left]
+            yield from _delegated(precise, slice(None), shares, left, problems, stopping)
+        elif left:  # equal rows of contradicting labels have dual coefficients that grow with C
+            for number, fit in _solved(self._shared, left, stopping):
+                yield number, replace(fit, point=None)
 
     def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
         """Yield the task of each problem."""
@@ -226,7 +230,7 @@ class Solver:
         self, tasks: Sequence[_Task], stopping: StoppingRule
     ) -> Iterator[tuple[_Task, Fit]]:
         """Yield each task and its fit, computed from the products of the rows."""
-        for batch in _batches(tasks, lambda n: BATCH_NUMBERS / (n * len(self._site.rows))):
+        for batch in _batches(tasks, lambda n: BATCH_NUMBERS / (n * max(self._site.source.shape))):
             for number, fit in self._batch(batch, stopping):
                 yield batch[number], fit
 
@@ -265,7 +269,7 @@ class Solver:
             raw = fetched((point @ site.rows) * units[k]) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
             centred = bias - (bias.mean() if n_classes > 2 else 0)
-            value = objective / row_weights[k].sum()
+            value = objective / float(row_weights[k].sum())
             converged, norm = excess <= stopping.tolerance, math.sqrt(2 * excess * value)
             layer, there = AffineLayer(raw, centred - raw @ mean), AffineLayer(fetched(point), bias)
             yield (
@@ -329,10 +333,27 @@ class _Task:
         return found
 
 
+def _delegated(
+    solver: Solver,
+    rows: Codes | slice,
+    shares: Sequence[int],
+    tasks: Sequence[_Task],
+    problems: Sequence[Problem],
+    stopping: StoppingRule,
+) -> Iterator[tuple[int, Fit]]:
+    """Yield number and fit of some tasks, by a solver of some rows that has shares of its own."""
+    parts = [
+        replace(one := problems[task.number], codes=one.codes[rows], share=share, start=None)
+        for task, share in zip(tasks, shares, strict=True)
+    ]
+    for task, fit in zip(tasks, solver.solve(parts, stopping), strict=True):
+        yield task.number, replace(fit, point=None)
+
+
 def _solved(
     design: Design, tasks: Sequence[_Task], stopping: StoppingRule
-) -> Iterator[tuple[_Task, Fit]]:
-    """Yield each task and its fit, batch by batch, in the order in which the fits stop.
+) -> Iterator[tuple[int, Fit]]:
+    """Yield the number of each task and its fit, batch by batch, in the order in which they stop.
 
     Tasks of a group have the same labels, classes and C, and shares of about the same size and
     standard deviations, and therefore about the same Hessian.
@@ -349,7 +370,7 @@ def _solved(
     for batch in _batches(in_order, partial(_most_tasks, design, len(numbers) / len(tasks))):
         start = torch.stack([_start(design, task) for task in batch])
         for index, solution in descend(_objectives(design, batch, groups), start, stopping):
-            yield batch[index], _fit(design, batch[index], solution)
+            yield batch[index].number, _fit(design, batch[index], solution)
 
 
 def _most_tasks(design: Design, n_groups: float, n_scores: int) -> float:

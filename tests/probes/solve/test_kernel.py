@@ -1,7 +1,5 @@
 """Fits from products of the rows of a site: their bound, shares and fallback."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -12,12 +10,6 @@ from probekit.probes.solve.solver import Problem, Solver
 from tests.probes.logistic import excess, problem
 
 N_ROWS, N_FEATURES = 300, 400
-
-
-def rows_with_products(X):
-    """Rows that share their products."""
-    rows = LazyRows.of(X)
-    return replace(rows, products=kernel.SiteProducts(rows))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -45,7 +37,7 @@ def test_rows_of_products_are_those_of_a_selection_of_the_site(is_alone, monkeyp
         Problem(codes[some], C, share, balanced=balanced)
         for share, C, balanced in ((0, 0.1, False), (1, 1.0, True))
     ]
-    selected = rows_with_products(X).select(some)
+    selected = kernel.with_products(LazyRows.of(X), None).select(some)
     own = Solver(selected, weights, typical=typical).solve(problems)
     for fit, other in zip(
         own, Solver(X[some], weights, typical=typical).solve(problems), strict=True
@@ -54,15 +46,35 @@ def test_rows_of_products_are_those_of_a_selection_of_the_site(is_alone, monkeyp
         np.testing.assert_allclose(fit.scores(X), other.scores(X), atol=1e-3)
 
 
-def test_a_fit_that_rounding_errors_stop_is_computed_from_the_features(monkeypatch):
-    X, codes = problem(2, n_samples=N_ROWS, n_features=N_FEATURES)
-    (usual,) = Solver(X, [np.ones(N_ROWS)]).solve([Problem(codes, 0.1)])
-    monkeypatch.setattr(kernel.Products, "size", lambda *_: kernel.torch.full((1,), np.inf))
-    (fit,) = Solver(X, [np.ones(N_ROWS)]).solve([Problem(codes, 0.1)])
-    assert usual.point is not None
-    assert fit.point is None
+@pytest.mark.parametrize("C", [1e3, 1e4])
+def test_a_fit_that_needs_more_digits_gets_them(C):
+    X, codes = problem(4, n_samples=100, n_features=150)
+    rows = np.vstack([X, X]).astype(np.float32)
+    codes = np.r_[codes, np.where(np.arange(100) < 5, (codes + 1) % 4, codes)]
+    (fit,) = Solver(rows, [np.ones(200)]).solve([Problem(codes, C)])
     assert fit.converged
-    np.testing.assert_allclose(fit.scores(X), usual.scores(X), atol=1e-3)
+    assert excess(fit, rows, codes) < 1e-6
+
+
+def test_float16_rows_are_fitted_in_float32():
+    X, codes = problem(2, n_samples=60, n_features=40)
+    X = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float16)
+    (fit,), (other,) = (
+        Solver(rows, [np.ones(60)]).solve([Problem(codes, 1.0)])
+        for rows in (X, X.astype(np.float32))
+    )
+    np.testing.assert_array_equal(fit.coef, other.coef)
+
+
+def test_a_selection_of_rows_has_products_of_its_own():
+    X, codes = problem(2, n_samples=N_ROWS, n_features=N_FEATURES)
+    some, few = np.random.default_rng(0).permutation(N_ROWS)[:200], np.r_[0:50, 0:50]
+    rows = kernel.with_products(LazyRows.of(X).select(some), None)
+    for place in (np.arange(0, 200, 2), few):  # the second has rows twice
+        chosen = codes[some][place]
+        (fit,) = Solver(rows.select(place), [np.ones(100)]).solve([Problem(chosen, 0.1)])
+        (other,) = Solver(X[some][place], [np.ones(100)]).solve([Problem(chosen, 0.1)])
+        np.testing.assert_allclose(fit.scores(X), other.scores(X), atol=1e-4)
 
 
 def test_products_serve_few_rows_of_many_features_only(monkeypatch):
