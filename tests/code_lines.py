@@ -16,11 +16,11 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 6749,
     "pipeline": 6960,
-    "probes": 7100,
+    "probes": 7110,
     "model": 5387,
     "activations": 3235,
     "cli": 2045,
-    "chosen": 1932,
+    "chosen": 1940,
     "interventions": 1718,
     "experiment": 1732,
     "data": 2156,
@@ -48,7 +48,7 @@ experiment/study pipeline/experiment/run_study report/pages/study_page results/s
 training/ pipeline/pretrain report/pages/losses
 activations/given/ pipeline/engines/given pipeline/experiment/probe experiment/activations
 activations/requests pipeline/engines/requests activations/replies pipeline/engines/replies
-experiment/replies data/frames
+experiment/replies experiment/example data/frames
 pipeline/experiment/ray_workers pipeline/experiment/run_job pipeline/capture/jobs workers
 pipeline/experiment/plan pipeline/experiment/validate pipeline/selftest
 probes/kinds/aggregated probes/kinds/attention_pooled probes/kinds/class_means probes/kinds/k_sparse

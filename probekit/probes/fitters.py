@@ -25,8 +25,6 @@ from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.aggregation import GroupedTokens
 from probekit.probes.data import ProbeData, group_folds, numbers, sample_groups, typical_rows
 from probekit.probes.kinds.left_out import logistic_left_out, ridge_left_out
-from probekit.probes.score.description_length import subsets
-from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import (
     LEAST_ALARMS,
@@ -168,52 +166,6 @@ class FittedRows:
         is_balanced = settings.class_weight == "balanced"
         tuning = Tuning(StoppingRule(max_iter=settings.max_iter), judge, is_balanced)
         return Search(self.rows, columns, self.fold_of_row, tuning, typical=self.typical)
-
-    def explained(self, X: Rows) -> Floats:
-        """Return the share (n_features,) of each feature's variance that the labels explain.
-
-        X (n_rows, n_features) contains the features of all rows of the data.
-        """
-        from probekit.probes.kinds.k_sparse import explained_shares
-
-        return explained_shares(LazyRows.of(X).select(self.rows), self.column, self.typical)
-
-    def permuted_fits(
-        self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
-    ) -> list[FittedLayers]:
-        """Return fits on permuted labels; see `permuted_labels`.
-
-        The permutations are the same for all sites. All fits of the logistic probe are columns of
-        one batch.
-
-        Args:
-            spec: the kind, for classification.
-            X: the features (n_rows, n_features) of all rows of the data.
-            penalty: the penalty of all fits; None for a kind without one.
-            draws: the number of permutations.
-        """
-        labels = permuted_labels(self.column, self.groups, draws, self.settings.seed)
-        tasks = [(codes, penalty) for codes in labels]
-        all_rows = np.ones(len(self.rows), dtype=bool)
-        inside = LazyRows.of(X).select(self.rows)
-        return [fit for (fit,) in self.fitter(spec).refit(inside, tasks, [all_rows])]
-
-    def half_fits(
-        self, spec: ProbeSpec, X: Rows, penalty: float | None, draws: int
-    ) -> list[FittedLayers]:
-        """Return fits on random halves of the groups, each followed by that on the other half.
-
-        There are two fits for each draw; none if a half lacks a label. The other arguments are
-        those of `permuted_fits`.
-        """
-        sizes, seed = (len(self.rows) // 2,), self.settings.seed
-        halves = [subsets(self.groups, sizes, seed + draw)[0] for draw in range(draws)]
-        masks = [mask for half in halves for mask in (half, ~half)]
-        if any(len(np.unique(self.column[mask])) < self.n_classes for mask in masks):
-            return []
-        inside = LazyRows.of(X).select(self.rows)
-        (fits,) = self.fitter(spec).refit(inside, [(self.column, penalty)], masks)
-        return fits
 
     def predictions(
         self, spec: ProbeSpec, truth: LabelColumn, outputs: NDArray[Any], fitted: LabelColumn

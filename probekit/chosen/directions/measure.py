@@ -23,12 +23,15 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
 from probekit.chosen.selected_probe import SelectedProbe
-from probekit.lazy_rows import Floats
+from probekit.lazy_rows import Floats, LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
+from probekit.probes.kinds.k_sparse import explained_shares
+from probekit.probes.score.description_length import subsets
+from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve import layers
 from probekit.probes.solve.layers import FittedLayers
@@ -196,10 +199,47 @@ def _refitted_directions(
     the penalty of its probes.
     """
     site, penalty = item
-    X = activations.block(site, position)
-    permuted = fitted.permuted_fits(spec, X, penalty, NULL_DRAWS)
-    halves = fitted.half_fits(spec, X, penalty, HALVINGS)
+    X = activations.block(site, position).select(fitted.rows)
+    permuted = permuted_fits(fitted, spec, X, penalty, NULL_DRAWS)
+    halves = _half_fits(fitted, spec, X, penalty, HALVINGS)
     return _unit_directions(permuted), _unit_directions(halves)
+
+
+def permuted_fits(
+    fitted: FittedRows, spec: ProbeSpec, X: LazyRows, penalty: float | None, draws: int
+) -> list[FittedLayers]:
+    """Return fits on permuted labels of rows X (n_rows, n_features); see `permuted_labels`.
+
+    The permutations are the same for all sites. All fits of the logistic probe are columns of one
+    batch.
+
+    Args:
+        fitted: the rows and their labels.
+        spec: the kind, for classification.
+        X: the features of these rows.
+        penalty: the penalty of all fits; None for a kind without one.
+        draws: the number of permutations.
+    """
+    labels = permuted_labels(fitted.column, fitted.groups, draws, fitted.settings.seed)
+    tasks, all_rows = [(codes, penalty) for codes in labels], np.ones(len(X), dtype=bool)
+    return [fit for (fit,) in fitted.fitter(spec).refit(X, tasks, [all_rows])]
+
+
+def _half_fits(
+    fitted: FittedRows, spec: ProbeSpec, X: LazyRows, penalty: float | None, draws: int
+) -> list[FittedLayers]:
+    """Return fits on random halves of the groups, each followed by that on the other half.
+
+    There are two fits for each draw; none if a half lacks a label. The other arguments are those of
+    `permuted_fits`.
+    """
+    sizes, seed = (len(X) // 2,), fitted.settings.seed
+    halves = [subsets(fitted.groups, sizes, seed + draw)[0] for draw in range(draws)]
+    masks = [mask for half in halves for mask in (half, ~half)]
+    if any(len(np.unique(fitted.column[mask])) < fitted.n_classes for mask in masks):
+        return []
+    (fits,) = fitted.fitter(spec).refit(X, [(fitted.column, penalty)], masks)
+    return fits
 
 
 def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
@@ -236,13 +276,13 @@ def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:
         return pd.DataFrame()
     prober, sizes_of_axes = chosen.probers[position], source.axis_sizes
     sizes = np.sort(ranked["probe"].str.extract(_SPARSE)[0].astype(int).unique())
-    X = source.activations.block(site, position)
     fitted = prober.saved_rows
-    shares, y = fitted.explained(X), prober.data.y[fitted.rows]
+    X, y = source.activations.block(site, position).select(fitted.rows), prober.data.y[fitted.rows]
+    shares = explained_shares(X, fitted.column, fitted.typical)
     best = np.argsort(-shares, kind="stable")[: min(sizes[-1], MOST_FEATURES)]
     labels = np.unique(y)
     # The mean of each feature over the rows of each label, shape (n_labels, n_best).
-    means = class_means(X.select(fitted.rows), np.searchsorted(labels, y))[:, best]
+    means = class_means(X, np.searchsorted(labels, y))[:, best]
     ranks, names = np.arange(len(best)) + 1, [int(feature) for feature in best]
     at = source.design.positions[position].text
     columns: dict[str, Any] = {"site": site.text, "position": at}

@@ -46,7 +46,8 @@ WIDE = 2.0  # the largest ratio of rows to features at which products are faster
 AXES = 32  # leading axes of the preconditioner
 CG_STEPS, CG_TOLERANCE = 100, 0.1
 TINY = 1e-30  # no divisor is smaller
-RAISED = 10.0  # by which C is raised after each step from the class frequencies
+# By which C is raised after each step from the class frequencies, depending on the excess.
+RAISED, CAREFUL, NEAR = 10.0, 2.0, 0.3
 LEAST_SLOPE = 1e-3  # along a step whose length does not matter, relative to the aim
 LEAST_DECREASE = 1e-13  # of the objective by the intercepts, relative to the sum of the weights
 TRIALS = 9  # lengths of a step that are tried, from 0
@@ -412,13 +413,15 @@ def minimise(
             bare = part.scores(of_part.dual)  # without the rounding errors of earlier steps
             value[nearly], excess[nearly] = _measured(part, of_part, bare, C[nearly], part.scores)
             state.score[nearly], state.intercept[nearly] = of_part.score, of_part.intercept
+        state.ramp = torch.where(excess[:, None, None] <= NEAR, RAISED, CAREFUL) * C
         excess = torch.where(is_raised := (C < state.C)[:, 0, 0], torch.inf, excess)
-        is_better = is_raised | (excess < state.excess) | (value < state.value)
+        is_better = is_raised | (excess < 0.5 * state.excess) | (value < (1 - aim) * state.value)
         state.idle = torch.where(is_better, 0, state.idle + 1)
+        # From the tolerance on, a fit goes on as long as its steps make a difference.
+        ended = (excess <= stopping.tolerance) & ~is_better
         state.value = torch.where(is_raised, torch.inf, torch.minimum(value, state.value))
         state.excess = torch.minimum(excess, state.excess)
-        state.ramp = RAISED * C
-        stopped = (excess <= aim) | (state.idle >= PATIENCE)
+        stopped = (excess <= aim) | ended | (state.idle >= PATIENCE)
         if n_iter == stopping.max_iter:
             stopped = torch.ones_like(stopped)
         for k in torch.nonzero(stopped).flatten().tolist():

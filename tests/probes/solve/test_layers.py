@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from probekit.chosen.directions.measure import permuted_fits
+from probekit.lazy_rows import LazyRows
 from probekit.probes.data import ProbeData
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve import layers
@@ -28,7 +30,9 @@ def split_of(y, groups, seed):
 
 
 def permuted(X, y, groups, seed):
-    fits = split_of(y, groups, seed).fitted.permuted_fits(ProbeSpec(kind="logistic"), X, C, DRAWS)
+    fitted = split_of(y, groups, seed).fitted
+    rows = LazyRows.of(X).select(fitted.rows)
+    fits = permuted_fits(fitted, ProbeSpec(kind="logistic"), rows, C, DRAWS)
     return np.stack([unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits])
 
 
