@@ -129,6 +129,9 @@ def fitted_probes():
         known = [getattr(probe, name, None) for name in ("coef_", "projection_", "query_")]
         values = [value for value in known if value is not None]
         found[name] = some(values[0] if values else probe.decision_function(X))
+    few_rows = KINDS["logistic"].build({}, random_state=0, max_iter=2000, folds=3)
+    few_rows.fit(numbers(60, 40, start=3), *targets["classification"])
+    found["logistic, few rows"] = some(few_rows.coef_)
     return found
 
 

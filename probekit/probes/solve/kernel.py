@@ -316,9 +316,9 @@ def _losses(score: Tensor, labels: Tensor) -> Tensor:
 
 
 def _best_intercepts(score: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the change (F, c, 1) to the best intercepts for scores (F, c, n), and what is left.
+    """Return the change (F, c, 1) to the best intercepts for scores (F, c, n), and the rest.
 
-    That is the further decrease (F,) of the objective that a Newton step would bring.
+    The rest is the decrease (F,) of the objective that a further Newton step would bring.
     """
     change = torch.zeros_like(score[..., :1])
     for _ in range(5):
@@ -417,7 +417,7 @@ def minimise(
         excess = torch.where(is_raised := (C < state.C)[:, 0, 0], torch.inf, excess)
         is_better = is_raised | (excess < 0.5 * state.excess) | (value < (1 - aim) * state.value)
         state.idle = torch.where(is_better, 0, state.idle + 1)
-        # From the tolerance on, a fit goes on as long as its steps make a difference.
+        # From the tolerance on, a fit continues as long as its steps make a difference.
         ended = (excess <= stopping.tolerance) & ~is_better
         state.value = torch.where(is_raised, torch.inf, torch.minimum(value, state.value))
         state.excess = torch.minimum(excess, state.excess)
@@ -454,7 +454,7 @@ def _measured(
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
     error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
     gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
-    return value, (gap + rest) / value.to(gap.dtype)
+    return value, (gap.clamp_min(0) + rest) / value.to(gap.dtype)
 
 
 def _length(
