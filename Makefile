@@ -78,6 +78,7 @@ bench: .venv/installed-test .bench-venv/installed
 	$(BIN)/python -m benchmarks.parity
 	$(BIN)/python -m benchmarks.loading
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.probes
+	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.usual
 	OMP_WAIT_POLICY=passive $(BIN)/python -m benchmarks.generation
 	$(BIN)/python -m benchmarks.capture
 	$(BIN)/python -m benchmarks.families
