@@ -99,12 +99,14 @@ def fit_columns(
     fold_of_row: Codes,
     grid: Sequence[float],
     *,
+    tuning: Tuning = DEFAULT_TUNING,
+    weights: Features | None = None,
+    typical: Mask | None = None,
     on_fit: OnFit | None = None,
-    **others: Any,
 ) -> list[TunedProbeFit[Fit]]:
     """Return the tuned fit of each label column (n_samples,) on X (n_samples, n_features).
 
-    `grid` are the candidate values of C; for `others` see `Search`. After each fit
+    `grid` are the candidate values of C; for the other arguments see `Search`. After each fit
     `on_fit(done, total)` is called.
 
     >>> X = np.array([[-2.0], [2.0], [-1.0], [1.0]])
@@ -113,7 +115,7 @@ def fit_columns(
     >>> column.penalty, column.held_out.tolist()
     (1.0, [0, 1, 0, 1])
     """
-    search = Search(np.arange(len(X)), columns, fold_of_row, **others)
+    search = Search(np.arange(len(X)), columns, fold_of_row, tuning, weights, typical)
     return fit_jointly(LazyRows.of(X), [search], grid, on_fit)[0]
 
 
@@ -161,7 +163,8 @@ def fit_jointly(
                 best, is_close = _most_accurate(codes, scores, one.weights)
             else:
                 best, is_close = best_rated(one.tuning.judge, codes, scores, one.fold_of_row), None
-            chosen.append((grid[best], scores[best].argmax(axis=1), tuple(path[best]), is_close))
+            search = tuple(replace(fit, point=None) for fit in path[best])  # saves memory
+            chosen.append((grid[best], scores[best].argmax(axis=1), search, is_close))
             # The final fits use all rows: the share after those of the folds.
             whole, share = tasks[first + number * n_folds]
             start = _mean(codes, path[best])
@@ -221,8 +224,6 @@ def search_paths(
             problems.append(Problem(codes, grid[index], share, start, tuning.balanced))
         for place, fit in zip(batch, solver.solve(problems, stopping, on_fit), strict=True):
             fits[place] = fit
-        for task in range(len(tasks) if first > 1 else 0):  # no later start needs these points
-            fits[task, first - 2] = replace(fits[task, first - 2], point=None)
     return fits
 
 

@@ -378,7 +378,7 @@ def minimise(
         labels: the indicators (F, c, n) of the second class, or of each class.
         weights: the row weights (F, 1, n), 0 for rows that are not in the share.
         C: the inverse regularisation strengths (F, 1, 1).
-        ramp: that of the first step, which is raised tenfold with each step.
+        ramp: that of the first step, which is raised after each step; see `RAISED`.
         start: dual coefficients (F, c, n) and intercepts (F, c, 1) to start from.
         stopping: when a fit stops, by the bound of its excess.
     """

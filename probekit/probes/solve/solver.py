@@ -117,9 +117,9 @@ class Solver:
     in float64 or, on an accelerator, in pairs of float32; see `Sum`. Fits on few rows are
     computed from the products of the rows; see `kernel`.
 
-    Memory: the standardised rows, at most 4 GB, or 0.25 GB if they are in a file, plus at most 1 GB
-    for scores of a block and Hessians. Results depend on the other fits of a batch only within the
-    tolerance.
+    Memory: the standardised rows; of many rows at most 4 GB, or 0.25 GB if they are in a file, plus
+    at most 1 GB for scores of a block and Hessians. Results depend on the other fits of a batch
+    only within the tolerance.
 
     Args:
         X: the rows (n_samples, n_features), which are read by blocks.
@@ -166,7 +166,8 @@ class Solver:
         for task in tasks:
             if len(task.classes) == 1:  # it is predicted with certainty
                 layer = AffineLayer(np.zeros((1, self.X.shape[1])), np.zeros(1))
-                yield task.number, Fit(task.classes, (layer,), 0, True, 0.0, task.C, 0.0)
+                sure = Fit(task.classes, (layer,), n_iter=0, gradient_norm=0.0, objective=0.0)
+                yield task.number, replace(sure, C=task.C)
             elif self._is_alone[task.share]:
                 by_share[task.share].append(task)
             else:
@@ -237,13 +238,10 @@ class Solver:
     def _batch(self, tasks: Sequence[_Task], stopping: StoppingRule) -> Iterator[tuple[int, Fit]]:
         """Yield index and fit of some tasks with equally many classes, from the products."""
         site, n_classes = self._site, len(tasks[0].classes)
-        row_weights = np.stack(
-            [
-                self.shares[task.share]
-                * (1.0 if (w := task.class_weights) is None else w[task.index])
-                for task in tasks
-            ]
-        )
+        row_weights = np.stack([np.float64(self.shares[task.share]) for task in tasks])
+        for k, task in enumerate(tasks):
+            if task.class_weights is not None:
+                row_weights[k] *= task.class_weights[task.index]
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
         row_weights = row_weights / largest
@@ -270,12 +268,17 @@ class Solver:
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
             centred = bias - (bias.mean() if n_classes > 2 else 0)
             value = objective / float(row_weights[k].sum())
-            converged, norm = excess <= stopping.tolerance, math.sqrt(2 * excess * value)
-            layer, there = AffineLayer(raw, centred - raw @ mean), AffineLayer(fetched(point), bias)
-            yield (
-                k,
-                Fit(tasks[k].classes, (layer,), n_iter, converged, norm, tasks[k].C, value, there),
+            fit = Fit(
+                classes=tasks[k].classes,
+                layers=(AffineLayer(raw, centred - raw @ mean),),
+                n_iter=n_iter,
+                converged=excess <= stopping.tolerance,
+                gradient_norm=math.sqrt(2 * excess * value),
+                C=tasks[k].C,
+                objective=value,
+                point=AffineLayer(fetched(point), bias),
             )
+            yield k, fit
 
     @cached_property
     def _site(self) -> SiteProducts:
