@@ -210,8 +210,48 @@ class _Curvature:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnProducts:
+    """The products of the rows of each fit, computed for it alone.
+
+    Attributes:
+        matrix: (F, n, n), 0 at the rows that a fit lacks.
+    """
+
+    matrix: Tensor
+
+    def select(self, fits: Tensor) -> OwnProducts:
+        """Return those of some fits."""
+        return OwnProducts(self.matrix[fits])
+
+    def scores(self, dual: Tensor) -> Tensor:
+        """Return the exact products with dual coefficients (F, c, n)."""
+        return dual @ self.matrix
+
+    near_scores = scores
+
+    def inverse(self, curvature: _Curvature) -> _Exact:
+        """Return the inverse of 1 + R^T K R; for several classes, of its blocks of one class."""
+        root = curvature.diagonal
+        inner = self.matrix[:, None] + curvature.constant[..., None]
+        inner = inner * root[..., None] * root[..., None, :]
+        inner.diagonal(dim1=2, dim2=3).add_(1)
+        return _Exact(torch.linalg.cholesky_ex(inner)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class _Exact:
+    """Inverse of matrices, by their Cholesky factors (F, c, n, n)."""
+
+    factor: Tensor
+
+    def times(self, x: Tensor) -> Tensor:
+        """Return the inverse times x (F, c, n)."""
+        return torch.cholesky_solve(x[..., None], self.factor)[..., 0]
+
+
+@dataclass(frozen=True, eq=False)
 class Products:
-    """The products of the rows of each fit.
+    """The products of the rows of each fit, of which those of the site are an approximation.
 
     Attributes:
         site: those of the site.
@@ -271,7 +311,10 @@ class _Near:
         return scaled - self.inverse * self.root * (along @ self.axes.T)
 
 
-def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tensor:
+System = Products | OwnProducts
+
+
+def _newton_step(system: System, curvature: _Curvature, right: Tensor) -> Tensor:
     """Return x (F, c, n) with (1 + R^T K R) x = right, approximately, by conjugate gradients."""
     inverse = system.inverse(curvature)
 
@@ -360,7 +403,7 @@ class _State:
 
 
 def minimise(
-    system: Products,
+    system: System,
     labels: Tensor,
     weights: Tensor,
     C: Tensor,
@@ -386,7 +429,7 @@ def minimise(
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(system.site.source.device) else torch.float64
+    wide = C.dtype if is_accelerator(C.device) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)
@@ -406,12 +449,12 @@ def minimise(
         bare = state.score - state.intercept + length * change
         state.intercept = state.intercept + length * move
         # The products of the site give nearly the excess of the share, and cost less.
-        value, excess = _measured(system, state, bare, C, system.near_scores)
+        value, excess = _measured(state, bare, C, system.near_scores)
         nearly = torch.nonzero(excess <= 2 * stopping.tolerance).flatten()
         if len(nearly):
             part, of_part = system.select(nearly), state.select(nearly)
             bare = part.scores(of_part.dual)  # without the rounding errors of earlier steps
-            value[nearly], excess[nearly] = _measured(part, of_part, bare, C[nearly], part.scores)
+            value[nearly], excess[nearly] = _measured(of_part, bare, C[nearly], part.scores)
             state.score[nearly], state.intercept[nearly] = of_part.score, of_part.intercept
         state.ramp = torch.where(excess[:, None, None] <= NEAR, RAISED, CAREFUL) * C
         excess = torch.where(is_raised := (C < state.C)[:, 0, 0], torch.inf, excess)
@@ -434,12 +477,11 @@ def minimise(
 
 
 def _measured(
-    system: Products, state: _State, bare: Tensor, C: Tensor, scores: Callable[[Tensor], Tensor]
+    state: _State, bare: Tensor, C: Tensor, scores: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Return the objectives (F,) and the bounds of their relative excess; sets the best intercepts.
 
     Args:
-        system: the products of the rows.
         state: the fits; their scores become `bare` with the best intercepts.
         bare: scores (F, c, n) without intercepts.
         C: the inverse regularisation strengths (F, 1, 1).
@@ -448,7 +490,7 @@ def _measured(
     change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
     state.intercept = state.intercept + change
     state.score = bare + state.intercept
-    wide = bare.dtype if is_accelerator(system.site.source.device) else torch.float64
+    wide = bare.dtype if is_accelerator(C.device) else torch.float64
     loss = state.weights[:, 0] * _losses(state.score, state.labels)
     value = loss.sum(dim=1, dtype=wide)
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
