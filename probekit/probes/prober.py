@@ -367,8 +367,8 @@ def _read(
     pairs = list(zip(splits, tuned, strict=False))
     coding = coding_fits(spec, X, random, pairs)
     scores = [
-        split.read(spec, X, random, *fits)
-        for split, *fits in zip(splits, tuned, coding, strict=False)
+        split.read(spec, X, random, of_split, of_blocks)
+        for (split, of_split), of_blocks in zip(pairs, coding, strict=True)
     ]
     return scores, None if whole is None else tuned[-1][0]
 

@@ -295,7 +295,9 @@ def coding_fits(
         asked.append((rows, rows.rows, tasks, masks))
     if is_one_batch(spec, X, [rows for rows, *_ in asked]):
         return refitted(X, asked)
-    return [rows.fitter(spec).refit(X.select(own), *how) for rows, own, *how in asked]
+    return [
+        rows.fitter(spec).refit(X.select(own), tasks, masks) for rows, own, tasks, masks in asked
+    ]
 
 
 def description_lengths(

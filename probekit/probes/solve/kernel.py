@@ -429,7 +429,7 @@ def minimise(
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(C.device) else torch.float64
+    wide = C.dtype if is_accelerator(str(C.device)) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)
@@ -490,7 +490,7 @@ def _measured(
     change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
     state.intercept = state.intercept + change
     state.score = bare + state.intercept
-    wide = bare.dtype if is_accelerator(C.device) else torch.float64
+    wide = bare.dtype if is_accelerator(str(C.device)) else torch.float64
     loss = state.weights[:, 0] * _losses(state.score, state.labels)
     value = loss.sum(dim=1, dtype=wide)
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)

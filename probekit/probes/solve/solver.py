@@ -144,8 +144,8 @@ class Solver:
         self.is_wide = kernel.is_wide(self.X)  # whether fits are computed from their products
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
-        is_part = self.X.products is not None and self.X.numbers is not None
-        self._numbers = self.X.numbers if is_part else slice(None)  # of the rows, in the site
+        numbers = self.X.numbers if self.X.products else None
+        self._numbers = slice(None) if numbers is None else numbers  # of the rows, in the site
         self._parts: dict[int, _Part] = {}  # by share
 
     def solve(
@@ -206,7 +206,8 @@ class Solver:
             yield from _delegated(solver, slice(None), shares, tasks, problems, stopping)
             return
         # Equal rows of contradicting labels have dual coefficients that grow with C.
-        for number, fit in _solved(self._shared, tasks, stopping):
+        anew = [replace(task, start=None) for task in tasks]
+        for number, fit in _solved(self._shared, anew, stopping):
             yield number, replace(fit, point=None)
 
     def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
@@ -259,7 +260,7 @@ class Solver:
             by_size[len(self._own(task.share).rows).bit_length() // 2].append(task)
         for alike in by_size.values():
             most = max(len(self._own(task.share).rows) for task in alike)
-            for batch in _batches(alike, lambda n, m=most: BATCH_NUMBERS / (n * m * m)):
+            for batch in _batches(alike, partial(_most_fits, most * most)):
                 parts = [self._own(task.share) for task in batch]
                 products = torch.stack(
                     [pad(part.products, [0, most - len(part.rows)] * 2) for part in parts]
@@ -272,9 +273,9 @@ class Solver:
             return
         site, numbers = self._site, np.arange(len(self.X))
         size = len(site.rows), FIRST / max(site.axes[3], LEAST_C)
-        for batch in _batches(tasks, lambda n: BATCH_NUMBERS / (n * max(site.source.shape))):
+        for batch in _batches(tasks, partial(_most_fits, max(site.source.shape))):
             units = self._squared_units[[task.share for task in batch]]
-            parts = [_Part(numbers, self._numbers, site, of_fit) for of_fit in units]
+            parts = [_Part(numbers, self._numbers, site, one, site.products) for one in units]
             yield from self._batch(batch, parts, kernel.Products(site, units), size, stopping)
 
     def _batch(
@@ -326,7 +327,7 @@ class Solver:
             mean, scale = part.site.moments
             raw = fetched(solution[:, : len(part.site.rows)] @ part.site.rows * part.units) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
-            if part.products is not None:
+            if part.site is not self._site:
                 del part.site.rows  # saves memory; they are computed again for the next fit
             point = np.zeros((len(raw), len(self.X)), part.site.kind)
             point[:, part.rows] = fetched(solution)[:, part.places]
@@ -389,14 +390,14 @@ class _Part:
         places: their places in a batch.
         site: the rows, or all rows of the site.
         units: the inverse variance (d,) of its features in the share.
-        products: the products (m, m) with these units; None for those of the site.
+        products: the products (m, m) of the rows of the share with these units, or of the site.
     """
 
     rows: Codes
     places: Codes | slice
     site: SiteProducts
     units: Tensor
-    products: Tensor | None = None
+    products: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -483,6 +484,11 @@ def _most_tasks(design: Design, n_groups: float, n_scores: int) -> float:
     of_hessian = hessian_size(n_coordinates) * n_groups
     n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
     return most / (n_numbers * n_scores * design.variances.itemsize)
+
+
+def _most_fits(size: int, n_scores: int) -> float:
+    """Return how many fits are one batch, from the size of the products of each score."""
+    return BATCH_NUMBERS / (size * n_scores)
 
 
 def _batches(tasks: Sequence[_Task], most_of: Callable[[int], float]) -> Iterator[list[_Task]]:
