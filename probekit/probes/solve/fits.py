@@ -317,13 +317,12 @@ def held_out_scores(
 def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:
     """Yield each fold with the numbers of its held-out rows and the rows, to compute with.
 
-    There are several blocks of rows of a fold.
+    There may be several blocks of rows of a fold.
     """
-    for place, block in rows.computed():
-        folds = fold_of_row[place]
-        for fold in np.unique(folds):
-            inside = np.flatnonzero(folds == fold)
-            yield int(fold), place.start + inside, block[rows.put(inside)]
+    for fold in np.unique(fold_of_row):
+        numbers = np.flatnonzero(fold_of_row == fold)
+        for place, block in rows.select(numbers).computed():
+            yield int(fold), numbers[place], block
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

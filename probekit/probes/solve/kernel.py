@@ -36,7 +36,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from probekit.lazy_rows import Floats, LazyRows, Mask, fetched
-from probekit.memory import is_accelerator
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import moments
 from probekit.products import put
@@ -410,6 +409,7 @@ def minimise(
     ramp: Tensor,
     start: tuple[Tensor, Tensor],
     stopping: StoppingRule,
+    wide: torch.dtype,
 ) -> Iterator[tuple[int, tuple[Tensor, Tensor, float, float, int]]]:
     """Yield index and minimum of sum(weight * cross-entropy) + |w|^2 / (2 C) of each of F fits.
 
@@ -424,12 +424,12 @@ def minimise(
         ramp: that of the first step, which is raised after each step; see `RAISED`.
         start: dual coefficients (F, c, n) and intercepts (F, c, 1) to start from.
         stopping: when a fit stops, by the bound of its excess.
+        wide: the dtype of sums over the rows.
     """
     aim = min(stopping.aim, stopping.tolerance)
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(str(C.device)) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)
@@ -490,7 +490,7 @@ def _measured(
     change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
     state.intercept = state.intercept + change
     state.score = bare + state.intercept
-    wide = bare.dtype if is_accelerator(str(C.device)) else torch.float64
+    wide = state.value.dtype
     loss = state.weights[:, 0] * _losses(state.score, state.labels)
     value = loss.sum(dim=1, dtype=wide)
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)

@@ -321,7 +321,9 @@ class Solver:
                 dual[k][:, part.places] = put(task.start.weight[:, part.rows], self.X.device)
                 intercept[k], ramp[k] = put(task.start.bias[:, None], self.X.device), C[k]
         of_C, ramp = put(np.stack([C, ramp]), self.X.device).to(labels.dtype)[..., None, None]
-        found = kernel.minimise(system, labels, weights, of_C, ramp, (dual, intercept), stopping)
+        wide = labels.dtype if self.X.is_elsewhere else torch.float64
+        given = labels, weights, of_C, ramp, (dual, intercept), stopping, wide
+        found = kernel.minimise(system, *given)
         for k, (solution, intercepts, objective, excess, n_iter) in found:
             part, bias = parts[k], fetched(intercepts)
             mean, scale = part.site.moments
