@@ -17,8 +17,8 @@ N_ROWS, N_FEATURES = 300, 400
 @pytest.mark.parametrize("most", [2, 5, 100])
 def test_the_excess_of_a_fit_is_at_most_its_bound(most, n_classes, dtype):
     X, codes = problem(n_classes, n_samples=N_ROWS, n_features=N_FEATURES)
-    shares = [np.arange(N_ROWS) % 4 != 1, np.arange(N_ROWS) < 60]
-    problems = [Problem(codes, C, share) for C in (1e-3, 0.1, 10.0) for share in (0, 1)]
+    shares = [np.arange(N_ROWS) % 4 != 1, np.arange(N_ROWS) < 60, np.arange(N_ROWS) % 8 == 1]
+    problems = [Problem(codes, C, share) for C in (1e-3, 0.1, 10.0) for share in (0, 1, 2)]
     fits = Solver(X.astype(dtype), shares).solve(problems, StoppingRule(1e-6, most, 1e-6))
     for one, fit in zip(problems, fits, strict=True):
         true = excess(fit, X.astype(dtype), codes, 1.0 * shares[one.share])
