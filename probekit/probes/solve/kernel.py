@@ -55,6 +55,9 @@ LEAST_CURVATURE = 1e-7  # of a row that is predicted with certainty
 CONSTANT = 30.0  # of the products, relative to the inverse curvature of the intercept
 
 
+Map = Callable[[Tensor], Tensor]
+
+
 def is_wide(rows: LazyRows) -> bool:
     """Return whether fits on some rows are computed from their products."""
     return len(rows) <= min(MOST_ROWS, WIDE * rows.shape[1])
@@ -228,24 +231,14 @@ class OwnProducts:
 
     near_scores = scores
 
-    def inverse(self, curvature: _Curvature) -> _Exact:
-        """Return the inverse of 1 + R^T K R; for several classes, of its blocks of one class."""
+    def inverse(self, curvature: _Curvature) -> Map:
+        """Return products with the inverse of 1 + R^T K R, or of its blocks of one class."""
         root = curvature.diagonal
         inner = self.matrix[:, None] + curvature.constant[..., None]
         inner = inner * root[..., None] * root[..., None, :]
         inner.diagonal(dim1=2, dim2=3).add_(1)
-        return _Exact(torch.linalg.cholesky_ex(inner)[0])
-
-
-@dataclass(frozen=True, eq=False)
-class _Exact:
-    """Inverse of matrices, by their Cholesky factors (F, c, n, n)."""
-
-    factor: Tensor
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return the inverse times x (F, c, n)."""
-        return torch.cholesky_solve(x[..., None], self.factor)[..., 0]
+        factor = torch.linalg.cholesky_ex(inner)[0]
+        return lambda x: torch.cholesky_solve(x[..., None], factor)[..., 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,8 +266,11 @@ class Products:
         """Return approximate products with dual coefficients (F, c, n)."""
         return dual @ self.site.products
 
-    def inverse(self, curvature: _Curvature) -> _Near:
-        """Return an approximate inverse of 1 + R^T K R."""
+    def inverse(self, curvature: _Curvature) -> Map:
+        """Return products with an approximate inverse of 1 + R^T K R.
+
+        K has leading axes and a constant rest (Woodbury).
+        """
         axes, pairs, sizes, rest = self.site.axes
         root, r = curvature.diagonal, axes.shape[1]
         squares = root * root
@@ -284,30 +280,14 @@ class Products:
         diagonal[..., :-1] += 1 / sizes
         diagonal[..., -1:] += 1 / (len(axes) * curvature.constant)
         inner = torch.cholesky_inverse(torch.linalg.cholesky_ex(inner)[0])
-        return _Near(axes, root, inverse, inner)
 
+        def times(x: Tensor) -> Tensor:
+            """Return the approximate inverse times x (F, c, n)."""
+            scaled = inverse * x
+            along = (((root * scaled) @ axes)[..., None, :] @ inner)[..., 0, :]
+            return scaled - inverse * root * (along @ axes.T)
 
-@dataclass(frozen=True, eq=False)
-class _Near:
-    """Approximate inverse of 1 + R K R: K with leading axes U and a constant rest (Woodbury).
-
-    Attributes:
-        axes: the axes U (n, r).
-        root: the diagonal (F, c, n) of R.
-        inverse: the inverse (F, c, n) of 1 + rest * R^2.
-        inner: the inverse (F, c, r, r) of the system of the axes.
-    """
-
-    axes: Tensor
-    root: Tensor
-    inverse: Tensor
-    inner: Tensor
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return the approximate inverse times x (F, c, n)."""
-        scaled = self.inverse * x
-        along = (((self.root * scaled) @ self.axes)[..., None, :] @ self.inner)[..., 0, :]
-        return scaled - self.inverse * self.root * (along @ self.axes.T)
+        return times
 
 
 System = Products | OwnProducts
@@ -319,7 +299,7 @@ def _newton_step(system: System, curvature: _Curvature, right: Tensor) -> Tensor
 
     def better_of(rest: Tensor) -> Tensor:
         """Return the residuals, preconditioned."""
-        return curvature.inside(inverse.times(rest))
+        return curvature.inside(inverse(rest))
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         """Return the inner products (F,)."""
@@ -476,9 +456,7 @@ def minimise(
             state, system = state.select(~stopped), system.select(~stopped)
 
 
-def _measured(
-    state: _State, bare: Tensor, C: Tensor, scores: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tensor, Tensor]:
     """Return the objectives (F,) and the bounds of their relative excess; sets the best intercepts.
 
     Args:

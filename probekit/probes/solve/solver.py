@@ -50,7 +50,8 @@ LEAST_C = 1e-30
 NEAR = 0.1  # the `gradient_norm` of a fit in float32 from which one in float64 starts
 FIRST = 1.0  # size of the products of a row, times C, from which C is raised
 BATCH_NUMBERS = 1 << 25  # of the products of a batch of fits with the rows
-OWN_ROWS = 512  # the most rows of a share whose own products are in a batch with those of others
+# The most products of the rows of a share, for all its scores, that are in a batch with others.
+OWN_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +176,7 @@ class Solver:
                 yield task.number, replace(sure, C=task.C)
             elif not self._is_alone[task.share]:
                 together.append(task)
-            elif self._is_small(task):
+            elif task.n_scores * np.count_nonzero(self.shares[task.share]) ** 2 <= OWN_NUMBERS:
                 own.append(task)
             else:
                 by_share[task.share].append(replace(task, start=None))
@@ -241,12 +242,6 @@ class Solver:
         far = distance > FAR_PRODUCTS * fetched(units > 0).sum(axis=1)
         alone: Mask = far | (n_rows < LEAST_PART * len(self._site.rows))
         return alone
-
-    def _is_small(self, task: _Task) -> bool:
-        """Return whether products of a task's own share can be in a batch with those of others."""
-        n_rows = np.count_nonzero(self.shares[task.share])
-        is_wide = n_rows <= min(OWN_ROWS, kernel.WIDE * self.X.shape[1])
-        return bool(is_wide and task.n_scores * n_rows**2 <= BATCH_NUMBERS)
 
     def _from_products(
         self, tasks: Sequence[_Task], own: Sequence[_Task], stopping: StoppingRule
