@@ -336,8 +336,7 @@ def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
     n = patterns.shape[-1]
     side = min(n, SIDE)
     starts = np.arange(side) * n // side  # first token of each pixel
-    narrow = np.maximum.reduceat(patterns, starts, axis=-1)
-    return np.maximum.reduceat(narrow, starts, axis=-2)
+    return np.maximum.reduceat(np.maximum.reduceat(patterns, starts, axis=-1), starts, axis=-2)
 
 
 def still_picture(layers: NDArray[np.float32]) -> str:

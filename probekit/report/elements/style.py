@@ -128,8 +128,7 @@ def series_marker(number: int, size: int) -> dict[str, Any]:
     {'color': '#0072B2', 'symbol': 'circle', 'size': 7}
     """
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-    symbol = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    return {"color": colour, "symbol": symbol, "size": size}
+    return {"color": colour, "symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": size}
 
 
 def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
