@@ -254,8 +254,7 @@ def _without_controls(value: Any) -> Any:
     >>> _without_controls("a\x1bb\u202e")
     'a<U+001B>b<U+202E>'
     """
-    is_text = isinstance(value, str) and not hasattr(value, "__html__")
-    return visible(value) if is_text else value
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def unbroken(text: str) -> str:

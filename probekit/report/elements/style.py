@@ -252,8 +252,7 @@ def layer_axis(
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
     # Including empty labels, of depths between given activations.
-    n_not_numbers = sum(not label.isdigit() for label in labels.values())
-    below = "<br>" if n_not_numbers <= MOST_NAMES else ""
+    below = "<br>" if sum(not label.isdigit() for label in labels.values()) <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)
     texts = []
     for depth, label in labels.items():
