@@ -275,8 +275,7 @@ class Work:
         counts = np.diff(plan.offsets)
         tokens = RowPlan(np.repeat(plan.example, counts), plan.positions, every)
         places = forward.ranges(plan.offsets[first.rows], counts[first.rows])
-        n_rows = min(ROWS_COMPARED, len(places))
-        chosen = np.linspace(0, len(places) - 1, n_rows).astype(int)
+        chosen = np.linspace(0, len(places) - 1, min(ROWS_COMPARED, len(places))).astype(int)
         member = np.repeat(first.member, counts[first.rows])[chosen]
         used, member = np.unique(member, return_inverse=True)
         batch = forward.Batch([first.sequences[one] for one in used], places[chosen], member)

@@ -23,6 +23,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from probekit.memory import importing
+
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
 DIFFERENCE = "difference difference_low difference_high p"
 
@@ -62,7 +64,8 @@ class Analysis:
     def door(self, file: str, name: str) -> Callable[..., Any] | None:
         """Return a function of a module of its folder; None if it has none of this name."""
         module = f"{__package__}.{self.name}.{file}"
-        return getattr(import_module(module), name, None) if find_spec(module) else None
+        with importing():
+            return getattr(import_module(module), name, None) if find_spec(module) else None
 
 
 # In the order of what they show at the same place of a page.

@@ -63,8 +63,7 @@ class MemorySection(Section):
 def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
     """Make `format` optional, unless there are files."""
     schema["required"].remove("format")
-    files = ["file", "train", "test"]
-    schema["dependentRequired"] = {file: ["format"] for file in files}
+    schema["dependentRequired"] = {file: ["format"] for file in ("file", "train", "test")}
 
 
 class DataSection(HoldingSection):

@@ -444,8 +444,7 @@ def check_saved_probe(path: Path) -> None:
     from probekit.probes.probe_files import probe_files  # imports SciPy
 
     # Probes of a run are in its folder `probes`; other probes have no run.
-    folders = (one.parent for one in path.absolute().parents if one.name == "probes")
-    run_dir = next(folders, None)
+    run_dir = next((one.parent for one in path.absolute().parents if one.name == "probes"), None)
     if run_dir is not None and is_run(run_dir):
         check_finished(run_dir)
         names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]

@@ -41,8 +41,7 @@ class SiteSelection:
     @property
     def selector(self) -> str | None:
         """`head`, `kv_head` or `neuron`; None for a whole site."""
-        chosen = (name for name in SELECTED_AXES if getattr(self, name) is not None)
-        return next(chosen, None)
+        return next((name for name in SELECTED_AXES if getattr(self, name) is not None), None)
 
     @property
     def index(self) -> int | None:
