@@ -121,13 +121,18 @@ class Sites(Sequence[str]):
 
     def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
         """Return the full names of the sites in rows of the table, in forward order."""
-        of_stage: dict[str, list[str]] = {stage: [] for stage in get_args(Stage)}
+        of_stage: dict[str, list[Site]] = {stage: [] for stage in get_args(Stage)}
         for row in rows:
-            of_stage[row.stage].append(row.name)
+            of_stage[row.stage].append(row)
         return (
-            *of_stage["embedding"],
-            *(name.format(l=layer) for layer in range(self.n_layers) for name in of_stage["block"]),
-            *of_stage["output"],
+            *(row.name for row in of_stage["embedding"]),
+            *(
+                row.name.format(l=layer)
+                for layer in range(self.n_layers)
+                for row in of_stage["block"]
+                if row.layers is None or layer in row.layers
+            ),
+            *(row.name for row in of_stage["output"]),
         )
 
     @cached_property

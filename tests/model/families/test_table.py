@@ -63,7 +63,8 @@ def test_tensors_of_a_loaded_model_are_shared():
 
 def test_the_networks_of_the_families_are_those_of_the_table():
     for family in FAMILIES:
-        assert set(family.model_types) == set(family.config.KINDS)
+        # A Gemma 3 that reads images is read as a gemma3_text.
+        assert {*family.model_types} - {"gemma3"} == {*family.config.KINDS}
     types = [name for family in FAMILIES for name in family.model_types]
     assert len(set(types)) == len(types)
     assert probekit.load_model is load_model
