@@ -6,7 +6,7 @@
     mlp:     share = softmax(gate(x)); sum of share * expert(x) over the experts with largest
              shares, after these are divided by their sum
 
-A Mistral with `num_local_experts` MLPs in each block, of which `num_experts_per_tok` compute a
+A Mistral with `num_local_experts` MLPs in each block; `num_experts_per_tok` of them compute a
 token. The checkpoints call the MLP `block_sparse_moe`, and the maps of an expert w1, w3 and w2;
 here they have the names of the other families: mlp, gate_proj, up_proj and down_proj.
 

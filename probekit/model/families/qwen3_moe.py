@@ -199,9 +199,9 @@ class Qwen3Moe(olmoe.ExpertsNetwork):
 
     def _block(self, layer: int) -> nn.Module:
         """Return a block without weights, with experts or dense."""
-        config = self.config
-        norms = (shared.RMSNorm(config.d_head, config.rms_norm_eps) for _ in "qk")
-        attention = shared.GroupedAttention(config, tuple(norms), qkv_bias=config.attention_bias)
+        config, eps = self.config, self.config.rms_norm_eps
+        norms = (shared.RMSNorm(config.d_head, eps), shared.RMSNorm(config.d_head, eps))
+        attention = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
         d_model, d_expert = config.d_model, config.moe_intermediate_size
         mlp: nn.Module = shared.GatedMLP(d_model, config.d_mlp, SILU, bias=False)
         if layer in config.with_experts:

@@ -100,10 +100,15 @@ def test_published_networks_have_the_published_numbers_of_parameters(config, num
     assert count_parameters(config_of(config)) == number
 
 
-def test_the_default_windows_and_caps_of_gemma_are_those_of_the_published_models():
+def test_the_default_windows_and_caps_are_those_of_the_published_models():
     gemma2, gemma3 = read(GEMMA2), read(GEMMA3)
     assert gemma2.types_of_layers == (SLIDING, FULL, SLIDING)
     assert gemma3.types_of_layers == (*[SLIDING] * 5, FULL, SLIDING)
+    assert read(BASES["olmo3"], num_hidden_layers=5).types_of_layers == (
+        *[SLIDING] * 3,
+        FULL,
+        SLIDING,
+    )
     every_third = read(GEMMA3, sliding_window_pattern=3).types_of_layers
     assert [kind == FULL for kind in every_third] == [False, False, True] * 2 + [False]
     assert (gemma2.attn_logit_softcapping, gemma2.final_logit_softcapping) == (50, 30)
