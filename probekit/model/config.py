@@ -505,8 +505,8 @@ def _sum(
     """
     names = (component.name.rpartition(".")[2] for component in components)
     counts = [_count(component, config) for component in components]
-    number = sum(one.number for one in counts)
-    return ParameterCount(name, formula or " + ".join(names), number, counts[0].times)
+    number, times = sum(one.number for one in counts), counts[0].times
+    return ParameterCount(name, formula or " + ".join(names), number, times)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -522,12 +522,11 @@ def count_parameters(config: ModelConfig) -> int:
 def _count(component: Component, config: ModelConfig) -> ParameterCount:
     """Return the parameter count of one component."""
     tensors = component.tensors(config).values()
-    n_layers = config.n_layers if component.layers is None else len(component.layers)
     return ParameterCount(
         name=component.name,
         formula=" + ".join(" x ".join(axes) for axes in tensors) or "tied: the token embedding",
         number=sum(math.prod(_size(axis, config) for axis in axes) for axes in tensors),
-        times=n_layers if component.in_block else 1,
+        times=len(component.layers or range(config.n_layers)) if component.in_block else 1,
     )
 
 
