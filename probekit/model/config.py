@@ -69,7 +69,8 @@ class WeightNames:
     Attributes:
         prefix: beginning of the names in checkpoints of the language model, such as `model.`;
             checkpoints of the body alone lack it.
-        nested: regular expression of what comes before it where other networks read images.
+        nested: regular expression of what precedes the names of the language model in checkpoints
+            that also have other networks.
         embedding: name of the token embedding without the prefix.
         unembedding: name of the unembedding, which has no prefix.
         layers: beginning of the names of the tensors of a block, before its index, such as `h.`.
@@ -78,7 +79,7 @@ class WeightNames:
         transposed: regular expression of the linear maps stored as [in, out].
         sizes: keys of config.json that the shapes of tensors show, by tensor, for messages.
         other_names: names that other releases give to a tensor, each with that of the network.
-        renamed: parts of the names in checkpoints, each with that in the network.
+        renamed: parts of names in checkpoints, each with its replacement in the network.
         switches: end of the name of an extra tensor, and the entry of config.json that makes it
             part of the network.
         norm: module of the final norm.

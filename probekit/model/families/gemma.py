@@ -67,8 +67,8 @@ _SCORES_3 = shared.NORMS_OF_HEADS | {
         "rot_q rot_k / sqrt(query_pre_attn_scalar), -inf where masked"
     ),
 }
-# Keys of a Gemma 3 with images, besides those of its language model.
-_NOT_READ = ("text_config", "vision_config", "mm_tokens_per_image", "tie_word_embeddings")
+# Keys outside of the language model of a Gemma 3 that also reads images.
+_OUTSIDE = ("text_config", "vision_config", "mm_tokens_per_image", "tie_word_embeddings")
 SITES_OF_GEMMA2 = table(_FORMULAS | _SCORES_2, GROUPED)
 SITES_OF_GEMMA3 = table(_FORMULAS | _SCORES_3, GROUPED)
 
@@ -170,8 +170,7 @@ class GemmaConfig(shared.LayerTypesConfig):
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions of both types of blocks, and the type of each block.
 
-        Rotary positions of Gemma 2 are equal. Without types of blocks, they follow from
-        `sliding_window_pattern` or from the `model_type`.
+        Without `layer_types`, the types follow from `sliding_window_pattern` or the `model_type`.
 
         Raises:
             ConfigError: a key is unknown, a number is invalid, the period is not a positive
@@ -242,7 +241,7 @@ def of_language_model(entries: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in entries.items():
         if key in ("bos_token_id", "eos_token_id", "quantization_config") and value is not None:
             found[key] = value
-        elif not (key in _NOT_READ or base.is_harmless(key, value) or text.get(key) == value):
+        elif not (key in _OUTSIDE or base.is_harmless(key, value) or text.get(key) == value):
             found[f"gemma3.{key}"] = value
     return found
 

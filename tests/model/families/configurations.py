@@ -160,16 +160,9 @@ TYPICAL = (
 )  # fmt: skip
 # ... and one for each network, in the slowest.
 ONE_PER_NETWORK = (
-    "qwen3",
-    "gemma2",
-    "neox",
-    "olmo2",
-    "opt",
-    "phi3",
-    "olmoe",
-    "mixtral",
-    "qwen3_moe",
-)
+    "qwen3", "gemma2", "neox", "olmo2", "opt", "phi3", "olmoe", "mixtral",
+    "qwen3_moe with dense blocks",
+)  # fmt: skip
 
 
 def rows(names):
