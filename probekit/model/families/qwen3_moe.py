@@ -106,8 +106,8 @@ class Qwen3MoeConfig(shared.GatedConfig):
         """Return the rotary positions, and the blocks without experts as a tuple.
 
         Raises:
-            ConfigError: a key of the rotary positions is unknown, a number is invalid, or some
-                blocks only have a window.
+            ConfigError: a key of the rotary positions is unknown, a number is invalid, or only some
+                blocks have a window.
         """
         if entries.get("use_sliding_window") and entries.get("max_window_layers") is not None:
             raise ConfigError(
@@ -129,14 +129,14 @@ class Qwen3MoeConfig(shared.GatedConfig):
     @property
     def with_experts(self) -> tuple[int, ...]:
         """The blocks whose MLP has experts; the others are dense."""
-        step, dense = self.decoder_sparse_step, self.mlp_only_layers
-        layers = range(self.num_hidden_layers)
-        return tuple(one for one in layers if (one + 1) % step == 0 and one not in dense)
+        step = self.decoder_sparse_step
+        layers = range(step - 1, self.num_hidden_layers, step)
+        return tuple(sorted({*layers}.difference(self.mlp_only_layers)))
 
     @property
     def dense(self) -> tuple[int, ...]:
         """The blocks whose MLP has no experts."""
-        return tuple(one for one in range(self.num_hidden_layers) if one not in self.with_experts)
+        return tuple(sorted({*range(self.num_hidden_layers)}.difference(self.with_experts)))
 
     @property
     def windows(self) -> tuple[int | None, ...]:
