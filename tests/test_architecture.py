@@ -49,6 +49,7 @@ DOORS = {
         "texts": "settings source",
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
+        "work": "source prober X site",
     },
     "page": {
         **dict.fromkeys(

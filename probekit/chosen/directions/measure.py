@@ -10,7 +10,7 @@ features.csv    features that the k-sparse probes select at their best site
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -23,17 +23,21 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
 from probekit.chosen.selected_probe import SelectedProbe
-from probekit.lazy_rows import Floats, LazyRows
+from probekit.lazy_rows import Features, Floats, LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
-from probekit.pipeline.engines.engine import Activations
+from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.setup.design import Probed
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.k_sparse import explained_shares
+from probekit.probes.prober import Prober
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
+from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve import layers
+from probekit.probes.solve.kernel import is_wide
 from probekit.probes.solve.layers import FittedLayers
 from probekit.products import threads
 from probekit.results.table import by_depth, only
@@ -45,6 +49,8 @@ _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of stan
 MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes their covariance
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
+# A part of these fits is timed to predict the time of all. A batch of fits takes less time each.
+_TIMED, _TIMES_OF_BATCH = 5, 3.3
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
@@ -137,10 +143,9 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
-    if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
+    if not _is_whole_stream(chosen.site):
         return pd.DataFrame()
-    sites = chosen.source.selections
-    streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
+    streams = [site for site in chosen.source.selections if _is_whole_stream(site)]
     places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
@@ -183,6 +188,27 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
             row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def work(source: Engine, prober: Prober, X: Features, site: SiteResult) -> float:
+    """Fit a part of the further probes of a site; return how often that time is needed.
+
+    It is 0 if `cosine_rows` fits no probes at sites of this width.
+
+    Args:
+        source: the experiment and its sites.
+        prober: the rows and settings.
+        X: features (n_rows, n_features) at a site.
+        site: the results there.
+    """
+    spec, fitted = prober.settings.specs[0], prober.saved_rows
+    n_sites = sum(_is_whole_stream(one) for one in source.selections)
+    if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1] or spec.text not in site.fits:
+        return 0.0
+    how = fitted, spec, LazyRows.of(X).select(fitted.rows), site.penalties[spec.text]
+    permuted_fits(*how, NULL_DRAWS // _TIMED)
+    _half_fits(*how, HALVINGS // _TIMED)
+    return n_sites * (_TIMES_OF_BATCH if is_wide(how[2]) else _TIMED)
 
 
 def _refitted_directions(
@@ -249,9 +275,10 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
-def _is_whole_stream(site: SiteSelection) -> bool:
+def _is_whole_stream(site: Probed) -> TypeGuard[SiteSelection]:
     """Return whether a selection is a whole site whose features are those of d_model."""
-    return site.index is None and describe(site.site).axes[-1] == "d_model"
+    is_one = isinstance(site, SiteSelection) and site.index is None
+    return is_one and describe(site.site).axes[-1] == "d_model"
 
 
 def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:

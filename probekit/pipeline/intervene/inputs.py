@@ -23,7 +23,9 @@ from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.edits import BATCH_BYTES, BasePass
 from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
+from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
+from probekit.model.sites.catalogue import layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.setup.texts import text_encoder
@@ -141,6 +143,24 @@ class CauseInputs:
             measures.append(AnswerMeasure(tokens(answer), wrong_tokens, measure.name))
         return tuple(measures)
 
+    def block_tokens(self, model: Network, site: str, n_passes: float, at: str) -> float:
+        """Return how many tokens go through a block if all test texts are edited at a site.
+
+        Texts and counterfactuals pass the whole network once; an edit is computed from its first
+        block and position on.
+
+        Args:
+            model: the network.
+            site: name of the site.
+            n_passes: number of edits of each text.
+            at: `probed`, `all` or `each`.
+        """
+        lengths, n_layers = self.batch.mask.sum(1).double(), model.axis_sizes["n_layers"]
+        n_later = {"probed": float((lengths - self.position).mean()), "each": lengths.mean() / 2}
+        n_positions, n_blocks = float(lengths.mean()), n_layers - (layer_of(site) or 0)
+        edited = n_passes * n_blocks * float(n_later.get(at, n_positions))
+        return len(self.test) * (2 * n_layers * n_positions + edited)
+
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
         """Return the same inputs with the splits of some folds only; all examples are kept."""
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
@@ -229,10 +249,8 @@ def cause_inputs(source: NetworkEngine) -> CauseInputs:
     return CauseInputs(experiment, tokenizer, kept_examples, kept_position, splits, tuple(left_out))
 
 
-def cause_findings(source: NetworkEngine) -> tuple[tuple[Finding, ...], int]:
-    """Return warnings about rows and answers, with a finding on the cost, and the number of edits.
-
-    The number is that of edits of all texts together.
+def cause_findings(source: NetworkEngine) -> tuple[Finding, ...]:
+    """Return warnings about rows and answers, with a finding on the cost.
 
     Raises:
         ConfigError: a site does not exist, or the probed position is not a single token.
@@ -277,7 +295,7 @@ def cause_findings(source: NetworkEngine) -> tuple[tuple[Finding, ...], int]:
                 "the text."
             )
             findings.append(Finding("warning", "unspaced-answers", text))
-    return (*findings, Finding("info", "interventions", message)), n_passes * len(inputs.test)
+    return (*findings, Finding("info", "interventions", message))
 
 
 def _word(example: Example, name: str) -> str:
