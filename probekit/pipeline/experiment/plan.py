@@ -278,7 +278,9 @@ def cost_of(
                     # Texts pass the captured blocks; an edit passes those after its site.
                     n_blocks = 1 + max(layer_of(site) or 0 for site in texts.sites)
                     n_tokens = n_blocks * sizes["tokens"]
-                    interventions = predicted_work(source, network) * seconds / n_tokens
+                    work, activations = predicted_work(source, network)
+                    interventions = work * seconds / n_tokens
+                    captured = max(captured, weights + activations)
     size = round(2 * math.log2(len(probers[0].data.y)))
     key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
     with suppress(ConfigError):  # another machine has the device
@@ -419,7 +421,7 @@ def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
         site = prober.site(X)
         times.append(clock())
         if len(source.networks) > 1:
-            prober.random_site([X], 1)
+            prober.random_site([imitated(prober.data, X.shape[1], 0.0)], 1)
         times.append(clock())
         analyses = 0.0
         for analysis, _ in asked(source.experiment):
@@ -430,14 +432,15 @@ def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
     return np.array([*np.diff(times), analyses])
 
 
-def imitated(data: ProbeData, width: int) -> Features:
+def imitated(data: ProbeData, width: int, of_label: float = 4.0) -> Features:
     """Return random features (n_rows, width) whose fits need about as long as those of activations.
 
-    Rows of one group, word or label are similar, and few directions have most of the variance.
+    Rows of one group, word or label are similar, and few directions have most of the variance. Of
+    networks with random weights, labels have no part (`of_label`) in the features.
     """
     generator, n_axes = np.random.default_rng(0), min(width, len(data.y))
     X = generator.standard_normal((len(data.y), n_axes))
-    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / n_axes**0.5)):
+    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, of_label / n_axes**0.5)):
         distinct, codes = np.unique(names, return_inverse=True)
         X += scale * generator.standard_normal((len(distinct), n_axes))[codes]
     axes, _ = np.linalg.qr(generator.standard_normal((width, n_axes)))

@@ -269,14 +269,11 @@ def cause_findings(source: NetworkEngine) -> tuple[Finding, ...]:
             draws = step.draws or CauseSettings.draws
             passes_of_site = len(step.along or ("probe",)) * len(step.at) * draws * doses
         n_passes += passes_of_site * n_sites
-    n_texts, n_positions = inputs.batch.ids.shape
-    at_once = min(TEXTS_AT_ONCE, n_texts)
-    n_bytes = BasePass.bytes_kept(source.texts.config.axis_sizes, at_once, n_positions, n_sites=1)
-    memory = BATCH_BYTES + 2 * n_bytes  # activations of texts and counterfactuals
+    memory = cause_bytes(source, inputs)
     message = (
         f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
         f"{memory / 1e6:,.0f} MB for the activations of "
-        f"{counted(at_once, 'text')} at a time."
+        f"{counted(min(TEXTS_AT_ONCE, len(inputs.batch)), 'text')} at a time."
     )
     warnings = [f"Interventions leave out {one.reason}" for one in inputs.left_out]
     findings = [Finding("warning", "interventions", warning) for warning in warnings]
@@ -296,6 +293,14 @@ def cause_findings(source: NetworkEngine) -> tuple[Finding, ...]:
             )
             findings.append(Finding("warning", "unspaced-answers", text))
     return (*findings, Finding("info", "interventions", message))
+
+
+def cause_bytes(source: NetworkEngine, inputs: CauseInputs) -> int:
+    """Return the bytes of the activations of texts, counterfactuals and edits at a time."""
+    n_texts, n_positions = inputs.batch.ids.shape
+    sizes, at_once = source.texts.config.axis_sizes, min(TEXTS_AT_ONCE, n_texts)
+    kept = BasePass.bytes_kept(sizes, at_once, n_positions, n_sites=1)
+    return BATCH_BYTES + 2 * kept
 
 
 def _word(example: Example, name: str) -> str:

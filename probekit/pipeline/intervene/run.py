@@ -29,7 +29,7 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.engines.engine import TASK, Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
+from probekit.pipeline.intervene.inputs import CauseInputs, cause_bytes, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
     Part,
@@ -194,8 +194,8 @@ def write_causes(
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
 
 
-def predicted_work(source: NetworkEngine, model: Network) -> float:
-    """Return the work of all interventions (see `Part`), from shapes and rows alone.
+def predicted_work(source: NetworkEngine, model: Network) -> tuple[float, int]:
+    """Return the work of all interventions (see `Part`), and the bytes of their activations.
 
     A site that the probes choose counts as one in the middle of the network.
 
@@ -209,8 +209,10 @@ def predicted_work(source: NetworkEngine, model: Network) -> float:
         for step in source.experiment.interventions
     ]
     experiment = source.experiment.model_copy(update={"interventions": steps})
-    every = steps_of(experiment, cause_inputs(source), model, None)
-    return sum(part.work for step in every for part in step.parts(model))
+    inputs = cause_inputs(source)
+    every = steps_of(experiment, inputs, model, None)
+    work = sum(part.work for step in every for part in step.parts(model))
+    return work, cause_bytes(source, inputs)
 
 
 def intervene(
