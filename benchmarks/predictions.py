@@ -72,6 +72,7 @@ def write_texts(folder: Path, model: Path, n_sites: int | None) -> Path:
         "name": model.name,
         "model": {"source": str(model), "random_weights": 1},
         "data": {"name": "texts", "format": "csv", "file": str(folder / "texts.csv")},
+        "tokens": {"position": {"at": "last"}},
         "split": {"folds": 5},
     }
     experiment["data"]["columns"] = {"text": "text", "label": "label", "group": "group"}

@@ -31,13 +31,10 @@ from probekit.pipeline.setup.design import Probed
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.k_sparse import explained_shares
-from probekit.probes.prober import Prober
 from probekit.probes.score.description_length import subsets
 from probekit.probes.score.exchange import permuted_labels
-from probekit.probes.score.scored import SiteResult
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve import layers
-from probekit.probes.solve.kernel import is_wide
 from probekit.probes.solve.layers import FittedLayers
 from probekit.products import threads
 from probekit.results.table import by_depth, only
@@ -49,9 +46,8 @@ _ROUNDING = 1e-6  # smaller differences are rounding errors, in features of stan
 MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes their covariance
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
-# A part of these fits is timed to predict the time of all. A batch of fits takes less time each.
-_TIMED, _TIMES_OF_BATCH = 5, 3.3
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
+_TIMED = 5  # parts of these fits, of which one is timed to predict the time of all
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
 
@@ -190,25 +186,21 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def work(source: Engine, prober: Prober, X: Features, site: SiteResult) -> float:
-    """Fit a part of the further probes of a site; return how often that time is needed.
+def work(
+    source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: float | None
+) -> int:
+    """Fit a part of the further probes of a site; return the number of such parts at all sites.
 
-    It is 0 if `cosine_rows` fits no probes at sites of this width.
-
-    Args:
-        source: the experiment and its sites.
-        prober: the rows and settings.
-        X: features (n_rows, n_features) at a site.
-        site: the results there.
+    It is 0 if `cosine_rows` fits no probes at sites of this width. For other arguments see
+    `permuted_fits`; X are the features of all rows.
     """
-    spec, fitted = prober.settings.specs[0], prober.saved_rows
     n_sites = sum(_is_whole_stream(one) for one in source.selections)
-    if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1] or spec.text not in site.fits:
-        return 0.0
-    how = fitted, spec, LazyRows.of(X).select(fitted.rows), site.penalties[spec.text]
+    if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1]:
+        return 0
+    how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
     permuted_fits(*how, NULL_DRAWS // _TIMED)
     _half_fits(*how, HALVINGS // _TIMED)
-    return n_sites * (_TIMES_OF_BATCH if is_wide(how[2]) else _TIMED)
+    return n_sites * _TIMED
 
 
 def _refitted_directions(

@@ -48,8 +48,8 @@ from probekit.products import START_UP, threads
 # The fewest rows and numbers of a measured sample, and the most features and numbers of a site.
 _FEWEST_ROWS, _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 256, 1 << 16, 1024, 1 << 24
 # Splits that are measured of several, of fits from products of rows, which are one batch; and the
-# power of their number with which the time of a batch grows.
-_SPLITS, _OF_MORE_SPLITS = 2, 0.75
+# power of the number of fits with which the time of a batch grows.
+_SPLITS, _OF_MORE = 2, 0.75
 _FEW_NUMBERS = 1 << 21  # and scores of fits that are measured at once; twice as many of a batch
 # The measurement takes about this share of the predicted time, and at most so many seconds.
 _SHARE, _MOST_SECONDS, _TINY = 0.02, 4.0, 1e-6
@@ -333,14 +333,18 @@ def _of_width(source: Engine, prober: Prober, width: int, given: LazyRows | None
         power = np.log2(width / _MOST_FEATURES)
         return np.array([whole[0], *(whole[1:] * (whole[1:] / half[1:]) ** power)])
     n_splits, n_few = len(splits), _SPLITS if is_wide else 1
-    few, ratios = prober, np.ones(4)
-    if n_splits > n_few and not prober.within:
-        few = Prober([one.data for one in splits[:n_few]], prober.settings)
+    few, ratios = Prober([one.data for one in splits[:n_few]], prober.settings), np.ones(4)
+    if prober.within or few.has_control != prober.has_control:
+        few = prober
+    elif n_splits > n_few:
         # A site of several splits has a further fit, of all rows. More fits from products take less
         # time each.
         of_site = (n_splits + 0.5) / (n_few + 0.5 * (n_few > 1))
         ratios = np.array([n_splits / n_few, of_site, n_splits / n_few, 1.0])
-        ratios[1:3] **= _OF_MORE_SPLITS if is_wide else 1.0
+        ratios[1:3] **= _OF_MORE if is_wide else 1.0
+    ratios[3] = (
+        0.2 ** (1 - _OF_MORE) if is_wide else 1.0
+    )  # a fifth of the fits of analyses is timed
     most, n_scores = 2.0 if is_wide else 1.0, max(1, len(prober.data.classes) - 1)
     # A sample is fitted by the same algorithm as all rows.
     size = max(_FEWEST_ROWS, _FEWEST_NUMBERS // width, 0 if is_wide else int(2 * WIDE * width))
@@ -349,7 +353,8 @@ def _of_width(source: Engine, prober: Prober, width: int, given: LazyRows | None
         size = n_rows
     measured = list[tuple[int, Floats]]()
     while len(measured) < 2 and size > (1.5 * measured[0][0] if measured else 0):
-        if (sample := sample_of(few, size)) is None:
+        sample = sample_of(few, size) if size < n_rows else (few, np.arange(n_rows))
+        if sample is None:
             size *= 2
             continue
         part, rows = sample
@@ -423,11 +428,12 @@ def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
         if len(source.networks) > 1:
             prober.random_site([imitated(prober.data, X.shape[1], 0.0)], 1)
         times.append(clock())
-        analyses = 0.0
+        analyses, spec = 0.0, prober.settings.specs[0]
         for analysis, _ in asked(source.experiment):
-            if (work := analysis.door("measure", "work")) is not None:
-                start = clock()
-                n_times = work(source, prober, X, site)
+            work = analysis.door("measure", "work")
+            if work is not None and spec.text in site.fits:
+                start, penalty = clock(), site.penalties[spec.text]
+                n_times = work(source, prober.saved_rows, spec, X, penalty)
                 analyses += n_times * (clock() - start)
     return np.array([*np.diff(times), analyses])
 

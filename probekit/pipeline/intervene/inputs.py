@@ -16,10 +16,8 @@ from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
-from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.edits import BATCH_BYTES, BasePass
 from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
@@ -253,27 +251,14 @@ def cause_findings(source: NetworkEngine) -> tuple[Finding, ...]:
     """Return warnings about rows and answers, with a finding on the cost.
 
     Raises:
-        ConfigError: a site does not exist, or the probed position is not a single token.
+        ConfigError: the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
-    experiment, inputs, n_passes = source.experiment, cause_inputs(source), 0
-    for number, step in enumerate(experiment.interventions):
-        named = [pattern for pattern in step.sites if pattern != CHOSEN]
-        with experiment.at("interventions", number, "sites"):
-            selected = source.texts.config.sites.select(named) if named else ()
-        n_sites = len(selected) + (1 if CHOSEN in step.sites else 0)
-        # An edit at each position needs a pass for each; directions need other numbers, below.
-        passes_of_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
-        if step.has_direction:
-            doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
-            draws = step.draws or CauseSettings.draws
-            passes_of_site = len(step.along or ("probe",)) * len(step.at) * draws * doses
-        n_passes += passes_of_site * n_sites
-    memory = cause_bytes(source, inputs)
+    experiment, inputs = source.experiment, cause_inputs(source)
+    at_once = counted(min(TEXTS_AT_ONCE, len(inputs.batch)), "text")
     message = (
-        f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
-        f"{memory / 1e6:,.0f} MB for the activations of "
-        f"{counted(min(TEXTS_AT_ONCE, len(inputs.batch)), 'text')} at a time."
+        f"Interventions: {len(inputs.test):,} test texts, "
+        f"{cause_bytes(source, inputs) / 1e6:,.0f} MB for the activations of {at_once} at a time."
     )
     warnings = [f"Interventions leave out {one.reason}" for one in inputs.left_out]
     findings = [Finding("warning", "interventions", warning) for warning in warnings]
