@@ -10,7 +10,7 @@ features.csv    features that the k-sparse probes select at their best site
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,6 @@ from probekit.lazy_rows import Features, Floats, LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations, Engine
-from probekit.pipeline.setup.design import Probed
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.k_sparse import explained_shares
@@ -139,9 +138,8 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
-    if not _is_whole_stream(chosen.site):
+    if chosen.site not in (streams := _streams(chosen.source)):
         return pd.DataFrame()
-    streams = [site for site in chosen.source.selections if _is_whole_stream(site)]
     places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
@@ -154,11 +152,8 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
     spec = chosen.spec
-    penalties: dict[SiteSelection, Any] = {
-        stream: probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
-        for stream in streams
-        if stream.text in probes
-    }
+    name, with_probe = spec.grid_name or "C", [one for one in streams if one.text in probes]
+    penalties = {one: probes[one.text].facts.hyperparameters.get(name) for one in with_probe}
     how = chosen.source.activations, chosen.position, chosen.prober.saved_rows, spec
     job = partial(_refitted_directions, *how)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
@@ -186,15 +181,13 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def work(
-    source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: float | None
-) -> int:
+def work(source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: Any) -> int:
     """Fit a part of the further probes of a site; return the number of such parts at all sites.
 
     It is 0 if `cosine_rows` fits no probes at sites of this width. For other arguments see
     `permuted_fits`; X are the features of all rows.
     """
-    n_sites = sum(_is_whole_stream(one) for one in source.selections)
+    n_sites = len(_streams(source))
     if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1]:
         return 0
     how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
@@ -267,10 +260,10 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
-def _is_whole_stream(site: Probed) -> TypeGuard[SiteSelection]:
-    """Return whether a selection is a whole site whose features are those of d_model."""
-    is_one = isinstance(site, SiteSelection) and site.index is None
-    return is_one and describe(site.site).axes[-1] == "d_model"
+def _streams(source: Engine) -> list[SiteSelection]:
+    """Return the probed sites that are whole and whose features are those of d_model."""
+    sites = [site for site in source.selections if isinstance(site, SiteSelection)]
+    return [one for one in sites if one.index is None and describe(one.site).axes[-1] == "d_model"]
 
 
 def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:

@@ -247,9 +247,8 @@ def cost_of(
     """
     experiment, widths, n_networks = source.experiment, source.widths, len(source.networks)
     sizes, note, capture, interventions = dict[str, Any](), "", None, None
-    # Bytes of weights in memory, of their files, and of a capture without its libraries.
-    weights, loaded, captured = 0, 0, 0
-    used = used_memory() or LIBRARIES  # now, with libraries and tokenizer
+    # Bytes besides libraries and tokenizer: of weights next to their files, and of a capture.
+    loaded, captured, used = 0, 0, used_memory() or LIBRARIES
     if source.texts is not None:
         texts, source = source.texts, cast(NetworkEngine, source)
         sizes = plan_capture(source, machines.device)
@@ -265,9 +264,8 @@ def cost_of(
             )
             captured = sizes["capture_memory"] - LIBRARIES
             if model.in_memory is None and in_memory:
-                weights = needed
                 files = find_model(model.source).glob("*.safetensors")
-                loaded = weights + sum(path.stat().st_size for path in files)
+                loaded = needed + sum(path.stat().st_size for path in files)
             if not in_memory:
                 note = described_reading(config, dtype, "cpu", shards)
             if machines.throughput is None:
@@ -277,10 +275,9 @@ def cost_of(
                 if source.experiment.interventions:
                     # Texts pass the captured blocks; an edit passes those after its site.
                     n_blocks = 1 + max(layer_of(site) or 0 for site in texts.sites)
-                    n_tokens = n_blocks * sizes["tokens"]
                     work, activations = predicted_work(source, network)
-                    interventions = work * seconds / n_tokens
-                    captured = max(captured, weights + activations)
+                    interventions = work * seconds / (n_blocks * sizes["tokens"])
+                    captured = max(captured, needed + activations)
     size = round(2 * math.log2(len(probers[0].data.y)))
     key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
     with suppress(ConfigError):  # another machine has the device
@@ -288,9 +285,9 @@ def cost_of(
         if key not in known:
             known[key] = task_seconds(source, probers)
     sizes["memory"] = probing_bytes(probers, widths)
-    mapped = min(source.n_bytes, _MAPPED)
-    probed = weights + sizes["memory"] - LIBRARIES + mapped
-    sizes["run_memory"] = round(used + max(loaded, captured, probed))
+    # What a capture has freed stays with the process.
+    probed = captured + sizes["memory"] - LIBRARIES + min(source.n_bytes, _MAPPED)
+    sizes["run_memory"] = round(used + max(loaded, probed))
     return Cost(sizes, widths, known.get(key), capture, interventions, note)
 
 

@@ -145,17 +145,13 @@ def run_source(
         return RunResult(path)
 
 
-def _expect(
-    source: Engine, probers: Sequence[Prober], watched: StageWriter, n_workers: int
-) -> float | None:
-    """Return the predicted seconds of all sites in one process; None for few numbers."""
-    n_numbers = len(probers[0].data.y) * sum(source.widths) * len(source.networks)
-    if n_numbers < _FEW_NUMBERS:
+def _expect(source: Engine, probers: Sequence[Prober], stage: StageWriter, n: int) -> float | None:
+    """Return the predicted seconds of all sites in one of `n` processes; None for few numbers."""
+    if len(probers[0].data.y) * sum(source.widths) * len(source.networks) < _FEW_NUMBERS:
         return None
-    predicted = task_seconds(source, probers)
-    watched.expect("probe", scheduled(predicted.tasks, n_workers, usable_cores()))
-    further = predicted.analyses / min(n_workers, usable_cores())
-    watched.expect("probes of permuted labels", further)
+    predicted, cores = task_seconds(source, probers), usable_cores()
+    stage.expect("probe", scheduled(predicted.tasks, n, cores))
+    stage.expect("probes of permuted labels", predicted.analyses / min(n, cores))
     return sum(predicted.tasks)
 
 

@@ -21,7 +21,6 @@ from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
 from probekit.lazy_rows import Codes, Features
 from probekit.model.network import Network
-from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment import plan
@@ -175,27 +174,20 @@ def _of_experiment(
         seconds=seconds,
         memory=sizes["memory"],
         run_memory=sizes["run_memory"],
-        remedy=_remedy(seconds, cost, source),
+        remedy=_remedy(seconds, cost.probing, len(source.networks) - 1),
     )
 
 
-def _remedy(seconds: Mapping[str, float], cost: plan.Cost, source: Engine) -> str:
+def _remedy(seconds: Mapping[str, float], probing: plan.Probing, n_random: int) -> str:
     """Return a sentence on what takes most of the time, and on the setting that halves it."""
-    assert cost.probing is not None, "a processor is always there"
-    n_random, all_probed = len(source.networks) - 1, sum(cost.probing.tasks)
     step = max(seconds, key=lambda one: seconds[one])
-    share = seconds[step] / sum(seconds.values())
-    halving = {
-        "interventions": "half of the `draws`, or of the sites, of `interventions`",
-        "capture": "half of the rows",
-    }.get(step, "half of the sites in `capture.sites`")
-    untrained = (
-        cost.probing.untrained / all_probed if step == "probe" else n_random / (n_random + 1)
-    )
-    if step in ("probe", "capture") and untrained > 0.5:
+    share = percent(seconds[step] / sum(seconds.values()))
+    other = {"interventions": "half of its `draws` or sites", "capture": "half of the rows"}
+    halving = other.get(step, "half of the sites in `capture.sites`")
+    of_untrained = {"probe": probing.untrained / sum(probing.tasks), "capture": n_random - 0.5}
+    if of_untrained.get(step, 0.0) > 0.5:
         halving = f"`model.random_weights: {n_random // 2}`, or {halving},"
-    what = {"probe": "probing", "look": "probes of permuted labels"}.get(step, step)
-    return f"{percent(share)} of the time is {what}: {halving} would take about half of that."
+    return f"{share} of the time is the step `{step}`: {halving} would take about half of that."
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:

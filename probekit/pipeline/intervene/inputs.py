@@ -285,7 +285,9 @@ def cause_bytes(source: NetworkEngine, inputs: CauseInputs) -> int:
     n_texts, n_positions = inputs.batch.ids.shape
     sizes, at_once = source.texts.config.axis_sizes, min(TEXTS_AT_ONCE, n_texts)
     kept = BasePass.bytes_kept(sizes, at_once, n_positions, n_sites=1)
-    return BATCH_BYTES + 2 * kept
+    # Measured: edits along many directions fill two batches.
+    has_directions = any(step.has_direction for step in source.experiment.interventions)
+    return (1 + has_directions) * BATCH_BYTES + 2 * kept
 
 
 def _word(example: Example, name: str) -> str:
