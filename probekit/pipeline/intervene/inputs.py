@@ -154,9 +154,9 @@ class CauseInputs:
             at: `probed`, `all` or `each`.
         """
         lengths, n_layers = self.batch.mask.sum(1).double(), model.axis_sizes["n_layers"]
-        n_later = {"probed": float((lengths - self.position).mean()), "each": lengths.mean() / 2}
         n_positions, n_blocks = float(lengths.mean()), n_layers - (layer_of(site) or 0)
-        edited = n_passes * n_blocks * float(n_later.get(at, n_positions))
+        n_later = {"probed": float((lengths - self.position).mean()), "each": n_positions / 2}
+        edited = n_passes * n_blocks * n_later.get(at, n_positions)
         return len(self.test) * (2 * n_layers * n_positions + edited)
 
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
