@@ -115,7 +115,7 @@ def part(name: str, file: str, folder: str, n_workers: int, wall: bool) -> None:
 
 
 def parts(*arguments: str, wall: bool) -> Iterator[dict[str, Any]]:
-    """Yield what is predicted and what is measured, each by a process."""
+    """Yield the predicted numbers, then the measured ones, each from a process of its own."""
     threads = {} if wall else {"OMP_NUM_THREADS": "1"}
     for name in ("predict", "run"):
         command = [sys.executable, "-m", "benchmarks.predictions", "--part", name, *arguments]

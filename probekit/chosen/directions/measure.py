@@ -46,7 +46,7 @@ MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes thei
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
-_TIMED = 5  # parts of these fits, of which one is timed to predict the time of all
+_TIMED = 5  # parts of these fits; one is timed to predict the time of all
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
 
