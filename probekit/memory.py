@@ -20,6 +20,7 @@ _VERSIONS = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
+LIBRARIES = 412 << 20  # measured bytes of a process with all libraries
 SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machine with others
 # Messages of torch, on CPU and GPU, and of oneDNN, which does not name its reason.
 _FAILED = re.compile("(allocate|out of) memory|ALLOC_FAILED|could not create a (memory|primitive)")
@@ -109,10 +110,13 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def peak_memory() -> float:
-    """Return the most memory that this process has used so far, in bytes; 0 if it is not known."""
+def used_memory(field: str = "VmRSS") -> float:
+    """Return the memory that this process uses, in bytes; 0 if it is not known.
+
+    With the field VmHWM it is the most that it has used so far.
+    """
     with suppress(OSError, KeyError, ValueError):
-        return _kilobytes(PROC / "self/status", "VmHWM")
+        return _kilobytes(PROC / "self/status", field)
     return 0.0
 
 

@@ -6,7 +6,8 @@ section.py  its section of the experiment file, and the rules of its keys: `chec
             experiment)`. It imports no numerics
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
             `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
-            transfer between data sets
+            transfer between data sets; `work(source, ...)`: a part of its fits at all sites,
+            which is timed to predict the time of a run
 page.py     what the page of a run shows, by place: `first_figures(run)` after the layer curve, and
             `figures(run)` after all others; `sections(run)` and `curves(run)` before the table of
             all sites, `details(run)` and `examples(run)` after the figures that are folded
