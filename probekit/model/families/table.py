@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
+from probekit.model.proven.choice import needs_transformers, uses_transformers
+from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
+from probekit.model.weights.files import read_json
 from probekit.model.weights.hub import find_model
 
 if TYPE_CHECKING:
     import torch
 
-    from probekit.model.network import Network
+    from probekit.model.network import FamilyNetwork, Network
 
 
 _HUB = "probekit.model.text.hub_tokenizer:HubTokenizer"
@@ -97,6 +100,8 @@ def config_of(
     Raises:
         CheckpointError: no family has its architecture, or an entry is invalid or unknown.
     """
+    if entries.get("engine") == "transformers":  # the record of a cache
+        return ProvenConfig.from_json(entries)
     return family_of(entries, path).config.from_hub(entries, path, ignore)
 
 
@@ -114,8 +119,29 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def find_config(source: str | Path) -> ModelConfig:
+def is_proven(source: str | Path) -> bool:
+    """Return whether transformers computes a model, because no family does or its name says so.
+
+    >>> is_proven("mini"), is_proven("mini?engine=transformers")
+    (False, True)
+    """
+    return uses_transformers(source, _model_types())
+
+
+def _model_types() -> set[str]:
+    return {name for family in FAMILIES for name in family.model_types}
+
+
+def runs_in_transformers(model: Any) -> bool:
+    """Return whether no family computes a loaded model of transformers as it is."""
+    entries = model.config.to_dict()
+    return needs_transformers(entries, _model_types()) or hasattr(model, "peft_config")
+
+
+def find_config(source: str | Path, dtype: str | None = None) -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
+
+    A model that transformers computes is loaded, in a dtype, and its sites are proven.
 
     >>> find_config("gpt2-xl").n_layers
     48
@@ -127,6 +153,10 @@ def find_config(source: str | Path) -> ModelConfig:
     """
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
+    if is_proven(source):
+        from probekit.model.proven.loading import prepared_config  # imports torch
+
+        return prepared_config(source, dtype)
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
@@ -140,13 +170,16 @@ def read_tokenizer(source: str | Path) -> Any:
     """
     folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
-        family = family_of(*read_entries(folder))
+        entries = read_json(folder / "config.json")
+        # A model that only transformers computes has a tokenizer of the hub, as Llama's have.
+        known = (one for one in FAMILIES if entries.get("model_type", "gpt2") in one.model_types)
+        family = next(known, FAMILIES[1])
     files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 
 
-def network_class(config: ModelConfig) -> type[Network]:
+def network_class(config: ModelConfig) -> type[FamilyNetwork]:
     """Return the class of the network that a config describes.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
@@ -155,7 +188,7 @@ def network_class(config: ModelConfig) -> type[Network]:
     """
     # The config and the network of a family are in the same module.
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    return cast("type[Network]", resolve_name(family.network))
+    return cast("type[FamilyNetwork]", resolve_name(family.network))
 
 
 def load_model(
@@ -195,6 +228,10 @@ def load_model(
         OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
+    if is_proven(source):
+        from probekit.model.proven.loading import load_proven
+
+        return load_proven(source, dtype, device)
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
@@ -216,6 +253,10 @@ def random_network(
     >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
     1
     """
+    if isinstance(config, ProvenConfig):
+        from probekit.model.proven.loading import random_proven
+
+        return random_proven(config, seed, dtype, device)
     build = network_class(config)
     network = build(config, seed=None)
     if in_memory:
@@ -226,6 +267,8 @@ def random_network(
 
 def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     """Return a network in a dtype with the weights of another one, each converted when needed."""
+    if isinstance(network.config, ProvenConfig):
+        return cast(Any, network).in_dtype(dtype)  # type: ignore[no-any-return]
     readers = {
         name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()

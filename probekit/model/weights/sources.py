@@ -28,8 +28,10 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`.
-IGNORE = "?ignore="
+# After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`, or
+# what computes it, as in `gpt2?engine=transformers`.
+IGNORE, ENGINE = "?ignore=", "?engine="
+ENGINES = ("auto", "native", "transformers")
 
 
 def at_revision(source: str | Path, revision: str | None) -> str | Path:
@@ -43,7 +45,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     """
     if revision is None:
         return source
-    name, _, given = without_ignored(source).partition("@")
+    name, _, given = without_options(source).partition("@")
     is_path = isinstance(source, Path) or _is_path(name) or Path(name).is_dir()
     if is_path or name == "mini":
         raise ConfigError(
@@ -65,7 +67,7 @@ def ignoring(source: str | Path, keys: Iterable[str]) -> str | Path:
     ('org/name@main?ignore=note', 'mini')
     """
     keys = list(dict.fromkeys((*ignored_keys(source), *keys)))
-    return f"{without_ignored(source)}{IGNORE}{','.join(keys)}" if keys else source
+    return f"{without_options(source)}{IGNORE}{','.join(keys)}" if keys else source
 
 
 def ignored_keys(source: str | Path) -> tuple[str, ...]:
@@ -73,9 +75,24 @@ def ignored_keys(source: str | Path) -> tuple[str, ...]:
     return tuple(filter(None, str(source).partition(IGNORE)[2].split(",")))
 
 
-def without_ignored(source: str | Path) -> str:
-    """Return the name of a model without the keys that are ignored."""
-    return str(source).partition(IGNORE)[0]
+def without_options(source: str | Path) -> str:
+    """Return the name of a model without the keys that are ignored, and without its engine."""
+    return str(source).partition(IGNORE)[0].partition(ENGINE)[0]
+
+
+def engine_of(source: str | Path) -> str:
+    """Return what computes a model by its name: `auto`, `native` or `transformers`.
+
+    >>> engine_of("gpt2?engine=transformers"), engine_of("gpt2")
+    ('transformers', 'auto')
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    engine = str(source).partition(ENGINE)[2] or "auto"
+    if engine not in ENGINES:
+        raise ConfigError(f"{source}: the engine is {engine!r}. {nearest(engine, ENGINES)}")
+    return engine
 
 
 def name_in_memory(kind: str, digest: str) -> str:
@@ -104,7 +121,7 @@ def local_folder(source: str | Path) -> Path | None:
         MissingError: there is no such folder, or no model of that name.
         ConfigError: the name is empty, that of a file, or not a valid path.
     """
-    text = without_ignored(source)
+    text = without_options(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
     if not text.strip():

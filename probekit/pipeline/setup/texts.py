@@ -158,7 +158,7 @@ def network_config(experiment: Experiment) -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.name)
+        return find_config(model.name, model.dtype)
 
 
 @dataclass(frozen=True, eq=False)

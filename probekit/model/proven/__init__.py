@@ -1,0 +1,1 @@
+"""Networks that transformers computes, with sites that are proven on the loaded model."""

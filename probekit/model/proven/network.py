@@ -1,0 +1,434 @@
+"""A network that transformers computes: the members of the package's own networks, as proven.
+
+What is not proven of the loaded model does not exist: its sites are absent, and what needs them
+raises ConfigError with the reason.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+
+import torch
+from torch import Tensor, nn
+
+from probekit.accelerators import check_device
+from probekit.errors import ConfigError, DataError
+from probekit.model.passes import inputs as batches
+from probekit.model.passes.context import select_positions
+from probekit.model.passes.taps import (
+    ActivationCache,
+    Tap,
+    check_returned,
+    remember,
+    tap_parts,
+)
+from probekit.model.proven.config import ProvenConfig
+from probekit.model.proven.engine import Engine, Refused
+from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.transformer_lens import lacks
+
+if TYPE_CHECKING:
+    from probekit.model.generation import KeyValueCache
+
+# Sites of the last block that are computed at all positions, also if only some are requested.
+_AT_ALL = ("hook_resid_pre", "attn.hook_rot_k", "attn.hook_v")
+
+
+class ProvenNetwork(nn.Module):
+    """A loaded model of transformers, with the sites that are proven of it.
+
+    Its members are those of the package's own networks. The model itself is not changed and not
+    copied: a change of its weights changes the network. `load_model` and `from_transformers` return
+    it for models that no family of the package computes.
+
+    Attributes:
+        VERSION: version of the numbers that taps give.
+        config: sizes, sites and identity.
+        model: the model of transformers.
+        passes: the proven passes over it.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    def __init__(self, passes: Engine, config: ProvenConfig) -> None:
+        super().__init__()
+        self.model: Any = passes.model
+        self.passes = passes
+        self.config = config
+        self.training = False
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a module; names of TransformerLens are refused with ours."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise lacks(self, name) from None
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: ARG002
+        raise ConfigError(
+            f"The sites of this {self.config.TITLE} are proven for its dtype and device. Load it "
+            "anew with the dtype and device that you want."
+        )
+
+    # ---------------------------------------------------------------- facts
+    @property
+    def sites(self) -> Sites:
+        """Names of the proven sites in the order of the forward pass, with axes and formulas."""
+        return self.config.sites
+
+    @property
+    def axis_sizes(self) -> Mapping[str, int]:
+        """Size of each axis that does not depend on the input, e.g. `n_layers` and `d_model`."""
+        return self.config.axis_sizes
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embedding."""
+        embedding: Tensor = self.model.get_input_embeddings().weight
+        return embedding.device
+
+    @property
+    def devices(self) -> str:
+        """Devices of the weights, as in `cuda:0,cuda:1`."""
+        return ",".join(dict.fromkeys(str(one.device) for one in self.parameters()))
+
+    def check_one_device(self) -> None:
+        """Raise ConfigError if the weights are spread over several devices."""
+        check_device(self.devices)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights that are not quantised."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all weights are in memory; always, as far as the package is concerned."""
+        return True
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return all weights and buffers by name, also the buffers that no checkpoint contains."""
+        return dict([*self.model.named_parameters(), *self.model.named_buffers()])
+
+    def get_parameter(self, target: str) -> Any:
+        """Return a weight or buffer by its name in the model."""
+        return self.state_dict()[target]
+
+    def in_dtype(self, dtype: torch.dtype) -> ProvenNetwork:
+        """Return a copy of the network in another dtype, with a proof of its own."""
+        from probekit.model.proven.loading import proven_network
+
+        return proven_network(copy.deepcopy(self.model).to(dtype))
+
+    def refuse(self, what: str, reason: str = "") -> NoReturn:
+        """Raise ConfigError for a feature that is not proven.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"{what} is not proven for this {self.config.TITLE}, which transformers computes"
+            f"{f': {reason}' if reason else ''}. `probekit verify` prints what is proven."
+        )
+
+    # ---------------------------------------------------------------- passes
+    def forward(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+
+        Arguments and errors are those of the package's own networks. Padding on a side that is not
+        proven is moved to one that is. If none is, the texts are run one by one, and a tap cannot
+        change a value. That the stream runs from block to block, and that every proven sum holds,
+        is checked in each pass.
+
+        Raises:
+            ConfigError: a feature is not proven, or what was proven does not hold on these texts.
+        """
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
+        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
+        names = list(dict.fromkeys(part.site for part in parts))
+        if not logits and not names:
+            raise ConfigError(
+                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
+            )
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        if mask is None and past is None:
+            batches.warn_of_padding(self.config, ids)
+        mask = None if mask is None or bool(mask.all()) else mask.bool().to(self.device)
+        ids = ids.to(self.device)
+        visit = tap_parts(self.sites, tap, parts) if tap else None
+        if past is not None:
+            return self._with_past(ids, mask, names, visit, past, at)
+        n_tokens = ids.shape[1] if mask is None else int(mask.sum(1).max())
+        if n_tokens > self.config.n_ctx:
+            batches.check_context(self.config, torch.tensor([[n_tokens - 1]]))
+        if mask is None:
+            return self._pass(ids, None, None, names, visit, logits=logits, at=at)
+        is_left = bool((mask.long().diff(dim=1) >= 0).all())
+        sides = self.passes.pad_positions
+        side = "left" if is_left and "left" in sides else next(iter(sorted(sides)), "")
+        if not side:
+            return self._one_by_one(ids, mask, names, visit, logits=logits, at=at)
+        order = (mask if side == "left" else ~mask).to(torch.int8).argsort(dim=1, stable=True)
+        ids, moved = ids.gather(1, order), mask.gather(1, order)
+        is_moved = not torch.equal(moved, mask)
+        order = order.argsort(dim=1) if is_moved else None
+        return self._pass(ids, moved, order, names, visit, logits=logits, at=at)
+
+    def _pass(
+        self, ids: Tensor, mask: Tensor | None, order: Tensor | None, names: Sequence[str],
+        visit: Tap | None, *, logits: bool, at: Tensor | None, via: Callable[[], Any] | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of one proven pass; taps get the positions in the order of the caller.
+
+        Args:
+            ids: token ids.
+            mask: True at tokens; None for no padding.
+            order: position in this pass of each position of the caller; None if they are equal.
+            names: full names of the requested sites.
+            visit: tap at whole sites.
+            logits: False stops the pass after the last requested site.
+            at: positions of the caller at which the last block is requested.
+            via: function that runs the pass; None for the model on `ids`.
+        """
+        last = f"blocks.{self.config.n_layers - 1}."
+        back = None if order is None else order.argsort(dim=1)
+
+        def tap(value: Tensor, name: str) -> Tensor:
+            assert visit is not None
+            places, shown = _position_axes(self.sites, name), value
+            for axis in places if order is not None else ():
+                shown = _gathered(shown, order, axis)
+            whole, inside = shown, name.removeprefix(last)
+            selected = None if at is None or inside == name or inside in _AT_ALL else at
+            if selected is not None:
+                shown = _gathered(shown, selected, places[0])
+            new = visit(name, shown.clone())  # a tap may change its argument
+            check_returned(new, shown, name)
+            if not new.requires_grad and torch.equal(new, shown):
+                return value
+            if selected is not None:
+                new = _scattered(whole, new, selected, places[0])
+            for axis in places if back is not None else ():
+                new = _gathered(new, back, axis)
+            return new
+
+        try:
+            out, _ = self.passes.run(
+                ids, mask, names, tap if visit else None,
+                grad=torch.is_grad_enabled(), logits=logits, via=via, check=True,
+            )  # fmt: skip
+        except Refused as error:
+            raise ConfigError(
+                f"This {self.config.TITLE}, which transformers computes: {error}. Its activations "
+                "are not those of their names in this pass."
+            ) from error
+        if out is None:
+            return None
+        logits_of: Tensor = out if order is None else _gathered(out, order, 1)
+        return logits_of if at is None else select_positions(logits_of, at.to(logits_of.device))
+
+    def _one_by_one(
+        self, ids: Tensor, mask: Tensor, names: Sequence[str], visit: Tap | None, *, logits: bool,
+        at: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of texts that are run one after the other, because padding is unproven.
+
+        Raises:
+            ConfigError: the tap changes a value.
+        """
+        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        outs: list[Tensor] = []
+        for row, real in zip(ids, mask, strict=True):
+            values: dict[str, Tensor] = {}
+            one = self._pass(
+                row[real][None], None, None, names, remember(values) if names else None,
+                logits=logits, at=None,
+            )  # fmt: skip
+            for name in names:
+                places = _position_axes(self.sites, name)
+                found[name].append(_spread(values[name], real, places))
+            if one is not None:
+                outs.append(_spread(one, real, [1]))
+        for name, rows in found.items():
+            assert visit is not None
+            value = torch.cat(rows)
+            if not torch.equal(visit(name, value.clone()), value):
+                self.refuse("Padding", "so texts are run one by one, and a value cannot be changed")
+        if not outs:
+            return None
+        out = torch.cat(outs)
+        return out if at is None else select_positions(out, at.to(out.device))
+
+    def _with_past(
+        self, ids: Tensor, mask: Tensor | None, names: Sequence[str], visit: Tap | None,
+        past: KeyValueCache, at: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of a pass that continues the tokens of a cache."""
+        self.refuse("Generation")
+
+    def run_together(
+        self,
+        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
+        sites: Sequence[str],
+    ) -> Iterator[Sequence[int]]:
+        """Run several passes without logits; yield the number of each when it has ended."""
+        for number, (tokens, mask, tap, at) in enumerate(passes):
+            self(tokens, mask, tap, sites, logits=False, at=at)
+            yield (number,)
+
+    def run_with_cache(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        mask: Tensor | None = None,
+        *,
+        logits: bool = True,
+        grad: bool = False,
+    ) -> tuple[Tensor | None, ActivationCache]:
+        """Return the logits, or None with `logits=False`, and the activations at some sites.
+
+        Arguments are those of the package's own networks; None means all proven sites.
+
+        Raises:
+            ConfigError: gradients are requested and not proven.
+        """
+        if grad and "gradients" in self.passes.refused:
+            self.refuse("A gradient", self.passes.refused["gradients"])
+        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
+        values: dict[str, Tensor] = {}
+        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
+            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
+        return out, ActivationCache(values, self.sites)
+
+    def loss(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target; see the package's own networks.
+
+        Raises:
+            DataError: the tokens or targets are invalid.
+        """
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        targets = batches.next_tokens(ids, mask) if targets is None else targets
+        batches.check_targets(self.config, ids, targets)
+        logits = self(ids, mask)
+        targets = targets.to(logits.device)
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    # ---------------------------------------------------------------- after the last block
+    def _need_head(self, what: str) -> None:
+        if "lens" in self.passes.refused:
+            self.refuse(what, self.passes.refused["lens"])
+
+    def final_norm(self, resid: Tensor, _tap: Any = None) -> Tensor:
+        """Return what the unembedding reads of residuals, shape [... d_model].
+
+        Raises:
+            ConfigError: that the logits follow from it is not proven.
+        """
+        self._need_head("The final norm")
+        norm = self.passes.modules.get(self.passes.norm or "")
+        resid = resid.to(self.model.get_output_embeddings().weight.device)
+        x = resid if norm is None else norm(resid)
+        _, factor, cap = self.passes.before_head
+        x = x if factor == 1 else x * factor
+        return cap * torch.tanh(x / cap) if cap else x
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before a softcap, shape [... d_vocab], of what `final_norm` returns."""
+        self._need_head("The unembedding")
+        head = self.passes.modules[self.passes.head]
+        weight = getattr(head, "weight", None)
+        dtype = x.dtype if weight is None or weight.is_meta else weight.dtype
+        out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
+        factor = self.passes.after_head[1]
+        return out if factor == 1 else out * factor
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+        cap = self.passes.after_head[2]
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of `final_norm`, shape [... d_vocab]."""
+        return self.capped(self.uncapped_logits(x))
+
+    @property
+    def unembedding(self) -> Tensor:
+        """Matrix from the output of `final_norm` to the logits, shape [d_vocab d_model].
+
+        Raises:
+            ConfigError: the logits are not this product: the map has a bias, or is unknown.
+        """
+        self._need_head("The unembedding")
+        weight: Tensor = self.passes.modules[self.passes.head].weight
+        factor = self.passes.after_head[1]
+        matrix = weight[: self.passes.n_vocab]
+        return matrix if factor == 1 else matrix * factor
+
+    @property
+    def unembedding_bias(self) -> Tensor | None:
+        """Bias of the logits, shape [d_vocab]; None if there is none."""
+        bias = getattr(self.passes.modules[self.passes.head], "bias", None)
+        factor = self.passes.after_head[1]
+        return None if bias is None else bias[: self.passes.n_vocab] * factor
+
+    @property
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [n_embeddings d_model]."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight
+
+    @property
+    def position_embedding(self) -> None:
+        """Embedding of every position: not known."""
+        return None
+
+
+def _position_axes(sites: Sites, name: str) -> list[int]:
+    """Return the axes of a site that are positions."""
+    axes = sites.describe(name).axes
+    return [axes.index(one) for one in ("pos", "query_pos", "key_pos") if one in axes]
+
+
+def _gathered(value: Tensor, order: Tensor, axis: int) -> Tensor:
+    """Return the values at positions of each row, shape [batch n], along an axis."""
+    shape = [1] * value.ndim
+    shape[0], shape[axis] = order.shape
+    return value.take_along_dim(order.to(value.device).view(shape), axis)
+
+
+def _scattered(whole: Tensor, new: Tensor, at: Tensor, axis: int) -> Tensor:
+    """Return a whole value with those at some positions of each row replaced."""
+    shape = [1] * whole.ndim
+    shape[0], shape[axis] = at.shape
+    return whole.scatter(axis, at.to(whole.device).view(shape).expand_as(new), new)
+
+
+def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the value of one text with zeros at padding, along each of the axes."""
+    places = real.nonzero()[:, 0]
+    for axis in axes:
+        shape = list(value.shape)
+        shape[axis] = len(real)
+        value = value.new_zeros(shape).index_copy(axis, places, value)
+    return value
+
