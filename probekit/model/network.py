@@ -239,6 +239,8 @@ class FamilyNetwork(nn.Module):
         names, is_tied = self.config.WEIGHTS, self.config.tie_word_embeddings
         return self.get_parameter(names.embedding if is_tied else names.unembedding)
 
+    unembedding_bias: ClassVar[None] = None
+
     @property
     def position_embedding(self) -> Tensor | None:
         """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import torch
@@ -26,6 +28,7 @@ from probekit.model.passes.taps import (
 )
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.engine import Engine, Refused
+from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 # Sites of the last block that are computed at all positions, also if only some are requested.
 _AT_ALL = ("hook_resid_pre", "attn.hook_rot_k", "attn.hook_v")
+# Sites of the inputs of output maps, by their kind in a proof.
+_SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
 
 
 class ProvenNetwork(nn.Module):
@@ -391,6 +396,107 @@ class ProvenNetwork(nn.Module):
         factor = self.passes.after_head[1]
         return None if bias is None else bias[: self.passes.n_vocab] * factor
 
+    # ---------------------------------------------------------------- in the blocks
+    @cached_property
+    def _into_stream(self) -> dict[str, Tensor]:
+        """Matrices from heads and neurons to what is added to the stream, by site.
+
+        Shape [d_model n_features]. One is left out if a norm, or anything else than a factor, is
+        between its output and the sum.
+        """
+        passes, outs, found = self.passes, dict[str, Tensor](), dict[str, Tensor]()
+        modules = {
+            _SITE_OF[kind].format(l=layer): passes.modules[name]
+            for (layer, kind), name in passes.linears.items()
+        }
+        modules = {site: one for site, one in modules.items() if site in self.sites}
+        added = {site: _added_site(site) for site in modules}
+        with ExitStack() as stack, torch.no_grad():
+            for site, module in modules.items():
+                keep = partial(_keep_output, outs, site)
+                stack.callback(module.register_forward_hook(keep).remove)
+            _, values = passes.run(passes.texts()[0], sites=list(added.values()))
+            for site, module in modules.items():
+                layer, value = layer_of(site) or 0, values[added[site]]
+                step = self._step(added[site])
+                factor = None if step is None else self._factor(layer, step)
+                if factor is not None and torch.equal(outs[site].reshape(value.shape) * factor, value):
+                    matrix = _matrix(module, outs[site])
+                    found[site] = matrix if factor == 1 else matrix * factor
+        return found
+
+    def _step(self, site: str) -> Any:
+        """Return the addition of what a site holds; None if there is none."""
+        role = {"attn_out": "attn", "mixer_out": "mixer", "mlp_out": "mlp"}[component_of(site)]
+        steps = self.passes.layers[layer_of(site) or 0].steps
+        return next((one for one in steps if one.role == role), None)
+
+    def _factor(self, layer: int, step: Any) -> float | None:
+        """Return the number that an output is multiplied by before it is added; None for others."""
+        factors = self.passes.factors(layer)
+        both = factors[step.scale], factors[step.places[0].scale]
+        is_plain = len(step.places) == 1 and all(isinstance(one, float) for one in both)
+        return both[0] * both[1] if is_plain else None
+
+    def stream_after(self, site: str) -> str | None:
+        """Return the next residual stream that a tensor is a summand of, such as `resid_mid`.
+
+        None if it is not proven that the stream changes by as much as the tensor, or its product
+        with an output matrix.
+        """
+        component, layer = component_of(site), layer_of(site) or 0
+        if component.startswith("resid_"):
+            return component
+        if component in ("attn.z", "mlp.post"):
+            if site not in self._into_stream:
+                return None
+            site = _added_site(site)
+        step, found = self._step(site), self.passes.layers[layer]
+        if step is None or step.outer != "1":
+            return None
+        if found.parallel or step is found.steps[-1]:
+            return "resid_post"
+        is_mid = step is found.steps[0] and f"blocks.{layer}.hook_resid_mid" in self.sites
+        return "resid_mid" if is_mid else None
+
+    def _output_of(self, site: str) -> Tensor:
+        if site not in self._into_stream:
+            self.refuse(f"The output matrix of {site}")
+        return self._into_stream[site]
+
+    def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return W_O of the heads of a layer, [d_model (n_heads d_head)], and the bias of their sum.
+
+        Raises:
+            ConfigError: the heads are not mapped to the stream by a matrix alone.
+        """
+        site = _SITE_OF["z"].format(l=layer)
+        matrix = self._output_of(site)
+        bias = getattr(self.passes.modules[self.passes.linears[layer, "z"]], "bias", None)
+        factor = self._factor(layer, self._step(_added_site(site)))
+        return matrix, None if bias is None else bias * factor
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp].
+
+        Raises:
+            ConfigError: the neurons are not mapped to the stream by a matrix alone.
+        """
+        return self._output_of(_SITE_OF["post"].format(l=layer))
+
+    def attention_norm_gain(self, layer: int) -> None:
+        """Return None: no norm is between the heads of a layer and the stream.
+
+        Raises:
+            ConfigError: that is not proven.
+        """
+        self._output_of(_SITE_OF["z"].format(l=layer))
+
+    @contextmanager
+    def weights_of(self, _part: str) -> Iterator[None]:
+        """Do nothing: all weights are in memory."""
+        yield
+
     @property
     def token_embedding(self) -> Tensor:
         """Embedding of every token, shape [n_embeddings d_model]."""
@@ -401,6 +507,34 @@ class ProvenNetwork(nn.Module):
     def position_embedding(self) -> None:
         """Embedding of every position: not known."""
         return None
+
+
+def _keep_output(outs: dict[str, Tensor], site: str, _module: Any, _args: Any, out: Tensor) -> None:
+    """Keep the output of a module, as a hook."""
+    outs[site] = out
+
+
+def _added_site(site: str) -> str:
+    """Return the site of what is added to the stream, of a site of heads or neurons."""
+    inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
+    return f"blocks.{layer_of(site)}.{inside}"
+
+
+def _matrix(module: Any, out: Tensor) -> Tensor:
+    """Return the matrix [d_out d_in] of a module that is a linear map plus a bias."""
+    weight = getattr(module, "weight", None)
+    if type(module) is nn.Linear:
+        return weight
+    if type(module).__name__ == "Conv1D":
+        return weight.T
+    # An adapter, or quantised weights: the outputs of unit vectors.
+    rows, n_in = [], module.in_features
+    with torch.no_grad():
+        zero = module(out.new_zeros(1, n_in))
+        for start in range(0, n_in, 1024):
+            unit = torch.eye(n_in, dtype=out.dtype, device=out.device)[start : start + 1024]
+            rows.append(module(unit) - zero)
+    return torch.cat(rows).T
 
 
 def _position_axes(sites: Sites, name: str) -> list[int]:
