@@ -80,6 +80,15 @@ def without_options(source: str | Path) -> str:
     return str(source).partition(IGNORE)[0].partition(ENGINE)[0]
 
 
+def computed_by(source: str | Path, engine: str) -> str | Path:
+    """Return the name of a model with what computes it; `auto` adds nothing.
+
+    >>> computed_by("mini", "transformers")
+    'mini?engine=transformers'
+    """
+    return source if engine == "auto" else f"{without_options(source)}{ENGINE}{engine}"
+
+
 def engine_of(source: str | Path) -> str:
     """Return what computes a model by its name: `auto`, `native` or `transformers`.
 
