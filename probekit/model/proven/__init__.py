@@ -1,1 +1,0 @@
-"""Networks that transformers computes, with sites that are proven on the loaded model."""

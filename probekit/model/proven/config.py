@@ -149,7 +149,9 @@ class ProvenConfig(ModelConfig):
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Self:
         """Return the config in the record of a cache, without sites."""
-        identity = {k: v for k, v in entries.items() if k not in ("engine", "title", "sizes", "norm")}
+        identity = {
+            k: v for k, v in entries.items() if k not in ("engine", "title", "sizes", "norm")
+        }
         return cls(entries["title"], entries["sizes"], *entries["norm"], identity)
 
 
@@ -206,5 +208,3 @@ def epsilon_of(norm: Any) -> float:
     """Return the number that a norm adds to the variance; 0 if it names none."""
     found = (getattr(norm, name, None) for name in _EPSILON)
     return next((float(one) for one in found if isinstance(one, float)), 0.0)
-
-

@@ -11,14 +11,9 @@ import torch
 
 from probekit.errors import CheckpointError
 from probekit.memory import device_text
-from probekit.model.proven.config import (
-    ProvenConfig,
-    context_of,
-    epsilon_of,
-    measured_axes,
-)
+from probekit.model.proven.config import ProvenConfig, context_of, epsilon_of, measured_axes
 from probekit.model.proven.engine import Engine, prove
-from probekit.model.proven.identity import identity_of_model, digest_values
+from probekit.model.proven.identity import digest_values, identity_of_model
 from probekit.model.proven.network import ProvenNetwork
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.state_dict import as_dtype
@@ -63,7 +58,9 @@ def config_of_proof(passes: Engine) -> ProvenConfig:
     norm = passes.modules.get(getattr(passes, "norm", None) or "")
     identity = identity_of_model(model, ProvenNetwork.VERSION)
     identity["proof"] = digest_values(values[name] for name in sorted(values))
-    special = {f"{name}_token_id": getattr(config, f"{name}_token_id", None) for name in ("bos", "eos")}
+    special = {
+        f"{name}_token_id": getattr(config, f"{name}_token_id", None) for name in ("bos", "eos")
+    }
     return ProvenConfig(
         title=type(model).__name__,
         sizes=sizes,
@@ -82,7 +79,9 @@ def config_of_proof(passes: Engine) -> ProvenConfig:
 
 def formulas_of(passes: Engine) -> dict[str, str]:
     """Return where each kind of site is in the model, by general name."""
-    return {f"blocks.{{l}}.{kind}": f"proven in {passes.list_name}" for kind in passes.sites.values()}
+    return {
+        f"blocks.{{l}}.{kind}": f"proven in {passes.list_name}" for kind in passes.sites.values()
+    }
 
 
 # The network whose config was requested last, until it is loaded: by source and dtype.

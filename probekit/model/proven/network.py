@@ -16,16 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from probekit.accelerators import check_device
-from probekit.errors import ConfigError, DataError
+from probekit.errors import ConfigError
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.context import select_positions
-from probekit.model.passes.taps import (
-    ActivationCache,
-    Tap,
-    check_returned,
-    remember,
-    tap_parts,
-)
+from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.engine import Engine, Refused
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -420,7 +414,9 @@ class ProvenNetwork(nn.Module):
                 layer, value = layer_of(site) or 0, values[added[site]]
                 step = self._step(added[site])
                 factor = None if step is None else self._factor(layer, step)
-                if factor is not None and torch.equal(outs[site].reshape(value.shape) * factor, value):
+                if factor is not None and torch.equal(
+                    outs[site].reshape(value.shape) * factor, value
+                ):
                     matrix = _matrix(module, outs[site])
                     found[site] = matrix if factor == 1 else matrix * factor
         return found
@@ -565,4 +561,3 @@ def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
         shape[axis] = len(real)
         value = value.new_zeros(shape).index_copy(axis, places, value)
     return value
-
