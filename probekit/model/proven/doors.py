@@ -1,4 +1,4 @@
-"""Tensors that enter and leave the modules of a model: how they are recorded, replaced and compared."""
+"""Tensors that enter and leave the modules of a model: recorded, replaced and compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proof of the names of a model's activations: searched by values, then tested on several texts.
+"""The proof of the names of a model's activations: searched by values, tested on several texts.
 
 model = prove(AutoModelForCausalLM.from_pretrained(FOLDER, attn_implementation="eager"))
 model.sites      # name -> kind of each proven activation
@@ -9,7 +9,6 @@ logits, cache = model.run(ids, sites=["blocks.2.hook_resid_mid"])
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -35,6 +34,7 @@ from probekit.model.proven.doors import (
     same,
 )
 from probekit.model.proven.search import (
+    explain_missing,
     find_attention,
     find_blocks,
     find_head,
@@ -177,6 +177,7 @@ def _find_sites(model: ProvenModel, wanted: Collection[str] | None) -> None:
     """List the sites to prove: all that were found, or the wanted ones and the streams."""
     name_sites(model, find_attention(model))
     find_linears(model)
+    explain_missing(model)
     if wanted is not None:
         chosen = {*wanted, *STREAMS}
         model.sites = {k: v for k, v in model.sites.items() if chosen & {k, v}}
@@ -232,10 +233,8 @@ def _test_writes(model: ProvenModel, report: Callable[[float], None]) -> None:
             groups = [[name] for name in names]
         else:
             groups = [names[::2], names[1::2]] if kind in STREAMS else [names]
-        n_groups = 0
-        for group in filter(None, groups):  # grows
-            n_groups += 1
-            report((number + n_groups / len(groups)) / len(kinds))
+        for done, group in enumerate(filter(None, groups)):  # the list grows
+            report((number + done / len(groups)) / len(kinds))
             if reason := _write_fault(model, ids, group, base, clean):
                 if len(group) > 1:
                     groups += [[name] for name in group]
@@ -267,7 +266,7 @@ def _written(model: ProvenModel, ids: Tensor, goals: Mapping[str, Tensor]) -> Tr
 
     through: Any = nullcontext()
     if any(".attn." in name for name in goals):
-        through = attention_through(model.implementation, model.attend(goals.keys(), visit))
+        through = attention_through(model.implementation, model.attend(visit))
     with through:
         return model.inside(ids, lambda: model.hooks(goals.keys(), visit))
 
@@ -321,18 +320,20 @@ def _is_unembedded(model: ProvenModel, post: Tensor, trace: Trace) -> bool:
     return apart_rows(model.unembed(post), logits) < 4 * eps(logits)
 
 
+def _step_of(model: ProvenModel, layer: int, kind: str) -> Step | None:
+    """Return the addition of a block that has a site of this kind, if there is one."""
+    return next((one for one in model.layers[layer].steps if SITE_OF.get(one.role) == kind), None)
+
+
 def _write_fault(
     model: ProvenModel, ids: Tensor, names: list[str], base: Mapping[str, Tensor], clean: Tensor
 ) -> str:
     """Return why values written at sites of one kind do not have their effect; empty if they do."""
     kind = model.sites[names[0]]
     layers = {int(name.split(".")[1]): name for name in names}
-    steps = {
-        number: next((s for s in model.layers[number].steps if SITE_OF.get(s.role) == kind), None)
-        for number in layers
-    }
+    steps = [_step_of(model, layer, kind) for layer in layers]
     again, _ = model.run(ids, sites=names, tap=lambda _, value: value.clone())
-    is_computed = any(step and (step.scale != "1" or step.places[1:]) for step in steps.values())
+    is_computed = any(step and (step.scale != "1" or step.places[1:]) for step in steps)
     is_computed |= kind in ("hook_resid_mid", "attn.hook_pattern")
     if not _is_unchanged(model, again, clean, exact=not is_computed):
         gap = apart_rows(again, clean)
@@ -341,30 +342,35 @@ def _write_fault(
         goals = _goals(names, base, size)
         trace = _written(model, ids, goals)
         if not torch.equal(logits_of(trace.out), clean):
-            break
-    else:
-        return "a written value does not reach the logits"
-    last = model.n_layers - 1
+            return _effect_fault(model, trace, kind, {n: goals[s] for n, s in layers.items()})
+    return "a written value does not reach the logits"
+
+
+def _effect_fault(model: ProvenModel, trace: Trace, kind: str, goals: Mapping[int, Tensor]) -> str:
+    """Return what does not hold in a pass with written values; empty if all does.
+
+    Args:
+        model: the model.
+        trace: the pass.
+        kind: kind of the site.
+        goals: written value by block.
+    """
     for layer in range(model.n_layers):
         pre, post = model.stream(trace, layer)
-        is_written = kind == "hook_resid_pre" and layer + 1 in layers
-        if layer < last and not is_written and not same(post, model.stream(trace, layer + 1)[0]):
-            return f"after a write, block {layer + 1} does not read the output of block {layer}"
-        if not (kind == "hook_resid_post" and layer in layers):
-            if broken := model.broken_sum(trace, layer):
-                return f"after a write, {broken}"
-        if layer in layers:
-            fault = _goal_fault(model, trace, layer, kind, goals[layers[layer]], steps[layer])
-            if fault:
-                return fault
+        is_chained = layer == 0 or same(model.stream(trace, layer - 1)[1], pre)
+        if not is_chained and not (kind == "hook_resid_pre" and layer in goals):
+            return f"after a write, block {layer} does not read the output of block {layer - 1}"
+        is_end = kind == "hook_resid_post" and layer in goals
+        if not is_end and (broken := model.broken_sum(trace, layer)):
+            return f"after a write, {broken}"
+        if layer in goals and (fault := _goal_fault(model, trace, layer, kind, goals[layer])):
+            return fault
     if model.facts["logits"] and not _is_unembedded(model, post, trace):
         return "after a write, the logits do not follow from the last block"
     return ""
 
 
-def _goal_fault(
-    model: ProvenModel, trace: Trace, layer: int, kind: str, goal: Tensor, step: Step | None
-) -> str:
+def _goal_fault(model: ProvenModel, trace: Trace, layer: int, kind: str, goal: Tensor) -> str:
     """Return why a recorded pass does not have a written value; empty if it does.
 
     Args:
@@ -373,8 +379,8 @@ def _goal_fault(
         layer: the block in which it was written.
         kind: kind of the site.
         goal: the written value.
-        step: the addition of the site, if it is one.
     """
+    step = _step_of(model, layer, kind)
     pre, post = model.stream(trace, layer)
     if kind in STREAMS and not same(pre if kind == "hook_resid_pre" else post, goal):
         return "the block does not have the written value"
@@ -608,7 +614,7 @@ def _test_side(
 
 # ---------------------------------------------------------------------- generation, resumption
 def _test_generation(model: ProvenModel) -> None:
-    """Compare the values of a generation with a cache with those of one pass over the whole text."""
+    """Compare the values of a generation with those of one pass over the whole text."""
     ids, names = model.texts()[1], [s for s, kind in model.sites.items() if kind in _SUMMANDS]
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "use_cache": True}
 
@@ -633,7 +639,7 @@ def _test_generation(model: ProvenModel) -> None:
 
 
 def _test_resume(model: ProvenModel) -> None:
-    """Compare blocks that are called alone, with other streams than the recorded ones, with passes."""
+    """Compare blocks that are called alone, with other streams than recorded, with passes."""
     ids, last = model.texts()[3], model.n_layers - 1
     calls = model.recorded_calls(ids)
     pre, post = ([f"blocks.{n}.{site}" for n in range(last + 1)] for site in STREAMS)
@@ -664,7 +670,7 @@ def _test_gradients(model: ProvenModel) -> None:
     failed: dict[str, str] = {}
     for kind in dict.fromkeys(model.sites.values()):
         names = [name for name, one in model.sites.items() if one == kind]
-        # One agreement is enough: near a kink, such as the choice of experts, no step is small enough.
+        # One agreement is enough: near a kink, as in a choice of experts, no step is small enough.
         for ids, size in ((texts[3], 1e-3), (texts[3], 1e-4), (texts[1], 1e-3), (texts[1], 1e-4)):
             try:
                 fault = _wrong_slope(model, names, ids, size)

@@ -1,19 +1,18 @@
-"""What a model computes, found by its values: blocks, unembedding, additions, attention, output maps."""
+"""Search for the parts of a model by values: blocks, unembedding, additions, attention, maps."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from probekit.model.proven.additions import Layer, Step, find_additions, times
+from probekit.model.proven.additions import Layer, Step, find_additions
 from probekit.model.proven.doors import (
     MOVES,
-    Event,
     Keys,
     NotProvenError,
     Pair,
@@ -36,7 +35,7 @@ NUDGES = (
     8,
     64,
 )  # times the size of a row; a head that attends elsewhere shows little of a small change
-ROUNDED_ROW = 4e-6  # rows of a pattern sum to 1, computed in float32 or better
+ROUNDED_ROW = 1e-6  # of rows of a pattern, which sum to 1; transformers computes them in float32
 
 
 # ---------------------------------------------------------------------- blocks
@@ -231,7 +230,7 @@ def find_sublayers(model: ProvenModel) -> None:
 
 
 def _calls_alone(model: ProvenModel, ids: Tensor, trace: Trace) -> Any:
-    """Return the arguments of the blocks in a pass if each gives the same stream alone, else None."""
+    """Return the arguments of the blocks in a pass; None if a block alone gives another stream."""
     try:
         calls = model.recorded_calls(ids)
         for number in range(model.n_layers):
@@ -298,7 +297,7 @@ def _moves(old: Tensor, new: Tensor, row: int) -> tuple[float | None, bool]:
     own = gaps / length.clamp_min(0.1 * float(length.median()) + 1e-30)
     if not torch.isfinite(own).all():
         raise NotProvenError("a summand is not finite after a small change")
-    if (own[:row] > MOVES[torch.float32]).any() and (own[:row] > MOVES[new.dtype]).any():
+    if (own[:row] > MOVES[new.dtype]).any():
         raise NotProvenError("a summand reads later positions")
     later = float(own[row + 1 :].max())
     all_later = bool(gaps[row + 1 :].all()) and not gaps[:row].any()
@@ -420,7 +419,7 @@ def _pattern_fault(model: ProvenModel, q: Tensor, v: Tensor, pair: Pair, n: int)
         return "z is not pattern @ v"
     if (pattern < 0).any() or pattern.triu(1).any():
         return "pattern is negative or not causal"
-    rows, rounding = pattern.double().sum(-1), 4 * max(eps(pattern), ROUNDED_ROW / 4)
+    rows, rounding = pattern.double().sum(-1), 4 * max(eps(pattern), ROUNDED_ROW)
     if float(rows.max()) > 1 + rounding:
         return "rows of the pattern sum to more than 1"
     if float(rows.min()) < 1 - rounding:
@@ -481,6 +480,25 @@ def name_sites(model: ProvenModel, attending: Iterable[int]) -> None:
         model.sites |= {f"blocks.{number}.{name}": name for name in names}
 
 
+def explain_missing(model: ProvenModel) -> None:
+    """Note for each usual site of a block that was not found why it is missing."""
+    heads = model.refused.get("patterns", "this block has no attention")
+    for number, layer in enumerate(model.layers):
+        mixer = "mixer" if any(step.role == "mixer" for step in layer.steps) else "attn"
+        reasons = {
+            SITE_OF[mixer]: "no summand reads other positions",
+            "hook_mlp_out": "no summand reads only its own position",
+            "hook_resid_mid": "attention and MLP are not added one after the other",
+            "mlp.hook_post": "no linear module is found whose output is that of the MLP",
+            **{f"attn.{site}": heads for site in HEAD_SITES},
+        }
+        for site, reason in reasons.items():
+            name = f"blocks.{number}.{site}"
+            if name not in model.sites:
+                is_inner = site.startswith("attn.")
+                model.refused[name] = reason if is_inner else layer.reason or reason
+
+
 # ---------------------------------------------------------------------- output maps
 def find_linears(model: ProvenModel) -> None:
     """Find the output maps of heads and neurons.
@@ -497,7 +515,7 @@ def find_linears(model: ProvenModel) -> None:
             zs[name] = value
         return value
 
-    with attention_through(model.implementation, model.attend(names, keep_z)):
+    with attention_through(model.implementation, model.attend(keep_z)):
         trace = record(model.model, lambda: model.call(ids), lambda k, _: k.startswith(prefix))
     maps: dict[str, tuple[Tensor, Tensor]] = {}  # input and output by module
     inputs: dict[str, Tensor] = {}
@@ -508,14 +526,14 @@ def find_linears(model: ProvenModel) -> None:
             maps[event.module] = inputs[event.module], event.value
     for number, layer in enumerate(model.layers):
         for step in layer.steps:
-            kind = {"attn": "z", "mlp": "post"}.get(step.role)
-            if kind and len(step.places) == 1:
-                z = zs.get(f"blocks.{number}.attn.hook_z")
-                name = _output_map(model, trace, number, step, maps, z if kind == "z" else None)
-                if name and (kind == "post" or z is not None):
-                    model.linears[number, kind] = name
-                if name and kind == "post":
-                    model.sites[f"blocks.{number}.mlp.hook_post"] = "mlp.hook_post"
+            z = zs.get(f"blocks.{number}.attn.hook_z") if step.role == "attn" else None
+            if len(step.places) > 1 or (step.role != "mlp" and z is None):
+                continue
+            name = _output_map(model, trace, number, step, maps, z)
+            if name:
+                model.linears[number, "post" if z is None else "z"] = name
+            if name and z is None:
+                model.sites[f"blocks.{number}.mlp.hook_post"] = "mlp.hook_post"
 
 
 def _output_map(
@@ -566,7 +584,7 @@ def _output_map(
 
 
 def _is_product(module: Any, x: Tensor, y: Tensor) -> bool:
-    """Return whether `y` is the weight of a module times `x`; a Conv1D has its weight transposed."""
+    """Return whether `y` is the weight of a module times `x`; that of a Conv1D is transposed."""
     weight, bias = module.weight, getattr(module, "bias", None)
     shape = tuple(weight.shape)
     is_turned = shape == (x.shape[-1], y.shape[-1]) and shape[0] != shape[1]

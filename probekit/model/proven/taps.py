@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from probekit.model.proven.additions import Factors, Layer, Step, times
 from probekit.model.proven.doors import (
     Keys,
     NotProvenError,
+    Pair,
     Trace,
     attention_through,
     evaluating,
@@ -62,7 +63,7 @@ class ProvenModel:
         facts: results of tests: errors, and what was found.
         layers: the additions of each block.
         attention: number of a block -> name of the module that calls the attention function.
-        linears: (number of a block, "z" or "post") -> name of the output map of its heads or neurons.
+        linears: (number of a block, "z" or "post") -> name of the output map of heads or neurons.
         limits: limit of the effect of rounding, by site.
         pad_positions: sides of padding that are proven -> whether they need `position_ids`.
         n_layers: number of blocks.
@@ -104,7 +105,7 @@ class ProvenModel:
         self.takes = {"use_cache", "position_ids"} if has_any else names
 
     # ------------------------------------------------------------------ passes
-    def call(self, ids: Tensor, mask: Tensor | None = None) -> Any:
+    def call(self, ids: Tensor | None, mask: Tensor | None = None) -> Any:
         """Return the output of the model for token ids, both of shape (batch, pos)."""
         given: dict[str, Any] = {"input_ids": ids}
         if "use_cache" in self.takes:
@@ -320,9 +321,7 @@ class ProvenModel:
         with ExitStack() as stack, torch.set_grad_enabled(grad):
             stack.enter_context(evaluating(self.model))
             if any(".attn." in site for site in todo):
-                stack.enter_context(
-                    attention_through(self.implementation, self.attend(todo, visit))
-                )
+                stack.enter_context(attention_through(self.implementation, self.attend(visit)))
             handles = (
                 *(checks.before_taps() if checks else ()),
                 *self.hooks(todo, visit),
@@ -330,10 +329,8 @@ class ProvenModel:
             )
             for handle in handles:
                 stack.callback(handle.remove)
-            try:
-                out = via() if via else logits_of(self.call(ids, mask))  # type: ignore[arg-type]
-            except ForwardStoppedError:
-                pass
+            with suppress(ForwardStoppedError):
+                out = via() if via else logits_of(self.call(ids, mask))
         if checks and checks.fault:
             raise NotProvenError(checks.fault)
         return out, cache
@@ -445,14 +442,14 @@ class ProvenModel:
         new = new if last == "1" else new / factors[last]
         return new.to(raw.dtype).reshape(raw.shape)
 
-    def attend(self, todo: Collection[str], visit: Tap) -> Attention:
+    def attend(self, visit: Tap) -> Callable[..., Pair]:
         """Return a function of attention with taps: queries, keys, values, pattern and z."""
         layers = {id(self.modules[name]): layer for layer, name in self.attention.items()}
 
         def attention(
-            native: Attention, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *more: Any
-        ) -> tuple[Tensor, Tensor | None]:
-            args, kwargs = more
+            native: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *given: Any
+        ) -> Pair:
+            args, kwargs = given
             if id(module) not in layers:
                 return native(module, q, k, v, *args, **kwargs)
             at = f"blocks.{layers[id(module)]}.attn."
