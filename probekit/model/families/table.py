@@ -6,6 +6,7 @@ commands check their arguments without torch.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -268,7 +269,9 @@ def random_network(
 def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     """Return a network in a dtype with the weights of another one, each converted when needed."""
     if isinstance(network.config, ProvenConfig):
-        return cast(Any, network).in_dtype(dtype)  # type: ignore[no-any-return]
+        from probekit.model.proven.loading import proven_network
+
+        return proven_network(copy.deepcopy(cast(Any, network).model).to(dtype))
     readers = {
         name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()

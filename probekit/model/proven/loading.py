@@ -12,7 +12,8 @@ import torch
 from probekit.errors import CheckpointError
 from probekit.memory import device_text
 from probekit.model.proven.config import ProvenConfig, context_of, epsilon_of, measured_axes
-from probekit.model.proven.engine import Engine, prove
+from probekit.model.proven.proof import prove
+from probekit.model.proven.taps import ProvenModel
 from probekit.model.proven.identity import digest_values, identity_of_model
 from probekit.model.proven.network import ProvenNetwork
 from probekit.model.weights.hub import find_model
@@ -34,7 +35,7 @@ def proven_network(model: Any) -> ProvenNetwork:
     return ProvenNetwork(passes, config_of_proof(passes))
 
 
-def config_of_proof(passes: Engine) -> ProvenConfig:
+def config_of_proof(passes: ProvenModel) -> ProvenConfig:
     """Return sizes, sites and identity of a proven model."""
     model, config = passes.model, passes.config
     ids = passes.texts()[0]
@@ -44,7 +45,7 @@ def config_of_proof(passes: Engine) -> ProvenConfig:
     sizes = {
         "n_layers": passes.n_layers,
         "d_model": passes.d_model,
-        "d_vocab": getattr(passes, "n_vocab", len(embedding)),
+        "d_vocab": passes.n_vocab or len(embedding),
         "n_ctx": context_of(config),
     }
     axes, odd = measured_axes(shapes, sizes)
@@ -55,7 +56,7 @@ def config_of_proof(passes: Engine) -> ProvenConfig:
     numbers = {id(one): one.numel() for one in model.parameters()}
     blocks = passes.modules[passes.list_name]
     of_blocks = sum({id(one): one.numel() for one in blocks.parameters()}.values())
-    norm = passes.modules.get(getattr(passes, "norm", None) or "")
+    norm = passes.modules.get(passes.norm or "")
     identity = identity_of_model(model, ProvenNetwork.VERSION)
     identity["proof"] = digest_values(values[name] for name in sorted(values))
     special = {
@@ -77,7 +78,7 @@ def config_of_proof(passes: Engine) -> ProvenConfig:
     )
 
 
-def formulas_of(passes: Engine) -> dict[str, str]:
+def formulas_of(passes: ProvenModel) -> dict[str, str]:
     """Return where each kind of site is in the model, by general name."""
     return {
         f"blocks.{{l}}.{kind}": f"proven in {passes.list_name}" for kind in passes.sites.values()

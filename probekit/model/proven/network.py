@@ -6,7 +6,6 @@ raises ConfigError with the reason.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
@@ -21,7 +20,8 @@ from probekit.model.passes import inputs as batches
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
 from probekit.model.proven.config import ProvenConfig
-from probekit.model.proven.engine import Engine, Refused
+from probekit.model.proven.doors import NotProvenError
+from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
@@ -51,7 +51,7 @@ class ProvenNetwork(nn.Module):
 
     VERSION: ClassVar[int] = 1
 
-    def __init__(self, passes: Engine, config: ProvenConfig) -> None:
+    def __init__(self, passes: ProvenModel, config: ProvenConfig) -> None:
         super().__init__()
         self.model: Any = passes.model
         self.passes = passes
@@ -115,12 +115,6 @@ class ProvenNetwork(nn.Module):
     def get_parameter(self, target: str) -> Any:
         """Return a weight or buffer by its name in the model."""
         return self.state_dict()[target]
-
-    def in_dtype(self, dtype: torch.dtype) -> ProvenNetwork:
-        """Return a copy of the network in another dtype, with a proof of its own."""
-        from probekit.model.proven.loading import proven_network
-
-        return proven_network(copy.deepcopy(self.model).to(dtype))
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
         """Raise ConfigError for a feature that is not proven.
@@ -206,7 +200,7 @@ class ProvenNetwork(nn.Module):
         last = f"blocks.{self.config.n_layers - 1}."
         back = None if order is None else order.argsort(dim=1)
 
-        def tap(value: Tensor, name: str) -> Tensor:
+        def tap(name: str, value: Tensor) -> Tensor:
             assert visit is not None
             places, shown = _position_axes(self.sites, name), value
             for axis in places if order is not None else ():
@@ -230,7 +224,7 @@ class ProvenNetwork(nn.Module):
                 ids, mask, names, tap if visit else None,
                 grad=torch.is_grad_enabled(), logits=logits, via=via, check=True,
             )  # fmt: skip
-        except Refused as error:
+        except NotProvenError as error:
             raise ConfigError(
                 f"This {self.config.TITLE}, which transformers computes: {error}. Its activations "
                 "are not those of their names in this pass."
