@@ -56,7 +56,7 @@ def from_transformers(
             not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
         ):
             raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
-    if sources.engine_of(f"{title}{sources.ENGINE}{engine}") == "transformers" or (
+    if sources.engine_named(f"{title}{sources.ENGINE}{engine}") == "transformers" or (
         engine == "auto" and runs_in_transformers(model)
     ):
         return proven_network(model)

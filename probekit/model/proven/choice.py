@@ -22,7 +22,7 @@ def uses_transformers(source: str | Path, model_types: Collection[str]) -> bool:
         ConfigError: the name is not valid.
         MissingError: there is no such model.
     """
-    engine = sources.engine_of(source)
+    engine = sources.engine_named(source)
     if engine != "auto" or sources.without_options(source) in sources.KNOWN_MODELS:
         return engine == "transformers"
     if is_gguf(source):

@@ -35,7 +35,7 @@ class ProvenSites(Sites):
 
     def lacking(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Return the layers that lack sites, by the general name of each of the given sites."""
-        found = {}
+        found: dict[str, list[int]] = {}
         for general in dict.fromkeys(map(general_name, names)):
             layers = [l for l in range(self.n_layers) if general.format(l=l) not in self.proven]
             found |= {general: layers} if layers else {}
@@ -46,7 +46,7 @@ class ProvenSites(Sites):
         general = general_name(pattern).replace("blocks.*.", "blocks.{l}.")
         having = self.layers_of(general)
         if having and general_name(pattern) != pattern:
-            return f"Site {pattern!r} is not proven. Layers that have it: {words(having)}."
+            return f"Site {pattern!r} is not proven. Layers that have it: {numbered(having)}."
         reason = self.reasons.get(pattern) or self.reasons.get(general)
         return f"{super()._no_match(pattern)}{f' {pattern!r}: {reason}.' if reason else ''}"
 
@@ -55,10 +55,10 @@ class ProvenSites(Sites):
         return [l for l in range(self.n_layers) if general.format(l=l) in self.proven]
 
 
-def words(layers: Iterable[int]) -> str:
+def numbered(layers: Iterable[int]) -> str:
     """Return numbers of layers in words.
 
-    >>> words([0, 1, 2, 5])
+    >>> numbered([0, 1, 2, 5])
     '0 to 2, 5'
     """
     runs: list[list[int]] = []

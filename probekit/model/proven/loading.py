@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,79 +13,15 @@ import torch
 
 from probekit.errors import CheckpointError
 from probekit.memory import device_text
+from probekit.model.proven.choice import ADAPTER, is_gguf
 from probekit.model.proven.config import ProvenConfig, context_of, epsilon_of, measured_axes
-from probekit.model.proven.proof import prove
-from probekit.model.proven.taps import ProvenModel
-from probekit.model.proven.identity import digest_values, identity_of_model
+from probekit.model.proven.identity import identity_of_model, kept_proof, quiet_transformers
 from probekit.model.proven.network import ProvenNetwork
+from probekit.model.proven.taps import ProvenModel
+from probekit.model.weights import sources
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.state_dict import as_dtype
-
-
-def proven_network(model: Any) -> ProvenNetwork:
-    """Return the network of a loaded model of transformers, after its proof.
-
-    Raises:
-        CheckpointError: nothing can be proven of the model.
-    """
-    passes = prove(model)
-    if "all" in passes.refused:
-        raise CheckpointError(
-            f"The activations of this {type(model).__name__} cannot be named: "
-            f"{passes.refused['all']}."
-        )
-    return ProvenNetwork(passes, config_of_proof(passes))
-
-
-def config_of_proof(passes: ProvenModel) -> ProvenConfig:
-    """Return sizes, sites and identity of a proven model."""
-    model, config = passes.model, passes.config
-    ids = passes.texts()[0]
-    _, values = passes.run(ids, sites=list(passes.sites))
-    shapes = {name: tuple(value.shape) for name, value in values.items()}
-    embedding = model.get_input_embeddings().weight
-    sizes = {
-        "n_layers": passes.n_layers,
-        "d_model": passes.d_model,
-        "d_vocab": passes.n_vocab or len(embedding),
-        "n_ctx": context_of(config),
-    }
-    axes, odd = measured_axes(shapes, sizes)
-    heads = getattr(config, "num_attention_heads", None)
-    sizes.setdefault("n_heads", heads if isinstance(heads, int) else 1)
-    sizes.setdefault("d_head", max(1, passes.d_model // sizes["n_heads"]))
-    sizes.setdefault("d_mlp", 4 * passes.d_model)
-    numbers = {id(one): one.numel() for one in model.parameters()}
-    blocks = passes.modules[passes.list_name]
-    of_blocks = sum({id(one): one.numel() for one in blocks.parameters()}.values())
-    norm = passes.modules.get(passes.norm or "")
-    identity = identity_of_model(model, ProvenNetwork.VERSION)
-    identity["proof"] = digest_values(values[name] for name in sorted(values))
-    special = {
-        f"{name}_token_id": getattr(config, f"{name}_token_id", None) for name in ("bos", "eos")
-    }
-    return ProvenConfig(
-        title=type(model).__name__,
-        sizes=sizes,
-        epsilon=epsilon_of(norm),
-        centred=bool(getattr(norm, "bias", None) is not None),
-        identity=identity,
-        counts=(of_blocks, sum(numbers.values()) - of_blocks),
-        formulas=formulas_of(passes),
-        axes=axes,
-        proven=frozenset(passes.sites.keys() - odd.keys()),
-        reasons={**passes.refused, **odd},
-        source=(type(model), model.config),
-        **special,
-    )
-
-
-def formulas_of(passes: ProvenModel) -> dict[str, str]:
-    """Return where each kind of site is in the model, by general name."""
-    return {
-        f"blocks.{{l}}.{kind}": f"proven in {passes.list_name}" for kind in passes.sites.values()
-    }
-
+from probekit.terminal import SILENT, Watcher
 
 # The network whose config was requested last, until it is loaded: by source and dtype.
 _PREPARED: dict[tuple[str, str | None], ProvenNetwork] = {}
@@ -97,8 +35,9 @@ def prepared_config(source: str | Path, dtype: str | None = None) -> ProvenConfi
     """
     key = (str(source), dtype)
     if key not in _PREPARED:
+        network = load_proven(source, dtype)
         _PREPARED.clear()
-        _PREPARED[key] = load_proven(source, dtype, "cpu")
+        _PREPARED[key] = network
     return _PREPARED[key].config
 
 
@@ -108,7 +47,7 @@ def load_proven(
     """Return the network of a model as transformers loads it, frozen, after its proof.
 
     Args:
-        source: name or folder.
+        source: name or folder, or a GGUF file.
         dtype: dtype of the weights; None means that of the checkpoint, and float32 for float16.
         device: device of the weights.
 
@@ -119,28 +58,62 @@ def load_proven(
     ready = _PREPARED.pop((str(source), name), None)
     if ready is not None and device_text(device) == "cpu":
         return ready
-    model = loaded(find_model(source), None if dtype is None else as_dtype(dtype))
-    return proven_network(model.to(device_text(device)))
+    if is_gguf(source):
+        path = Path(sources.without_options(source)).expanduser()
+        if find_spec("gguf") is None:
+            raise CheckpointError(
+                f"{path} is a GGUF file. To read it, install gguf: pip install 'probekit[gguf]'."
+            )
+        folder, options = path.parent, {"gguf_file": path.name}
+    else:
+        folder, options = find_model(source), {}
+    model = _loaded(folder, None if dtype is None else as_dtype(dtype), options)
+    if device_text(device) != "cpu":
+        model = model.to(device_text(device))
+    return proven_network(model)
 
 
-def loaded(folder: Path, dtype: torch.dtype | None) -> Any:
+def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) -> Any:
     """Return the model of transformers in a folder, frozen; code in the folder is never run.
 
     Raises:
         CheckpointError: transformers cannot load it.
     """
-    from transformers import AutoModelForCausalLM
+    import transformers
 
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype or "auto", attn_implementation="eager", **options
+    if (folder / ADAPTER).exists() and find_spec("peft") is None:
+        raise CheckpointError(
+            f"{folder} has {ADAPTER}: an adapter. To read it, install peft: pip install peft. Or "
+            "merge it where peft is installed: PeftModel.from_pretrained(base, FOLDER)"
+            ".merge_and_unload().save_pretrained(NEW)."
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise CheckpointError(f"transformers cannot load {folder}: {error}") from error
-    if dtype is None and model.dtype == torch.float16:
-        model = model.float()
-    return model.eval().requires_grad_(False)
+    options |= {"local_files_only": True, "trust_remote_code": False, "dtype": dtype or "auto"}
+    faults: list[str] = []
+    for kind in ("AutoModelForCausalLM", "AutoModelForImageTextToText"):
+        try:
+            with quiet_transformers(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of transformers, on versions of the format
+                model = getattr(transformers, kind).from_pretrained(
+                    folder, attn_implementation="eager", **options
+                )
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+            faults.append(str(error).strip().partition("\n")[0])
+            continue
+        if dtype is None and model.dtype == torch.float16 and not quantisation_of(model):
+            model = model.float()
+        return model.eval().requires_grad_(False)
+    raise CheckpointError(f"transformers cannot load {folder}: {faults[0]}")
+
+
+def quantisation_of(model: Any) -> str:
+    """Return the method by which the weights of a model are quantised; "" if they are not."""
+    settings = getattr(model.config, "quantization_config", None)
+    if settings is None:
+        return ""
+    entries = settings if isinstance(settings, dict) else settings.to_dict()
+    method = getattr(entries.get("quant_method"), "value", entries.get("quant_method"))
+    bits = next((n for n in (4, 8) if entries.get(f"load_in_{n}bit")), entries.get("bits"))
+    return f"{method}, {bits} bits" if bits else str(method)
 
 
 def random_proven(
@@ -148,8 +121,80 @@ def random_proven(
 ) -> ProvenNetwork:
     """Return the network of the same class and config with weights that transformers draws."""
     kind, settings = config.source
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         model = kind._from_config(copy.deepcopy(settings), attn_implementation="eager")
     model = model.to(device=device, dtype=dtype or torch.float32)
     return proven_network(model.eval().requires_grad_(False))
+
+
+def proven_network(model: Any, watcher: Watcher = SILENT) -> ProvenNetwork:
+    """Return the network of a loaded model of transformers, after its proof.
+
+    Args:
+        model: the model of transformers.
+        watcher: receives the progress of the proof.
+
+    Raises:
+        CheckpointError: nothing can be proven of the model.
+    """
+    passes, values = kept_proof(model, watcher)
+    if "all" in passes.refused:
+        raise CheckpointError(
+            f"The activations of this {type(model).__name__} cannot be named: "
+            f"{passes.refused['all']}."
+        )
+    return ProvenNetwork(passes, _config_of(passes, values))
+
+
+def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
+    """Return sizes, sites and identity of a proven model, given the digest of its values."""
+    model, config = passes.model, passes.config
+    with torch.no_grad():
+        _, found = passes.run(passes.texts()[0], sites=list(passes.sites))
+    sizes = {
+        "n_layers": passes.n_layers,
+        "d_model": passes.d_model,
+        "d_vocab": passes.n_vocab or len(model.get_input_embeddings().weight),
+        "n_ctx": context_of(config),
+    }
+    axes, odd = measured_axes({name: tuple(one.shape) for name, one in found.items()}, sizes)
+    heads = getattr(config, "num_attention_heads", None)
+    sizes.setdefault("n_heads", heads if isinstance(heads, int) else 1)
+    sizes.setdefault("d_head", max(1, passes.d_model // sizes["n_heads"]))
+    sizes.setdefault("d_mlp", 4 * passes.d_model)
+    norm = passes.modules.get(passes.norm or "")
+    of_blocks = sum(one.numel() for one in passes.modules[passes.list_name].parameters())
+    special = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id")}
+    identity = {**identity_of_model(model), "quantised": quantisation_of(model), "proof": values}
+    return ProvenConfig(
+        title=type(model).__name__,
+        sizes=sizes,
+        epsilon=epsilon_of(norm),
+        centred=getattr(norm, "bias", None) is not None,
+        identity=identity,
+        counts=(of_blocks, sum(one.numel() for one in model.parameters()) - of_blocks),
+        formulas={f"blocks.{{l}}.{kind}": _FORMULAS[kind] for kind in passes.sites.values()},
+        axes=axes,
+        proven=frozenset(passes.sites.keys() - odd.keys()),
+        reasons={**passes.refused, **odd},
+        source=(type(model), model.config),
+        **special,
+    )
+
+
+# What each site is in terms of the others; proven on the model.
+_FORMULAS = {
+    "hook_resid_pre": "input of the block",
+    "attn.hook_rot_q": "queries that attention reads",
+    "attn.hook_rot_k": "keys that attention reads",
+    "attn.hook_v": "values that attention reads",
+    "attn.hook_pattern": "attention to each key",
+    "attn.hook_z": "pattern @ v",
+    "hook_attn_out": "what attention adds to the stream",
+    "hook_mixer_out": "what a mixer of positions adds to the stream",
+    "hook_resid_mid": "stream after attention",
+    "mlp.hook_post": "input of W_out",
+    "hook_mlp_out": "what the MLP adds to the stream",
+    "hook_resid_post": "output of the block",
+}

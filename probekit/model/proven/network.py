@@ -19,8 +19,10 @@ from probekit.errors import ConfigError
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
+from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.doors import NotProvenError
+from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import SitePattern, Sites
@@ -49,7 +51,7 @@ class ProvenNetwork(nn.Module):
         passes: the proven passes over it.
     """
 
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = VERSION
 
     def __init__(self, passes: ProvenModel, config: ProvenConfig) -> None:
         super().__init__()
@@ -57,6 +59,7 @@ class ProvenNetwork(nn.Module):
         self.passes = passes
         self.config = config
         self.training = False
+        self._tensors: dict[str, Tensor] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Return a module; names of TransformerLens are refused with ours."""
@@ -109,12 +112,17 @@ class ProvenNetwork(nn.Module):
         return True
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return all weights and buffers by name, also the buffers that no checkpoint contains."""
-        return dict([*self.model.named_parameters(), *self.model.named_buffers()])
+        """Return all weights and buffers by name, also the buffers that no checkpoint contains.
+
+        A quantised weight is several tensors.
+        """
+        tensors = tensors_of(self.model).items()
+        self._tensors = {key: one for item in tensors for key, one in plain_tensors(*item)}
+        return self._tensors
 
     def get_parameter(self, target: str) -> Any:
-        """Return a weight or buffer by its name in the model."""
-        return self.state_dict()[target]
+        """Return a tensor of `state_dict` by its name."""
+        return (self._tensors or self.state_dict())[target]
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
         """Raise ConfigError for a feature that is not proven.
@@ -342,7 +350,7 @@ class ProvenNetwork(nn.Module):
         resid = resid.to(self.model.get_output_embeddings().weight.device)
         x = resid if norm is None else norm(resid)
         _, factor, cap = self.passes.before_head
-        x = x if factor == 1 else x * factor
+        x = times(x, factor)
         return cap * torch.tanh(x / cap) if cap else x
 
     def uncapped_logits(self, x: Tensor) -> Tensor:
@@ -353,7 +361,7 @@ class ProvenNetwork(nn.Module):
         dtype = x.dtype if weight is None or weight.is_meta else weight.dtype
         out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
         factor = self.passes.after_head[1]
-        return out if factor == 1 else out * factor
+        return times(out, factor)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the softcap of the network; unchanged if it has none."""
@@ -375,7 +383,7 @@ class ProvenNetwork(nn.Module):
         weight: Tensor = self.passes.modules[self.passes.head].weight
         factor = self.passes.after_head[1]
         matrix = weight[: self.passes.n_vocab]
-        return matrix if factor == 1 else matrix * factor
+        return times(matrix, factor)
 
     @property
     def unembedding_bias(self) -> Tensor | None:

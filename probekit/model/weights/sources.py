@@ -89,10 +89,10 @@ def computed_by(source: str | Path, engine: str) -> str | Path:
     return source if engine == "auto" else f"{without_options(source)}{ENGINE}{engine}"
 
 
-def engine_of(source: str | Path) -> str:
+def engine_named(source: str | Path) -> str:
     """Return what computes a model by its name: `auto`, `native` or `transformers`.
 
-    >>> engine_of("gpt2?engine=transformers"), engine_of("gpt2")
+    >>> engine_named("gpt2?engine=transformers"), engine_named("gpt2")
     ('transformers', 'auto')
 
     Raises:
