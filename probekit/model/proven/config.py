@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from probekit.model.config import Component, Kind, ModelConfig, WeightNames
-from probekit.model.sites.catalogue import Axes, Site, general_name, table
+from probekit.model.sites.catalogue import Axes, Site, component_of, general_name, table
 from probekit.model.sites.sites import Sites
 
 ENGINE = "transformers"  # value of the key `engine` in the JSON of a config
@@ -136,6 +136,32 @@ class ProvenConfig(ModelConfig):
     @property
     def tie_word_embeddings(self) -> bool:
         return bool(self.identity["settings"].get("tie_word_embeddings"))
+
+    @property
+    def proof_facts(self) -> str:
+        """What computes the network, and what of it is proven, in words."""
+        quantised = self.identity.get("quantised")
+        is_quantised = f", weights quantised ({quantised})" if quantised else ""
+        version = self.identity["versions"]["transformers"]
+        return (
+            f"transformers {version} ({self.title}, {self.identity['attention']} attention"
+            f"{is_quantised}), {len(self.proven):,} sites proven"
+        )
+
+    def computed_by(self, sites: Iterable[str], *, is_drawn: bool = False) -> str:
+        """Return what computes the network, and which layers lack some sites, in words.
+
+        Args:
+            sites: full names of sites.
+            is_drawn: whether there are also networks with random weights.
+        """
+        lacking = [
+            f"{component_of(general)} not in layers {numbered(layers)}"
+            for general, layers in self.sites.lacking(sites).items()
+        ]
+        parts = [self.proof_facts, *lacking]
+        parts += ["untrained weights drawn by the same version"] if is_drawn else []
+        return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -144,6 +144,8 @@ def local_folder(source: str | Path) -> Path | None:
         raise ConfigError(f"The model {text[:80]!r} is not a valid path ({error}).") from error
     if is_folder:
         return folder
+    if is_other and text.endswith(".gguf"):
+        return folder.parent
     if is_other:
         raise ConfigError(f"The model {text!r} is a file, not a folder. Give its folder.")
     if isinstance(source, Path) or _is_path(text) or folder.is_absolute():

@@ -370,6 +370,7 @@ class NetworkEngine(Engine):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
             relative_errors={site: one[0] for site, one in errors.items()} or None,
+            computed_by=model.config.computed_by(sites, is_drawn=len(stores) > 1),
         )
         digests = {
             "tokenizer": self.texts.tokenizer.digest,
