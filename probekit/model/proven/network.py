@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
-from probekit.model.proven.doors import NotProvenError
+from probekit.model.proven.doors import NotProvenError, apart_rows
 from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -60,6 +61,9 @@ class ProvenNetwork(nn.Module):
         self.config = config
         self.training = False
         self._tensors: dict[str, Tensor] = {}
+        self._is_tested = self._agreed = False  # steps with a cache
+        # Arguments with the cache of transformers that belongs to each of ours.
+        self._caches: WeakKeyDictionary[KeyValueCache, dict[str, Any]] = WeakKeyDictionary()
 
     def __getattr__(self, name: str) -> Any:
         """Return a module; names of TransformerLens are refused with ours."""
@@ -172,7 +176,7 @@ class ProvenNetwork(nn.Module):
         ids = ids.to(self.device)
         visit = tap_parts(self.sites, tap, parts) if tap else None
         if past is not None:
-            return self._with_past(ids, mask, names, visit, past, at)
+            return self._continued(ids, mask, names, visit, past, at)
         n_tokens = ids.shape[1] if mask is None else int(mask.sum(1).max())
         if n_tokens > self.config.n_ctx:
             batches.check_context(self.config, torch.tensor([[n_tokens - 1]]))
@@ -274,12 +278,57 @@ class ProvenNetwork(nn.Module):
         out = torch.cat(outs)
         return out if at is None else select_positions(out, at.to(out.device))
 
-    def _with_past(
+    def _continued(
         self, ids: Tensor, mask: Tensor | None, names: Sequence[str], visit: Tap | None,
         past: KeyValueCache, at: Tensor | None,
     ) -> Tensor | None:  # fmt: skip
-        """Return the logits of a pass that continues the tokens of a cache."""
-        self.refuse("Generation")
+        """Return the logits of a pass that continues the tokens of a cache.
+
+        Raises:
+            ConfigError: generation, or padding on the left, is not proven.
+            DataError: the earlier pass failed, so that the cache of transformers is incomplete.
+        """
+        refused = self.passes.refused
+        if "generation" in refused or not self._steps_agree(type(past)):
+            self.refuse("Generation", refused.get("generation", "its steps differ from one pass"))
+        seen = past.join_mask(self, ids, mask)
+        if seen is not None and "left" not in self.passes.pad_positions:
+            self.refuse("Padding on the left", refused.get("padding on the left", ""))
+        if past.length and past not in self._caches:
+            raise DataError("An earlier pass with this cache failed. Pass a new KeyValueCache.")
+        places = torch.arange(past.length, past.length + ids.shape[1], device=ids.device)
+        positions = places[None] if seen is None else (seen.long().cumsum(1) - 1).clamp_min(0)
+        batches.check_context(self.config, positions)
+        whole = torch.ones(len(ids), len(places) + past.length, device=ids.device)
+        given = {"input_ids": ids, "use_cache": True}
+        given["attention_mask"] = (whole if seen is None else seen).long()
+        if seen is not None and self.passes.pad_positions["left"]:
+            given["position_ids"] = positions[:, past.length :]
+        given |= self._caches.pop(past, {})
+
+        def step() -> Any:
+            out = self.model(**given)
+            kept = {key: out.get(key) for key in ("past_key_values", "cache_params")}
+            self._caches[past] = {key: one for key, one in kept.items() if one is not None}
+            return out.logits
+
+        logits = self._pass(ids, None, None, names, visit, logits=True, at=at, via=step)
+        past.advance(ids.shape[1], seen)
+        return logits
+
+    def _steps_agree(self, cache: type[KeyValueCache]) -> bool:
+        """Return whether the logits of steps with a cache are those of one pass, up to rounding.
+
+        The proof compares a generation of transformers, whose steps it chooses itself.
+        """
+        if not self._is_tested:
+            self._is_tested = self._agreed = True  # the steps of the test call this again
+            ids, past = self.passes.texts()[1], cache()
+            with torch.no_grad():
+                steps = [self(part, past=past) for part in (ids[:, :3], ids[:, 3:4], ids[:, 4:])]
+                gap = apart_rows(torch.cat(steps, 1), self(ids))
+            self._agreed = gap <= self.passes.limits["logits"]
+        return self._agreed
 
     def run_together(
         self,
