@@ -90,7 +90,6 @@ _OTHERS: dict[str, dict[str, Any]] = {
         "text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24}
     },
     "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    "dots3_note": {"text_config": {"per_layer_config": {}, "head_dim": 16, "swa_head_dim": 16}},
     "ernie4_5_vl_moe": {
         "text_config": {
             "moe_intermediate_size": [24, 24],
@@ -104,11 +103,9 @@ _OTHERS: dict[str, dict[str, Any]] = {
             "rope_parameters": {**_MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
         }
     },
-    "glm5_next": {"text_config": {"index_kpool": 2}},
+    "glm5_next": {"text_config": {"index_kpool": 2, "qk_rope_head_dim": 0}},
     "glm_ocr": {"text_config": {"rope_parameters": _MROPE}},
-    "glmga": {"text_config": {"rope_parameters": _MROPE}},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "granite4_vision": {"deepstack_layer_map": [[0, 0]]},
     "granitemoehybrid": {"layer_types": _ALTERNATING},
     "hunyuan_vl": {"text_config": {"rope_parameters": _MROPE}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
@@ -167,9 +164,13 @@ def tiny_config(kind: Any, others: Mapping[str, Any], ids: dict[str, int] | None
     return kind(**(given | {k: value for k, value in others.items() if k not in parts}))
 
 
-def tiny_network(model_type: str, implementation: str = "eager") -> Any:
+def tiny_network(model_type: str, implementation: str = "eager", layers: int = 4) -> Any:
     """Return a tiny network of a model type, with random weights from a fixed seed."""
     config = tiny_config(CONFIG_MAPPING[model_type], _OTHERS.get(model_type, {}))
+    if layers != 4:
+        config.num_hidden_layers = layers
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[-layers:]
     name = CLASSES[model_type]
     network = getattr(transformers, name if isinstance(name, str) else name[0])
     if not isinstance(config, network.config_class):

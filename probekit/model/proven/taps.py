@@ -119,8 +119,8 @@ class ProvenModel:
 
     def texts(self) -> list[Tensor]:
         """Return the random token ids of the proof, each of shape (1, pos)."""
-        embedding = self.model.get_input_embeddings()
-        n = embedding.weight.shape[0] if embedding is not None else 100
+        weight = getattr(self.model.get_input_embeddings(), "weight", None)
+        n = 100 if weight is None else weight.shape[0]
         low = 20 if n > 60 else 1  # the first ids are often special
         n = min(n, getattr(self.config, "vocab_size", n) or n)
         generator = torch.Generator().manual_seed(0)
