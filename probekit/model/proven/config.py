@@ -15,7 +15,6 @@ ENGINE = "transformers"  # value of the key `engine` in the JSON of a config
 NO_LIMIT = 1 << 20  # tokens of a text, for a config that states no limit
 # Keys of config.json with the number of tokens that fit the context.
 _CONTEXT = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length")
-_EPSILON = ("variance_epsilon", "eps", "epsilon")  # attributes of a norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,9 +227,3 @@ def context_of(config: Any) -> int:
     """Return the number of tokens that fit the context, by the config of transformers."""
     found = (getattr(config, key, None) for key in _CONTEXT)
     return next((n for n in found if isinstance(n, int) and n > 0), NO_LIMIT)
-
-
-def epsilon_of(norm: Any) -> float:
-    """Return the number that a norm adds to the variance; 0 if it names none."""
-    found = (getattr(norm, name, None) for name in _EPSILON)
-    return next((float(one) for one in found if isinstance(one, float)), 0.0)

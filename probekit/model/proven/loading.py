@@ -14,9 +14,10 @@ import torch
 from probekit.errors import CheckpointError
 from probekit.memory import device_text
 from probekit.model.proven.choice import ADAPTER, is_gguf
-from probekit.model.proven.config import ProvenConfig, context_of, epsilon_of, measured_axes
+from probekit.model.proven.config import ProvenConfig, context_of, measured_axes
 from probekit.model.proven.identity import identity_of_model, kept_proof, quiet_transformers
 from probekit.model.proven.network import ProvenNetwork
+from probekit.model.proven.norms import measured_norm
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.weights import sources
 from probekit.model.weights.hub import find_model
@@ -163,15 +164,18 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
     sizes.setdefault("n_heads", heads if isinstance(heads, int) else 1)
     sizes.setdefault("d_head", max(1, passes.d_model // sizes["n_heads"]))
     sizes.setdefault("d_mlp", 4 * passes.d_model)
-    norm = passes.modules.get(passes.norm or "")
+    norm = None
+    if passes.norm:
+        like = found[f"blocks.{passes.n_layers - 1}.hook_resid_post"][0, -1]
+        norm = measured_norm(passes.modules[passes.norm], like, passes.modules[passes.norm])
     of_blocks = sum(one.numel() for one in passes.modules[passes.list_name].parameters())
     special = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id")}
     identity = {**identity_of_model(model), "quantised": quantisation_of(model), "proof": values}
     return ProvenConfig(
         title=type(model).__name__,
         sizes=sizes,
-        epsilon=epsilon_of(norm),
-        centred=getattr(norm, "bias", None) is not None,
+        epsilon=0.0 if norm is None else norm.epsilon,
+        centred=norm is not None and norm.is_centred,
         identity=identity,
         counts=(of_blocks, sum(one.numel() for one in model.parameters()) - of_blocks),
         formulas={f"blocks.{{l}}.{kind}": _FORMULAS[kind] for kind in passes.sites.values()},

@@ -23,6 +23,7 @@ from probekit.model.passes.taps import ActivationCache, Tap, check_returned, rem
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.doors import NotProvenError, apart_rows
+from probekit.model.proven.norms import MeasuredNorm, measured_norm
 from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
@@ -109,6 +110,11 @@ class ProvenNetwork(nn.Module):
         """Dtype of the weights that are not quantised."""
         dtype: torch.dtype = self.model.dtype
         return dtype
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether rows of attention patterns sum to less than 1."""
+        return "pattern rows" in self.passes.facts
 
     @property
     def is_in_memory(self) -> bool:
@@ -440,6 +446,42 @@ class ProvenNetwork(nn.Module):
         bias = getattr(self.passes.modules[self.passes.head], "bias", None)
         factor = self.passes.after_head[1]
         return None if bias is None else bias[: self.passes.n_vocab] * factor
+
+    @property
+    def _like(self) -> Tensor:
+        """A row of the last residual stream."""
+        name = f"blocks.{self.config.n_layers - 1}.hook_resid_post"
+        with torch.no_grad():
+            _, values = self.passes.run(self.passes.texts()[1], sites=[name], logits=False)
+        return values[name][0, -1]
+
+    @cached_property
+    def last_norm(self) -> MeasuredNorm:
+        """Gain, bias and scale of the norm before the unembedding, measured.
+
+        Raises:
+            ConfigError: it is neither a layer norm nor an RMS norm.
+        """
+        norm = self.passes.modules.get(self.passes.norm or "")
+        found = measured_norm(self.final_norm, self._like, norm)
+        if found is None:
+            self.refuse("The final norm", "it is neither a layer norm nor an RMS norm")
+        return found
+
+    def check_decomposes(self) -> None:
+        """Raise ConfigError unless the last stream is the first plus what heads and MLPs add.
+
+        Raises:
+            ConfigError: a block adds something else, or scales the stream.
+        """
+        for layer, found in enumerate(self.passes.layers):
+            for step in found.steps:
+                if (step.keep, step.outer) != ("1", "1") or step.role not in ("attn", "mlp"):
+                    self.refuse("A decomposition of the logits", f"block {layer} scales or mixes")
+            if {step.role for step in found.steps} != {"attn", "mlp"}:
+                self.refuse("A decomposition of the logits", f"block {layer}: {found.reason}")
+        if self.unembedding_bias is not None:
+            self.refuse("A decomposition of the logits", "the unembedding has a bias")
 
     # ---------------------------------------------------------------- in the blocks
     @cached_property
