@@ -238,10 +238,11 @@ class ProvenNetwork(nn.Module):
             return new
 
         try:
-            out, _ = self.passes.run(
-                ids, mask, names, tap if visit else None,
-                grad=torch.is_grad_enabled(), logits=logits, via=via, check=True,
-            )  # fmt: skip
+            with self._frozen():
+                out, _ = self.passes.run(
+                    ids, mask, names, tap if visit else None,
+                    grad=torch.is_grad_enabled(), logits=logits, via=via, check=True,
+                )  # fmt: skip
         except NotProvenError as error:
             raise ConfigError(
                 f"This {self.config.TITLE}, which transformers computes: {error}. Its activations "
@@ -389,6 +390,18 @@ class ProvenNetwork(nn.Module):
         targets = targets.to(logits.device)
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Compute no gradients of weights, which a model in memory may require."""
+        trained = [one for one in self.model.parameters() if one.requires_grad]
+        for one in trained:
+            one.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for one in trained:
+                one.requires_grad_(True)
+
     # ---------------------------------------------------------------- after the last block
     def _need_head(self, what: str) -> None:
         if "lens" in self.passes.refused:
@@ -403,7 +416,8 @@ class ProvenNetwork(nn.Module):
         self._need_head("The final norm")
         norm = self.passes.modules.get(self.passes.norm or "")
         resid = resid.to(self.model.get_output_embeddings().weight.device)
-        x = resid if norm is None else norm(resid)
+        with self._frozen():
+            x = resid if norm is None else norm(resid)
         _, factor, cap = self.passes.before_head
         x = times(x, factor)
         return cap * torch.tanh(x / cap) if cap else x
@@ -414,7 +428,8 @@ class ProvenNetwork(nn.Module):
         head = self.passes.modules[self.passes.head]
         weight = getattr(head, "weight", None)
         dtype = x.dtype if weight is None or weight.is_meta else weight.dtype
-        out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
+        with self._frozen():
+            out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
         factor = self.passes.after_head[1]
         return times(out, factor)
 
@@ -435,7 +450,7 @@ class ProvenNetwork(nn.Module):
             ConfigError: the logits are not this product: the map has a bias, or is unknown.
         """
         self._need_head("The unembedding")
-        weight: Tensor = self.passes.modules[self.passes.head].weight
+        weight: Tensor = self.passes.modules[self.passes.head].weight.detach()
         factor = self.passes.after_head[1]
         matrix = weight[: self.passes.n_vocab]
         return times(matrix, factor)
@@ -445,7 +460,7 @@ class ProvenNetwork(nn.Module):
         """Bias of the logits, shape [d_vocab]; None if there is none."""
         bias = getattr(self.passes.modules[self.passes.head], "bias", None)
         factor = self.passes.after_head[1]
-        return None if bias is None else bias[: self.passes.n_vocab] * factor
+        return None if bias is None else bias.detach()[: self.passes.n_vocab] * factor
 
     @property
     def _like(self) -> Tensor:
@@ -563,7 +578,7 @@ class ProvenNetwork(nn.Module):
         matrix = self._output_of(site)
         bias = getattr(self.passes.modules[self.passes.linears[layer, "z"]], "bias", None)
         factor = self._factor(layer, self._step(_added_site(site)))
-        return matrix, None if bias is None else bias * factor
+        return matrix, None if bias is None else bias.detach() * factor
 
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp].
@@ -590,7 +605,7 @@ class ProvenNetwork(nn.Module):
     def token_embedding(self) -> Tensor:
         """Embedding of every token, shape [n_embeddings d_model]."""
         weight: Tensor = self.model.get_input_embeddings().weight
-        return weight
+        return weight.detach()
 
     @property
     def position_embedding(self) -> None:
@@ -611,11 +626,11 @@ def _added_site(site: str) -> str:
 
 def _matrix(module: Any, out: Tensor) -> Tensor:
     """Return the matrix [d_out d_in] of a module that is a linear map plus a bias."""
-    weight = getattr(module, "weight", None)
     if type(module) is nn.Linear:
-        return weight
+        return module.weight.detach()
     if type(module).__name__ == "Conv1D":
-        return weight.T
+        transposed: Tensor = module.weight.detach().T
+        return transposed
     # An adapter, or quantised weights: the outputs of unit vectors.
     rows, n_in = [], module.in_features
     with torch.no_grad():
