@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from probekit.experiment import loader
     from probekit.model import config as configs
     from probekit.model.families import table
+    from probekit.model.proven import choice
     from probekit.model.proven import config as proven
     from probekit.model.proven import loading
     from probekit.model.proven import taps as proven_passes
@@ -229,7 +230,7 @@ def verify_model_command(model: str, texts: Texts, dtype: str) -> None:
     code is 1 if a difference exceeds the tolerance. Of a model that transformers itself computes,
     the proof of its sites is printed.
     """
-    if table.is_proven(model):
+    if choice.uses_transformers(model, table.MODEL_TYPES):
         _show_proof(model)
         return
     rows = probekit.verify_model(model, texts or verification.TEXTS, dtype=dtype)

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
-from probekit.model.weights.sources import at_revision, computed_by, ignoring, name_in_memory
+from probekit.model.proven.choice import computed_by
+from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, Unique, require_any, rule_error
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from probekit.errors import CheckpointError
 from probekit.model.config import WeightNames
-from probekit.model.families.table import config_of, network_class, runs_in_transformers
+from probekit.model.families.table import MODEL_TYPES, config_of, network_class
 from probekit.model.network import Network
+from probekit.model.proven.choice import runs_in_transformers
 from probekit.model.proven.loading import proven_network
-from probekit.model.weights import sources
 from probekit.model.weights.state_dict import faults_of, transposed
 
 
@@ -56,9 +56,7 @@ def from_transformers(
             not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
         ):
             raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
-    if sources.engine_named(f"{title}{sources.ENGINE}{engine}") == "transformers" or (
-        engine == "auto" and runs_in_transformers(model)
-    ):
+    if runs_in_transformers(model, engine, MODEL_TYPES):
         return proven_network(model)
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)

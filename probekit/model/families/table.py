@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
-from probekit.model.proven.choice import needs_transformers, uses_transformers
+from probekit.model.proven.choice import uses_transformers
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
 from probekit.model.weights.files import read_json
@@ -64,6 +64,7 @@ FAMILIES = (
     NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
     NetworkFamily("OPT", ("opt",), _FAMILIES + "opt:OPT", _BYTE_PAIRS),
 )
+MODEL_TYPES = frozenset(name for family in FAMILIES for name in family.model_types)
 
 
 def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
@@ -120,25 +121,6 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def is_proven(source: str | Path) -> bool:
-    """Return whether transformers computes a model, because no family does or its name says so.
-
-    >>> is_proven("mini"), is_proven("mini?engine=transformers")
-    (False, True)
-    """
-    return uses_transformers(source, _model_types())
-
-
-def _model_types() -> set[str]:
-    return {name for family in FAMILIES for name in family.model_types}
-
-
-def runs_in_transformers(model: Any) -> bool:
-    """Return whether no family computes a loaded model of transformers as it is."""
-    entries = model.config.to_dict()
-    return needs_transformers(entries, _model_types()) or hasattr(model, "peft_config")
-
-
 def find_config(source: str | Path, dtype: str | None = None) -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
 
@@ -154,7 +136,7 @@ def find_config(source: str | Path, dtype: str | None = None) -> ModelConfig:
     """
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
-    if is_proven(source):
+    if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import prepared_config  # imports torch
 
         return prepared_config(source, dtype)
@@ -229,7 +211,7 @@ def load_model(
         OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
-    if is_proven(source):
+    if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import load_proven
 
         return load_proven(source, dtype, device)

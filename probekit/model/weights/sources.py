@@ -31,7 +31,6 @@ WEIGHT_FILES = (
 # After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`, or
 # what computes it, as in `gpt2?engine=transformers`.
 IGNORE, ENGINE = "?ignore=", "?engine="
-ENGINES = ("auto", "native", "transformers")
 
 
 def at_revision(source: str | Path, revision: str | None) -> str | Path:
@@ -78,30 +77,6 @@ def ignored_keys(source: str | Path) -> tuple[str, ...]:
 def without_options(source: str | Path) -> str:
     """Return the name of a model without the keys that are ignored, and without its engine."""
     return str(source).partition(IGNORE)[0].partition(ENGINE)[0]
-
-
-def computed_by(source: str | Path, engine: str) -> str | Path:
-    """Return the name of a model with what computes it; `auto` adds nothing.
-
-    >>> computed_by("mini", "transformers")
-    'mini?engine=transformers'
-    """
-    return source if engine == "auto" else f"{without_options(source)}{ENGINE}{engine}"
-
-
-def engine_named(source: str | Path) -> str:
-    """Return what computes a model by its name: `auto`, `native` or `transformers`.
-
-    >>> engine_named("gpt2?engine=transformers"), engine_named("gpt2")
-    ('transformers', 'auto')
-
-    Raises:
-        ConfigError: there is no such engine.
-    """
-    engine = str(source).partition(ENGINE)[2] or "auto"
-    if engine not in ENGINES:
-        raise ConfigError(f"{source}: the engine is {engine!r}. {nearest(engine, ENGINES)}")
-    return engine
 
 
 def name_in_memory(kind: str, digest: str) -> str:
