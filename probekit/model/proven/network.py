@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # Sites of the last block that are computed at all positions, also if only some are requested.
 _AT_ALL = ("hook_resid_pre", "attn.hook_rot_k", "attn.hook_v")
+# Names of the caches of transformers, in outputs and arguments.
+_CACHES = ("past_key_values", "cache_params", "state")
 # Sites of the inputs of output maps, by their kind in a proof.
 _SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
 
@@ -63,8 +65,9 @@ class ProvenNetwork(nn.Module):
         self.training = False
         self._tensors: dict[str, Tensor] = {}
         self._is_tested = self._agreed = False  # steps with a cache
-        # Arguments with the cache of transformers that belongs to each of ours.
-        self._caches: WeakKeyDictionary[KeyValueCache, dict[str, Any]] = WeakKeyDictionary()
+        # The tokens that were read, and the cache of transformers, of each cache of ours.
+        self._caches: WeakKeyDictionary[KeyValueCache, tuple[Tensor, dict[str, Any]]]
+        self._caches = WeakKeyDictionary()
 
     def __getattr__(self, name: str) -> Any:
         """Return a module; names of TransformerLens are refused with ours."""
@@ -303,20 +306,25 @@ class ProvenNetwork(nn.Module):
             self.refuse("Padding on the left", refused.get("padding on the left", ""))
         if past.length and past not in self._caches:
             raise DataError("An earlier pass with this cache failed. Pass a new KeyValueCache.")
-        places = torch.arange(past.length, past.length + ids.shape[1], device=ids.device)
-        positions = places[None] if seen is None else (seen.long().cumsum(1) - 1).clamp_min(0)
+        is_token = torch.ones(len(ids), past.length + ids.shape[1], device=ids.device)
+        is_token = (is_token if seen is None else seen).long()
+        positions = (is_token.cumsum(1) - 1).clamp_min(0)
         batches.check_context(self.config, positions)
-        whole = torch.ones(len(ids), len(places) + past.length, device=ids.device)
-        given = {"input_ids": ids, "use_cache": True}
-        given["attention_mask"] = (whole if seen is None else seen).long()
+        before, state = self._caches.pop(past, (ids[:, :0], {}))
+        read = torch.cat([before, ids], 1)
+        given = {"attention_mask": is_token}
         if seen is not None and self.passes.pad_positions["left"]:
-            given["position_ids"] = positions[:, past.length :]
-        given |= self._caches.pop(past, {})
+            given["position_ids"] = positions
 
         def step() -> Any:
-            out = self.model(**given)
-            kept = {key: out.get(key) for key in ("past_key_values", "cache_params")}
-            self._caches[past] = {key: one for key, one in kept.items() if one is not None}
+            # As `generate` of transformers, whose values are proven.
+            arguments = self.model.prepare_inputs_for_generation(
+                read, next_sequence_length=ids.shape[1], use_cache=True,
+                is_first_iteration=not past.length, **state, **given,
+            )  # fmt: skip
+            out = self.model(**arguments)
+            kept = {key: out.get(key) for key in _CACHES}
+            self._caches[past] = read, {key: one for key, one in kept.items() if one is not None}
             return out.logits
 
         logits = self._pass(ids, None, None, names, visit, logits=True, at=at, via=step)
