@@ -121,10 +121,11 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def find_config(source: str | Path, dtype: str | None = None) -> ModelConfig:
+def find_config(source: str | Path, dtype: str | None = None, device: str = "cpu") -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
 
-    A model that transformers computes is loaded, in a dtype, and its sites are proven.
+    A model that transformers computes is loaded, in a dtype and on a device, and its sites are
+    proven.
 
     >>> find_config("gpt2-xl").n_layers
     48
@@ -139,7 +140,7 @@ def find_config(source: str | Path, dtype: str | None = None) -> ModelConfig:
     if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import prepared_config  # imports torch
 
-        return prepared_config(source, dtype)
+        return prepared_config(source, dtype, device)
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from probekit.model.config import Component, Kind, ModelConfig, WeightNames
-from probekit.model.sites.catalogue import Axes, Site, component_of, general_name, table
+from probekit.model.sites.catalogue import Axes, Site, component_of, general_name, layer_of, table
 from probekit.model.sites.sites import Sites
+
+if TYPE_CHECKING:
+    from probekit.model.proven.network import ProvenNetwork
 
 ENGINE = "transformers"  # value of the key `engine` in the JSON of a config
 NO_LIMIT = 1 << 20  # tokens of a text, for a config that states no limit
@@ -43,11 +46,13 @@ class ProvenSites(Sites):
     def _no_match(self, pattern: str) -> str:
         """Return the message for a name or glob that matches no site, with the reason if known."""
         general = general_name(pattern).replace("blocks.*.", "blocks.{l}.")
-        having = self.layers_of(general)
-        if having and general_name(pattern) != pattern:
-            return f"Site {pattern!r} is not proven. Layers that have it: {numbered(having)}."
-        reason = self.reasons.get(pattern) or self.reasons.get(general)
-        return f"{super()._no_match(pattern)}{f' {pattern!r}: {reason}.' if reason else ''}"
+        having, layer = self.layers_of(general), layer_of(pattern)
+        of_kind = (self.reasons.get(general.format(l=l)) for l in range(self.n_layers))
+        reason = self.reasons.get(pattern) or next(filter(None, of_kind), None)
+        if layer is not None and layer >= self.n_layers or not (reason or having):
+            return super()._no_match(pattern)
+        others = f" Layers that have it: {numbered(having)}." if having else ""
+        return f"Site {pattern!r} is not proven{f': {reason}' if reason else ''}.{others}"
 
     def layers_of(self, general: str) -> list[int]:
         """Return the layers that have a site, given its general name."""
@@ -85,7 +90,8 @@ class ProvenConfig(ModelConfig):
             read from the record of a cache.
         proven: full names of the sites.
         reasons: why a site or a feature is not offered.
-        source: class and config of the model of transformers; None for a config that is read.
+        source: class and config of the model of transformers, and a weak reference to the network;
+            None for a config that is read.
     """
 
     title: str
@@ -135,6 +141,13 @@ class ProvenConfig(ModelConfig):
     @property
     def tie_word_embeddings(self) -> bool:
         return bool(self.identity["settings"].get("tie_word_embeddings"))
+
+    @property
+    def network(self) -> ProvenNetwork:
+        """The network of this config, as long as it is in memory."""
+        network: ProvenNetwork | None = self.source[2]()
+        assert network is not None, "the network is no longer in memory"
+        return network
 
     @property
     def proof_facts(self) -> str:

@@ -24,19 +24,21 @@ from probekit.model.weights.hub import find_model
 from probekit.model.weights.state_dict import as_dtype
 from probekit.terminal import SILENT, Watcher
 
-# The network whose config was requested last, until it is loaded: by source and dtype.
-_PREPARED: dict[tuple[str, str | None], ProvenNetwork] = {}
+# The network whose config was requested last, until it is loaded: by source, dtype and device.
+_PREPARED: dict[tuple[str, str | None, str], ProvenNetwork] = {}
 
 
-def prepared_config(source: str | Path, dtype: str | None = None) -> ProvenConfig:
+def prepared_config(
+    source: str | Path, dtype: str | None = None, device: str = "cpu"
+) -> ProvenConfig:
     """Return the config of a model, which is loaded and proven; `load_proven` then returns it.
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
     """
-    key = (str(source), dtype)
+    key = (str(source), dtype, device)
     if key not in _PREPARED:
-        network = load_proven(source, dtype)
+        network = load_proven(source, dtype, device)
         _PREPARED.clear()
         _PREPARED[key] = network
     return _PREPARED[key].config
@@ -56,8 +58,8 @@ def load_proven(
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
     """
     name = None if dtype is None else str(dtype).removeprefix("torch.")
-    ready = _PREPARED.pop((str(source), name), None)
-    if ready is not None and device_text(device) == "cpu":
+    ready = _PREPARED.pop((str(source), name, device_text(device)), None)
+    if ready is not None:
         return ready
     if is_gguf(source):
         path = Path(sources.without_options(source)).expanduser()
@@ -121,7 +123,7 @@ def random_proven(
     config: ProvenConfig, seed: int, dtype: torch.dtype | None, device: str
 ) -> ProvenNetwork:
     """Return the network of the same class and config with weights that transformers draws."""
-    kind, settings = config.source
+    kind, settings, _ = config.source
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         model = kind._from_config(copy.deepcopy(settings), attn_implementation="eager")
@@ -182,7 +184,6 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
         axes=axes,
         proven=frozenset(passes.sites.keys() - odd.keys()),
         reasons={**passes.refused, **odd},
-        source=(type(model), model.config),
         **special,
     )
 

@@ -34,7 +34,9 @@ class MeasuredNorm:
         return _scale(_centred(x.double(), self.is_centred), self.epsilon)
 
 
-def measured_norm(norm: Callable[[Tensor], Tensor], like: Tensor, module: Any) -> MeasuredNorm | None:
+def measured_norm(
+    norm: Callable[[Tensor], Tensor], like: Tensor, module: Any
+) -> MeasuredNorm | None:
     """Return a norm by its values; None if it is neither a layer norm nor an RMS norm.
 
     Args:

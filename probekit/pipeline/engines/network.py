@@ -73,7 +73,7 @@ def target_network(
     if target == TASK and given is not None:
         return cast(Network, given) if dtype is None else in_dtype(given, dtype)
     dtype = dtype or getattr(torch, experiment.model.dtype)
-    config = network_config(experiment)
+    config = network_config(experiment, device)
     device = device if given is None else given.devices
     n_bytes = count_parameters(config) * dtype.itemsize
     fits = to_compute and fits_in_memory(n_bytes, device)
@@ -105,7 +105,7 @@ def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks,
     """Return the reader of an experiment on a device, its networks, and its examples."""
     experiment = experiment.on_device(how.device)
     models = Networks(experiment, how.device, to_compute=how.to_compute)
-    return TextReader.of(experiment), models, read_rows(experiment)
+    return TextReader.of(experiment, how.device), models, read_rows(experiment)
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:

@@ -281,7 +281,7 @@ def load_network(
     is_named = given is not None and own is None
     source = str(given) if is_named else facts.tokenizer_source or facts.model
     try:
-        config = find_config(source) if own is None else own.config
+        config = find_config(source, facts.compute, device) if own is None else own.config
         tokenizer = Tokenizer.from_pretrained(source)
     except errors.MissingError as error:
         raise errors.MissingError(

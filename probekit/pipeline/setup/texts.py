@@ -140,7 +140,7 @@ class ReadTexts:
         return tuple(dict.fromkeys(part.site for part in parts))
 
 
-def network_config(experiment: Experiment) -> ModelConfig:
+def network_config(experiment: Experiment, device: str = "cpu") -> ModelConfig:
     """Return the config of the network of an experiment.
 
     Raises:
@@ -158,7 +158,7 @@ def network_config(experiment: Experiment) -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.name, model.dtype)
+        return find_config(model.name, model.dtype, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +178,15 @@ class TextReader:
     selections: tuple[Probed, ...]
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Self:
-        """Return the reader of an experiment.
+    def of(cls, experiment: Experiment, device: str = "cpu") -> Self:
+        """Return the reader of an experiment, whose network is proven on a device if need be.
 
         Raises:
             MissingError: the model's config or its vocabulary does not exist.
             CheckpointError: the vocabulary has more tokens than the model.
             ConfigError: a site does not exist.
         """
-        config = network_config(experiment)
+        config = network_config(experiment, device)
         with experiment.at("model", "source"):
             tokenizer = Tokenizer.from_pretrained(experiment.model.source)
             # A special token for images may have an id above the model's; a text has it by name
