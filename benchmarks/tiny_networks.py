@@ -33,7 +33,9 @@ _SIZES = {
     "(swa_)?num_key_value_heads|num_kv_heads|linear_num_key_heads|index_n_heads": 2,
     "(.*_)?head_dim|dim_head|kv_channels|attention_head_size|d_kv|rotary_dim": 8,
     "index_head_dim": 16,
-    "index_topk(_blocks)?|centroid_intermediate_top_k": 4,
+    # More than the tokens of a text, as in published models: ties of scores choose other keys.
+    "index_topk(_blocks)?": 64,
+    "centroid_intermediate_top_k": 4,
     ".*_lora_rank|laurel_rank|adapter_rank|hc_lowrank|gated_norm_rank": 16,
     "(.*_)?hidden_size(_global)?|d_model|n_embd|(mm_)?(emb|embed)_dim|(.*_)?embedding_size": 32,
     ".*_proj_dims|projection_dim|vision_output_dim|projector_.*_dim|adapter_out_dim": 32,
@@ -71,7 +73,7 @@ _COMPASS = {
     "rope_parameters": {"sliding_attention": _MROPE, "full_attention": _MROPE},
 }
 _INDEXER = {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16}
-_INDEXER |= {"indexer_budget": 8, "indexer_compress_ratio": 2}
+_INDEXER |= {"indexer_budget": 64, "indexer_compress_ratio": 2}
 # Fields by model type that the table above cannot contain; those of a part of the config under
 # its name.
 _OTHERS: dict[str, dict[str, Any]] = {
@@ -173,8 +175,10 @@ def tiny_network(model_type: str, implementation: str = "eager", layers: int = 4
             config.layer_types = config.layer_types[-layers:]
     name = CLASSES[model_type]
     network = getattr(transformers, name if isinstance(name, str) else name[0])
-    if not isinstance(config, network.config_class):
-        config = config.get_text_config(decoder=True)
+    text_config = config.get_text_config(decoder=True)
+    is_part = any(text_config is getattr(config, name) for name in config.sub_configs)
+    if is_part and isinstance(text_config, network.config_class):
+        config = text_config
     if "is_decoder" in {field.name for field in dataclasses.fields(config)}:
         config.is_decoder = True
     torch.manual_seed(0)

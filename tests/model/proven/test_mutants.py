@@ -103,7 +103,7 @@ def accepted_mutants(model_type, names):
             module = blocks[BLOCK].get_submodule(name)
             has_sites = any(True for _ in module.children())
             mutant(module)
-            proven = prove(model)
+            proven = prove(model, sites=None if feature is None else ())
             if feature is None:
                 is_refused = set(proven.sites) < clean or not has_sites
             else:
