@@ -11,7 +11,6 @@ stay as they are, and so do numbers that begin in float32, such as the angles of
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from probekit.experiment import loader
     from probekit.model import config as configs
     from probekit.model.families import table
-    from probekit.model.proven import choice
+    from probekit.model.proven import choice, loading
     from probekit.model.proven import config as proven
-    from probekit.model.proven import loading
     from probekit.model.proven import taps as proven_passes
     from probekit.model.sites import catalogue
     from probekit.model.weights import sources

@@ -58,7 +58,7 @@ def uses_transformers(source: str | Path, model_types: Collection[str]) -> bool:
     folder = find_model(source, "config")
     path = folder / "config.json"
     is_adapter = (folder / ADAPTER).exists()
-    return is_adapter or path.exists() and _is_foreign(read_json(path), model_types)
+    return is_adapter or (path.exists() and _is_foreign(read_json(path), model_types))
 
 
 def runs_in_transformers(model: Any, engine: str, model_types: Collection[str]) -> bool:

@@ -33,13 +33,14 @@ class ProvenSites(Sites):
     reasons: Mapping[str, str]
 
     def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+        """Return the full names of the proven sites in rows of the table, in forward order."""
         return tuple(name for name in super()._names(rows) if name in self.proven)
 
     def lacking(self, names: Iterable[str]) -> dict[str, list[int]]:
         """Return the layers that lack sites, by the general name of each of the given sites."""
         found: dict[str, list[int]] = {}
         for general in dict.fromkeys(map(general_name, names)):
-            layers = [l for l in range(self.n_layers) if general.format(l=l) not in self.proven]
+            layers = sorted(set(range(self.n_layers)).difference(self.layers_of(general)))
             found |= {general: layers} if layers else {}
         return found
 
@@ -47,16 +48,16 @@ class ProvenSites(Sites):
         """Return the message for a name or glob that matches no site, with the reason if known."""
         general = general_name(pattern).replace("blocks.*.", "blocks.{l}.")
         having, layer = self.layers_of(general), layer_of(pattern)
-        of_kind = (self.reasons.get(general.format(l=l)) for l in range(self.n_layers))
+        of_kind = (self.reasons.get(general.format(l=n)) for n in range(self.n_layers))
         reason = self.reasons.get(pattern) or next(filter(None, of_kind), None)
-        if layer is not None and layer >= self.n_layers or not (reason or having):
+        if (layer is not None and layer >= self.n_layers) or not (reason or having):
             return super()._no_match(pattern)
         others = f" Layers that have it: {numbered(having)}." if having else ""
         return f"Site {pattern!r} is not proven{f': {reason}' if reason else ''}.{others}"
 
     def layers_of(self, general: str) -> list[int]:
         """Return the layers that have a site, given its general name."""
-        return [l for l in range(self.n_layers) if general.format(l=l) in self.proven]
+        return [n for n in range(self.n_layers) if general.format(l=n) in self.proven]
 
 
 def numbered(layers: Iterable[int]) -> str:
@@ -115,18 +116,22 @@ class ProvenConfig(ModelConfig):
 
     @property
     def axis_sizes(self) -> dict[str, int]:
+        """Size of each axis that does not depend on the input."""
         return {**self.sizes, "1": 1}
 
     @property
     def site_rows(self) -> tuple[Site, ...]:
+        """The kinds of sites of which at least one layer has a proven one."""
         return table(self.formulas, self.axes)
 
     @property
     def sites(self) -> ProvenSites:
+        """The proven sites."""
         return ProvenSites(self.site_rows, self.axis_sizes, self.proven, self.reasons)
 
     @property
     def components(self) -> tuple[Component, ...]:
+        """The parameters of a block, and all others, as two components."""
         of_blocks, others = self.counts
         of_block = of_blocks // self.n_layers
         return (
@@ -136,10 +141,12 @@ class ProvenConfig(ModelConfig):
 
     @property
     def norm_epsilon(self) -> float:
+        """Number that the final norm adds to the variance or to the mean square."""
         return self.epsilon
 
     @property
     def tie_word_embeddings(self) -> bool:
+        """Whether the unembedding is the token embedding, according to the config."""
         return bool(self.identity["settings"].get("tie_word_embeddings"))
 
     @property
@@ -176,6 +183,7 @@ class ProvenConfig(ModelConfig):
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
+        """Return sizes and identity, for the records of caches."""
         return {
             "engine": ENGINE,
             "title": self.title,
@@ -187,10 +195,15 @@ class ProvenConfig(ModelConfig):
     @classmethod
     def from_json(cls, entries: Mapping[str, Any]) -> Self:
         """Return the config in the record of a cache, without sites."""
-        identity = {
-            k: v for k, v in entries.items() if k not in ("engine", "title", "sizes", "norm")
-        }
-        return cls(entries["title"], entries["sizes"], *entries["norm"], identity)
+        own = ("engine", "title", "sizes", "norm")
+        epsilon, centred = entries["norm"]
+        return cls(
+            title=entries["title"],
+            sizes=entries["sizes"],
+            epsilon=epsilon,
+            centred=centred,
+            identity={key: one for key, one in entries.items() if key not in own},
+        )
 
 
 # Names of the axes after [batch pos], of the sites of heads and neurons.

@@ -173,7 +173,7 @@ def _restored(model: nn.Module, entries: Mapping[str, Any]) -> ProvenModel:
         ]
         seen = [(module, kind, tuple(path)) for module, kind, path in entry["seen"]]
         proven.layers.append(Layer(steps, seen, entry["parallel"], entry["reason"]))
-    proven.attention = {layer: name for layer, name in entries["attention"]}
+    proven.attention = dict(entries["attention"])
     proven.linears = {(layer, kind): name for layer, kind, name in entries["linears"]}
     return proven
 

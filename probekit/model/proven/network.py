@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from probekit.accelerators import check_device
-from probekit.errors import ConfigError
+from probekit.errors import ConfigError, DataError
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.doors import NotProvenError, apart_rows
-from probekit.model.proven.norms import MeasuredNorm, measured_norm
 from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
+from probekit.model.proven.norms import MeasuredNorm, measured_norm
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import SitePattern, Sites
@@ -195,15 +195,14 @@ class ProvenNetwork(nn.Module):
             batches.check_context(self.config, torch.tensor([[n_tokens - 1]]))
         if mask is None:
             return self._pass(ids, None, None, names, visit, logits=logits, at=at)
-        is_left = bool((mask.long().diff(dim=1) >= 0).all())
-        sides = self.passes.pad_positions
-        side = "left" if is_left and "left" in sides else next(iter(sorted(sides)), "")
+        steps, sides = mask.long().diff(dim=1), self.passes.pad_positions
+        is_on = {"left": bool((steps >= 0).all()), "right": bool((steps <= 0).all())}
+        side = next((one for one in sides if is_on[one]), next(iter(sides), ""))
         if not side:
             return self._one_by_one(ids, mask, names, visit, logits=logits, at=at)
-        order = (mask if side == "left" else ~mask).to(torch.int8).argsort(dim=1, stable=True)
-        ids, moved = ids.gather(1, order), mask.gather(1, order)
-        is_moved = not torch.equal(moved, mask)
-        order = order.argsort(dim=1) if is_moved else None
+        source = (mask if side == "left" else ~mask).to(torch.int8).argsort(dim=1, stable=True)
+        ids, moved = ids.gather(1, source), mask.gather(1, source)
+        order = None if torch.equal(moved, mask) else source.argsort(dim=1)
         return self._pass(ids, moved, order, names, visit, logits=logits, at=at)
 
     def _pass(
@@ -228,8 +227,8 @@ class ProvenNetwork(nn.Module):
         def tap(name: str, value: Tensor) -> Tensor:
             assert visit is not None
             places, shown = _position_axes(self.sites, name), value
-            for axis in places if order is not None else ():
-                shown = _gathered(shown, order, axis)
+            for axis in places:
+                shown = shown if order is None else _gathered(shown, order, axis)
             whole, inside = shown, name.removeprefix(last)
             selected = None if at is None or inside == name or inside in _AT_ALL else at
             if selected is not None:
@@ -240,8 +239,8 @@ class ProvenNetwork(nn.Module):
                 return value
             if selected is not None:
                 new = _scattered(whole, new, selected, places[0])
-            for axis in places if back is not None else ():
-                new = _gathered(new, back, axis)
+            for axis in places:
+                new = new if back is None else _gathered(new, back, axis)
             return new
 
         try:
@@ -550,9 +549,10 @@ class ProvenNetwork(nn.Module):
     def _factor(self, layer: int, step: Any) -> float | None:
         """Return the number that an output is multiplied by before it is added; None for others."""
         factors = self.passes.factors(layer)
-        both = factors[step.scale], factors[step.places[0].scale]
-        is_plain = len(step.places) == 1 and all(isinstance(one, float) for one in both)
-        return both[0] * both[1] if is_plain else None
+        one, other = factors[step.scale], factors[step.places[0].scale]
+        if len(step.places) > 1 or isinstance(one, Tensor) or isinstance(other, Tensor):
+            return None
+        return one * other
 
     def stream_after(self, site: str) -> str | None:
         """Return the next residual stream that a tensor is a summand of, such as `resid_mid`.
@@ -581,7 +581,9 @@ class ProvenNetwork(nn.Module):
         return self._into_stream[site]
 
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
-        """Return W_O of the heads of a layer, [d_model (n_heads d_head)], and the bias of their sum.
+        """Return W_O of the heads of a layer and the bias of their sum.
+
+        The matrix has the shape [d_model (n_heads d_head)], the bias [d_model]; None without bias.
 
         Raises:
             ConfigError: the heads are not mapped to the stream by a matrix alone.
