@@ -142,18 +142,21 @@ def _test_passes(model: ProvenModel) -> None:
 def _refuse_patches(model: ProvenModel) -> None:
     """Refuse forwards and hooks that the files of the model's classes do not show.
 
-    Hooks of transformers only record; accelerate moves weights that are offloaded.
+    Hooks of transformers only record; those of accelerate load weights that are offloaded.
 
     Raises:
-        NotProvenError: a module has a forward of its own, or a hook.
+        NotProvenError: a module has a forward of its own, a hook, or weights that are not loaded.
     """
     for name, module in model.modules.items():
-        if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
-            raise NotProvenError(f"{name or 'the model'} has a forward of its own. Remove it.")
+        title, is_loaded = name or "the model", hasattr(module, "_hf_hook")
+        if "forward" in vars(module) and not is_loaded:
+            raise NotProvenError(f"{title} has a forward of its own. Remove it.")
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             home = str(getattr(hook, "__module__", ""))
             if not home.startswith(("transformers.", "accelerate.")):
-                raise NotProvenError(f"{name or 'the model'} has a forward hook. Remove it.")
+                raise NotProvenError(f"{title} has a forward hook. Remove it.")
+        if not is_loaded and any(one.is_meta for one in module.parameters(recurse=False)):
+            raise NotProvenError(f"{title} has weights on the meta device, which are not loaded")
 
 
 def _test_chain(model: ProvenModel) -> None:
