@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -48,7 +49,7 @@ from probekit.terminal import SILENT, Watcher
 
 SLOPE_STEPS = (1e-3, 1e-4, 1e-2, 0.1)  # lengths of steps, divided by the size of the values
 WRITTEN = (0.5, 8.0)  # sizes of written noise; half precision rounds the small one away
-LEAST_SLOPE_AGREEMENT = 0.05  # relative difference of a gradient and a finite difference
+SLOPE_AGREEMENT = 0.05  # largest relative difference of a gradient and a finite difference
 _SUMMANDS = (*STREAMS, *SITE_OF.values())  # proven in a generation
 
 
@@ -80,7 +81,7 @@ def prove(
         lambda: _test_padding(proven),
         lambda: _attempt(proven, "generation", _test_generation),
         lambda: _attempt(proven, "resume", _test_resume),
-        lambda: _test_gradients(proven),
+        lambda: _attempt(proven, "gradients", _test_gradients),
     ]
 
     def report(fraction: float) -> None:
@@ -141,18 +142,21 @@ def _test_passes(model: ProvenModel) -> None:
 def _refuse_patches(model: ProvenModel) -> None:
     """Refuse forwards and hooks that the files of the model's classes do not show.
 
-    Hooks of transformers only record; accelerate moves weights that are offloaded.
+    Hooks of transformers only record; those of accelerate load weights that are offloaded.
 
     Raises:
-        NotProvenError: a module has a forward of its own, or a hook.
+        NotProvenError: a module has a forward of its own, a hook, or weights that are not loaded.
     """
     for name, module in model.modules.items():
-        if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
-            raise NotProvenError(f"{name or 'the model'} has a forward of its own. Remove it.")
+        title, is_loaded = name or "the model", hasattr(module, "_hf_hook")
+        if "forward" in vars(module) and not is_loaded:
+            raise NotProvenError(f"{title} has a forward of its own. Remove it.")
         for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
             home = str(getattr(hook, "__module__", ""))
             if not home.startswith(("transformers.", "accelerate.")):
-                raise NotProvenError(f"{name or 'the model'} has a forward hook. Remove it.")
+                raise NotProvenError(f"{title} has a forward hook. Remove it.")
+        if not is_loaded and any(one.is_meta for one in module.parameters(recurse=False)):
+            raise NotProvenError(f"{title} has weights on the meta device, which are not loaded")
 
 
 def _test_chain(model: ProvenModel) -> None:
@@ -430,7 +434,7 @@ def _test_same_shape(model: ProvenModel) -> None:
         NotProvenError: a value changes.
     """
     ids, names = model.texts()[2], [*model.sites, "logits"]
-    n = ids.shape[1]
+    n, model.facts["regroups"] = ids.shape[1], []
     batch = torch.cat([ids, ids.flip(1), ids.roll(5, 1)])
     others = torch.cat([ids, ids.roll(3, 1), ids.roll(9, 1).flip(1)])
     later = torch.cat([ids[:, : n - 3], ids[:, :3]], 1)
@@ -442,7 +446,10 @@ def _test_same_shape(model: ProvenModel) -> None:
         traces = [
             model.inside(x, call=lambda x=x: model.run(x, sites=model.sites)) for x in (one, two)
         ]
-        _find_regrouping(model, what, traces, len(one), part)
+        for layer in range(model.n_layers):
+            _compare_additions(model, what, layer, traces, len(one), part)
+        if model.facts["regroups"] and model.alone is not None:
+            _compare_blocks_alone(model, what, (one, two), traces, part)
         (la, a), (lb, b) = (trace.out for trace in traces)
         pairs = [
             (s, _row_of(a, la, s, 0, len(one), part), _row_of(b, lb, s, 0, len(one), part))
@@ -451,40 +458,69 @@ def _test_same_shape(model: ProvenModel) -> None:
         _refuse_moves(model, what, pairs)
 
 
-def _find_regrouping(
-    model: ProvenModel, what: str, traces: list[Trace], n_texts: int, positions: slice
+def _compare_blocks_alone(
+    model: ProvenModel, what: str, ids: tuple[Tensor, Tensor], traces: list[Trace], part: slice
 ) -> None:
-    """Note which blocks have experts that regroup rows, and so round them differently.
+    """Call each block alone on the streams of two passes that are equal in the first text.
 
-    These are blocks with the weights of experts, in which an MLP gives the same rows another output
-    by a bit. A mixer whose rows are equal bit by bit must give equal rows. Of a block whose
-    additions are not proven, only the whole is compared.
+    After experts have regrouped rows, the streams of later blocks differ by rounding, so that a
+    mixer that depends on what has changed is only noticed with equal streams.
+    """
+    calls = [model.recorded_calls(one) for one in ids]
+    for layer in range(model.n_layers):
+        one, two = (model.stream(trace, layer)[0] for trace in traces)
+        equal = two.clone()
+        equal[0, part] = one[0, part]
+        alone = [
+            model.inside(x, call=partial(model.one_block, layer, r, c), block=model.block(layer))
+            for x, r, c in zip(ids, (one, equal), calls, strict=True)
+        ]
+        _compare_additions(model, what, layer, alone, len(one), part)
+
+
+def _compare_additions(
+    model: ProvenModel, what: str, number: int, traces: list[Trace], n_texts: int, part: slice
+) -> None:
+    """Note whether a block has experts that regroup rows, and so round them differently.
+
+    It has the weights of experts, and an MLP gives the same rows another output by a bit. A mixer
+    whose rows are equal bit by bit must give equal rows. Of a block whose additions are not proven,
+    only the whole is compared.
+
+    Args:
+        model: the model.
+        what: the change between the passes, which must have no effect.
+        number: number of the block.
+        traces: the two passes.
+        n_texts: number of texts of a pass.
+        part: positions of the first text that must be equal.
 
     Raises:
         NotProvenError: a mixer, or an MLP without experts, gives equal rows another output.
     """
 
     def rows(x: Tensor) -> Tensor:
-        return x.reshape(n_texts, -1, model.d_model)[0, positions]
+        return x.reshape(n_texts, -1, model.d_model)[0, part]
 
-    regroups = model.facts.setdefault("regroups", [])
-    for number, layer in enumerate(model.layers):
-        pre, post = zip(*(model.stream(trace, number) for trace in traces), strict=True)
-        # What is read and what is made, of each addition; of a block without, its ends.
-        pairs = [] if layer.steps else [("", "the output", pre, post)]
-        for index, step in enumerate(layer.steps):
-            is_first = index == 0 or bool(layer.parallel)
-            read = pre if is_first else [trace.at(*layer.seen[index - 1]) for trace in traces]
-            made = [model.summand(trace, number, step) for trace in traces]
-            pairs.append((step.role, f"addition {index + 1}", read, made))
-        for role, name, read, made in pairs:
-            if not same(*map(rows, read)) or same(*map(rows, made)):
-                continue
-            if role in ("attn", "mixer") or not _has_experts(model, traces[0], number):
-                where = f"{name} of block {number}, whose input is equal bit by bit"
-                raise NotProvenError(f"{what} change {where}")
-            if number not in regroups:
-                regroups.append(number)
+    layer = model.layers[number]
+    pre, post = zip(*(model.stream(trace, number) for trace in traces), strict=True)
+    # What is read and what is made, of each addition; of a block without, its ends.
+    pairs: list[tuple[str, str, Iterable[Tensor], Iterable[Tensor]]] = []
+    if not layer.steps:
+        pairs.append(("", "the output", pre, post))
+    for index, step in enumerate(layer.steps):
+        is_first = index == 0 or bool(layer.parallel)
+        read = pre if is_first else [trace.at(*layer.seen[index - 1]) for trace in traces]
+        made = [model.summand(trace, number, step) for trace in traces]
+        pairs.append((step.role, f"addition {index + 1}", read, made))
+    for role, name, read, made in pairs:
+        if not same(*map(rows, read)) or same(*map(rows, made)):
+            continue
+        if role in ("attn", "mixer") or not _has_experts(model, traces[0], number):
+            where = f"{name} of block {number}, whose input is equal bit by bit"
+            raise NotProvenError(f"{what} change {where}")
+        if number not in model.facts["regroups"]:
+            model.facts["regroups"].append(number)
 
 
 def _has_experts(model: ProvenModel, trace: Trace, layer: int) -> bool:
@@ -673,17 +709,14 @@ def _test_gradients(model: ProvenModel) -> None:
     if dtype not in (torch.float32, torch.float64):
         model.refused["gradients"] = "not tested in half precision"
         return
+    slopes = [_Slopes(model, texts[i]) for i in (3, 1)]
     failed: dict[str, str] = {}
     for kind in dict.fromkeys(model.sites.values()):
         names = [name for name, one in model.sites.items() if one == kind]
         # One agreement is enough: near a kink, as in a choice of experts, no step is small enough,
         # and the effect of a small step can be below the rounding of the logits.
-        for ids, size in product((texts[3], texts[1]), SLOPE_STEPS):
-            try:
-                fault = _wrong_slope(model, names, ids, size)
-            except Exception as error:  # noqa: BLE001 - of the model's code: gradients are refused
-                fault = _in_words(error)
-            if not fault:
+        for of_text, size in product(slopes, SLOPE_STEPS):
+            if not (fault := of_text.fault(names, size)):
                 break
         else:
             failed[kind] = fault
@@ -692,30 +725,44 @@ def _test_gradients(model: ProvenModel) -> None:
         model.refused["gradients"] = "; ".join(f"{kind}: {why}" for kind, why in failed.items())
 
 
-def _wrong_slope(model: ProvenModel, names: list[str], ids: Tensor, size: float) -> str:
-    """Return how gradients at sites differ from the effect of a step at all of them, if they do."""
+class _Slopes:
+    """Gradients of a random projection of the logits of one text at all sites."""
 
-    def leaf(_: str, value: Tensor) -> Tensor:
-        return value if value.requires_grad else value.detach().requires_grad_()
+    def __init__(self, model: ProvenModel, ids: Tensor) -> None:
+        def leaf(_: str, value: Tensor) -> Tensor:
+            return value if value.requires_grad else value.detach().requires_grad_()
 
-    with torch.enable_grad():
-        logits, values = model.run(ids, sites=names, grad=True, tap=leaf)
-        generator = torch.Generator().manual_seed(3)
-        weight = torch.randn(logits.shape, generator=generator).to(logits.device)
-        slopes = torch.autograd.grad((logits * weight).sum(), [values[name] for name in names])
-    step = {}
-    for name, slope in zip(names, slopes, strict=True):
-        length = values[name].detach().norm() * size / len(names)
-        step[name] = slope / slope.norm().clamp_min(1e-30) * length
-    up, down = (
-        model.run(ids, sites=names, tap=lambda s, v, sign=sign: v + sign * step[s])[0]
-        for sign in (1, -1)
-    )
-    measured = float(((up.double() - down.double()) * weight).sum() / 2)
-    expected = sum(
-        float((slope.double() * step[name]).sum())
-        for name, slope in zip(names, slopes, strict=True)
-    )
-    if abs(measured - expected) < LEAST_SLOPE_AGREEMENT * abs(expected):
-        return ""
-    return f"gradient {expected:.3g}, finite difference {measured:.3g}"
+        self.model, self.ids = model, ids
+        with torch.enable_grad():
+            logits, values = model.run(ids, sites=model.sites, grad=True, tap=leaf)
+            generator = torch.Generator().manual_seed(3)
+            self.weight = torch.randn(logits.shape, generator=generator).to(logits.device)
+            found = torch.autograd.grad(
+                (logits * self.weight).sum(), list(values.values()), allow_unused=True
+            )
+        self.slopes = dict(zip(values, found, strict=True))
+        self.sizes = {name: float(value.detach().norm()) for name, value in values.items()}
+
+    def fault(self, names: list[str], size: float) -> str:
+        """Return how gradients differ from the effect of a step at all these sites, if they do.
+
+        Args:
+            names: the sites.
+            size: length of the step, divided by the size of the values.
+        """
+        step, expected = {}, 0.0
+        for name in names:
+            slope = self.slopes[name]
+            if slope is None or not slope.any():  # a write there changes the logits
+                return f"the logits have no gradient at {name}"
+            length = self.sizes[name] * size / len(names)
+            step[name] = slope / slope.norm().clamp_min(1e-30) * length
+            expected += float((slope.double() * step[name]).sum())
+        up, down = (
+            self.model.run(self.ids, sites=names, tap=lambda s, v, sign=sign: v + sign * step[s])[0]
+            for sign in (1, -1)
+        )
+        measured = float(((up.double() - down.double()) * self.weight).sum() / 2)
+        if abs(measured - expected) < SLOPE_AGREEMENT * abs(expected):
+            return ""
+        return f"gradient {expected:.3g}, finite difference {measured:.3g}"

@@ -190,6 +190,23 @@ def test_a_planted_error_is_refused(name, model, monkeypatch):
     assert words in " ".join(proven.refused[one] for one in missing)
 
 
+@pytest.mark.parametrize("number", [0, 3])
+def test_experts_that_regroup_rows_do_not_excuse_a_leak_in_attention(number):
+    model = tiny_network("gpt_oss")
+    clean = prove(model, sites=())
+    assert clean.facts["regroups"] == [2]  # not seen in block 2, a leak in block 3 is one of 1e-6
+    assert "all" not in clean.refused
+    attention = model.model.layers[number].self_attn
+
+    def forward(_, original, *args, **kwargs):
+        out, *more = original(*args, **kwargs)
+        return out + 1e-6 * out.mean(0, keepdim=True) if len(out) > 1 else out, *more
+
+    replaced(attention, forward)
+    reason = prove(model, sites=()).refused["all"]
+    assert f"addition 1 of block {number}, whose input is equal" in reason
+
+
 def test_without_a_planted_error_nothing_is_refused(model):
     proven = prove(model)
     assert not proven.refused
