@@ -33,7 +33,7 @@ CONFIGS = {
         layer_types=["linear_attention", "full_attention", "linear_attention"],
     ),  # fmt: skip
 }
-AT_NIGHT = [pytest.param("mixtral", marks=pytest.mark.nightly), "hybrid"]
+AT_NIGHT = ["mixtral", pytest.param("hybrid", marks=pytest.mark.nightly)]
 
 
 @pytest.fixture(scope="module", autouse=True)
