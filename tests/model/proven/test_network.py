@@ -57,9 +57,10 @@ def alike(x, y):
 
 
 def test_hidden_states_and_attentions_of_transformers(network):
-    """`hidden_states[l]` is the stream before block l, of Mamba that after it; the last is normed."""
+    """`hidden_states[l]` is the stream before block l, of Mamba the one after; the last is normed."""
+    options = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
     with torch.no_grad():
-        out = network.model(IDS, output_hidden_states=True, output_attentions=True, use_cache=False)
+        out = network.model(IDS, **options)
     logits, cache = network.run_with_cache(IDS)
     assert torch.equal(logits, out.logits)
     last = network.config.n_layers - 1
@@ -70,7 +71,8 @@ def test_hidden_states_and_attentions_of_transformers(network):
     patterns = [site for site in network.sites if site.endswith("hook_pattern")]
     attentions = [one for one in (getattr(out, "attentions", None) or ()) if one is not None]
     assert len(patterns) == len(attentions)
-    assert all(torch.equal(cache[name], one) for name, one in zip(patterns, attentions, strict=True))
+    for name, one in zip(patterns, attentions, strict=True):
+        assert torch.equal(cache[name], one)
 
 
 @pytest.mark.parametrize("side", ["left", "right", "between", "one by one"])
@@ -219,7 +221,8 @@ def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_pat
     model = tiny_network("mixtral")
     first = proven_network(model)
     [path] = proofs_folder().iterdir()
-    monkeypatch.setattr("probekit.model.proven.identity.prove", lambda *_, **__: pytest.fail("again"))
+    proof = "probekit.model.proven.identity.prove"
+    monkeypatch.setattr(proof, lambda *_, **__: pytest.fail("proven again"))
     again = proven_network(model)
     assert again.sites.names == first.sites.names
     assert again.config.to_json() == first.config.to_json()
@@ -282,12 +285,12 @@ def test_models_in_folders(tmp_path):
     assert isinstance(load_model(f"{tmp_path / 'llama'}?engine=transformers"), ProvenNetwork)
     with pytest.raises(CheckpointError, match="model_type is 'mixtral'"):
         load_model(f"{tmp_path / 'mixtral'}?engine=native")
-    with pytest.raises(ConfigError, match="the engine is 'other'. Allowed: auto, native, trans"):
+    with pytest.raises(ConfigError, match="the engine is 'other'"):
         load_model(f"{tmp_path / 'mixtral'}?engine=other")
 
 
 def test_models_that_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="MixtralModel cannot be named: .* no logits"):
+    with pytest.raises(CheckpointError, match=r"MixtralModel cannot be named: .* no logits"):
         from_transformers(tiny_network("mixtral").model)
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(CheckpointError, match=r"transformers cannot load .*unheard_of"):
