@@ -303,10 +303,6 @@ class ModelConfig(ABC):
         tokens = ("bos_token_id", "eos_token_id")
         return self.to_json() | {key: getattr(self, key) for key in tokens}
 
-    def computed_by(self, _sites: Iterable[str], *, is_drawn: bool = False) -> str | None:  # noqa: ARG002
-        """Return what computes the network, in words; None for the package itself."""
-        return None
-
     @property
     def n_layers(self) -> int:
         """Number of blocks."""

@@ -6,7 +6,6 @@ commands check their arguments without torch.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
 from probekit.model.weights.files import read_json
 from probekit.model.weights.hub import find_model
+from probekit.terminal import SILENT, Watcher
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,9 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def find_config(source: str | Path, dtype: str | None = None, device: str = "cpu") -> ModelConfig:
+def find_config(
+    source: str | Path, dtype: str | None = None, device: str = "cpu", watcher: Watcher = SILENT
+) -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
 
     A model that transformers computes is loaded, in a dtype and on a device, and its sites are
@@ -140,7 +142,7 @@ def find_config(source: str | Path, dtype: str | None = None, device: str = "cpu
     if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import prepared_config  # imports torch
 
-        return prepared_config(source, dtype, device)
+        return prepared_config(source, dtype, device, watcher)
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
@@ -154,10 +156,9 @@ def read_tokenizer(source: str | Path) -> Any:
     """
     folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
-        entries = read_json(folder / "config.json")
+        kind = read_json(folder / "config.json").get("model_type", "gpt2")
         # A model that only transformers computes has a tokenizer of the hub, as Llama's have.
-        known = (one for one in FAMILIES if entries.get("model_type", "gpt2") in one.model_types)
-        family = next(known, FAMILIES[1])
+        family = next((one for one in FAMILIES if kind in one.model_types), FAMILIES[1])
     files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
@@ -252,9 +253,9 @@ def random_network(
 def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     """Return a network in a dtype with the weights of another one, each converted when needed."""
     if isinstance(network.config, ProvenConfig):
-        from probekit.model.proven.loading import proven_network
+        from probekit.model.proven.loading import exact_network
 
-        return proven_network(copy.deepcopy(cast(Any, network).model).to(dtype))
+        return exact_network(cast(Any, network), dtype)
     readers = {
         name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()

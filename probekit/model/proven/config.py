@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -75,6 +75,23 @@ def numbered(layers: Iterable[int]) -> str:
     return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 2 else ", ".join(map(str, r)) for r in runs)
 
 
+@dataclass
+class Source:
+    """The model of transformers of a config.
+
+    Attributes:
+        kind: its class.
+        settings: its config.
+        proof: what is proven of it, as JSON.
+        network: weak reference to its network, or a function that returns None.
+    """
+
+    kind: Any
+    settings: Any
+    proof: Mapping[str, Any]
+    network: Callable[[], Any] = lambda: None
+
+
 @dataclass(frozen=True)
 class ProvenConfig(ModelConfig):
     """Sizes and sites of a network that transformers computes.
@@ -91,8 +108,7 @@ class ProvenConfig(ModelConfig):
             read from the record of a cache.
         proven: full names of the sites.
         reasons: why a site or a feature is not offered.
-        source: class and config of the model of transformers, and a weak reference to the network;
-            None for a config that is read.
+        source: the model of transformers; None for a config that is read.
     """
 
     title: str
@@ -105,7 +121,7 @@ class ProvenConfig(ModelConfig):
     axes: Mapping[str, Axes] = field(default_factory=dict)
     proven: frozenset[str] = frozenset()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    source: Any = field(default=None, compare=False, repr=False)
+    source: Any = field(default=None, compare=False, repr=False)  # a Source
 
     KINDS: ClassVar[Mapping[str, Kind]] = {}
     WEIGHTS: ClassVar[WeightNames] = WeightNames("", "", ())
@@ -152,7 +168,7 @@ class ProvenConfig(ModelConfig):
     @property
     def network(self) -> ProvenNetwork:
         """The network of this config, as long as it is in memory."""
-        network: ProvenNetwork | None = self.source[2]()
+        network: ProvenNetwork | None = self.source.network()
         assert network is not None, "the network is no longer in memory"
         return network
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from probekit.errors import StoreError
 from probekit.files import write_atomic
 from probekit.model.proven.additions import Layer, Place, Step
+from probekit.model.proven.doors import NotProvenError, apart_rows, eps
 from probekit.model.proven.proof import prove
 from probekit.model.proven.taps import ProvenModel
 from probekit.provenance import digest, digest_json, seal, unseal
@@ -144,13 +145,39 @@ def kept_proof(model: Any, watcher: Watcher = SILENT) -> tuple[ProvenModel, str]
     if "all" in proven.refused:
         return proven, ""
     values = _sketch(proven)
-    content = {"proof": _packed(proven), "values": values}
+    content = {"proof": packed_proof(proven), "values": values}
     with suppress(StoreError, OSError):  # a folder that cannot be written: proven again next time
         write_atomic(folder / f"{key}-{digest_json(values)[:8]}.json", seal(content, FORMAT))
     return proven, digest_json(values)
 
 
-def _packed(proven: ProvenModel) -> dict[str, Any]:
+def transferred_proof(model: Any, packed: Mapping[str, Any]) -> tuple[ProvenModel, str]:
+    """Return the proof of a model of the same class and config, with other weights or dtype.
+
+    That blocks, sums and the unembedding are those of the proven model is tested on all texts; if
+    they are not, the model is proven anew. The roles of modules do not depend on the weights.
+
+    Args:
+        model: the model of transformers.
+        packed: what `packed_proof` returned for the proven one.
+    """
+    proven = _restored(model, packed)
+    try:
+        with torch.no_grad():
+            for ids in proven.texts():
+                logits, values = proven.run(ids, sites=list(proven.sites), check=True)
+                last = values[f"blocks.{proven.n_layers - 1}.hook_resid_post"]
+                differ = "lens" not in proven.refused and not apart_rows(
+                    proven.unembed(last), logits
+                ) < 4 * eps(logits)
+                if differ or not all(torch.isfinite(one).all() for one in values.values()):
+                    return kept_proof(model)
+    except NotProvenError:
+        return kept_proof(model)
+    return proven, digest_json(_sketch(proven))
+
+
+def packed_proof(proven: ProvenModel) -> dict[str, Any]:
     """Return what was found and proven, as JSON."""
     return {
         **{name: _plain(getattr(proven, name)) for name in _KEPT},
@@ -161,7 +188,7 @@ def _packed(proven: ProvenModel) -> dict[str, Any]:
 
 
 def _restored(model: nn.Module, entries: Mapping[str, Any]) -> ProvenModel:
-    """Return the proven passes of a model from what `_packed` returned."""
+    """Return the proven passes of a model from what `packed_proof` returned."""
     proven = ProvenModel(model)
     for name in _KEPT:
         value = entries[name]

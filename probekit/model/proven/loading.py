@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from probekit.errors import CheckpointError
-from probekit.memory import device_text
+from probekit.errors import CheckpointError, ConfigError
+from probekit.memory import device_text, fits_in_memory
 from probekit.model.proven.choice import ADAPTER, is_gguf
-from probekit.model.proven.config import ProvenConfig, context_of, measured_axes
-from probekit.model.proven.identity import identity_of_model, kept_proof, quiet_transformers
+from probekit.model.proven.config import ProvenConfig, Source, context_of, measured_axes
+from probekit.model.proven.identity import (
+    identity_of_model,
+    kept_proof,
+    packed_proof,
+    quiet_transformers,
+    transferred_proof,
+)
 from probekit.model.proven.network import ProvenNetwork
 from probekit.model.proven.norms import measured_norm
 from probekit.model.proven.taps import ProvenModel
@@ -29,23 +36,28 @@ _PREPARED: dict[tuple[str, str | None, str], ProvenNetwork] = {}
 
 
 def prepared_config(
-    source: str | Path, dtype: str | None = None, device: str = "cpu"
+    source: str | Path, dtype: str | None, device: str, watcher: Watcher
 ) -> ProvenConfig:
     """Return the config of a model, which is loaded and proven; `load_proven` then returns it.
+
+    The watcher receives the progress of the proof.
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
     """
     key = (str(source), dtype, device)
     if key not in _PREPARED:
-        network = load_proven(source, dtype, device)
+        network = load_proven(source, dtype, device, watcher)
         _PREPARED.clear()
         _PREPARED[key] = network
     return _PREPARED[key].config
 
 
 def load_proven(
-    source: str | Path, dtype: str | torch.dtype | None = None, device: str | Sequence[str] = "cpu"
+    source: str | Path,
+    dtype: str | torch.dtype | None = None,
+    device: str | Sequence[str] = "cpu",
+    watcher: Watcher = SILENT,
 ) -> ProvenNetwork:
     """Return the network of a model as transformers loads it, frozen, after its proof.
 
@@ -53,10 +65,16 @@ def load_proven(
         source: name or folder, or a GGUF file.
         dtype: dtype of the weights; None means that of the checkpoint, and float32 for float16.
         device: device of the weights.
+        watcher: receives the progress of the proof.
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
+        ConfigError: several devices are given.
     """
+    if "," in device_text(device):
+        raise ConfigError(
+            f"Networks that transformers computes are on one device, not on {device_text(device)}."
+        )
     name = None if dtype is None else str(dtype).removeprefix("torch.")
     ready = _PREPARED.pop((str(source), name, device_text(device)), None)
     if ready is not None:
@@ -73,7 +91,7 @@ def load_proven(
     model = _loaded(folder, None if dtype is None else as_dtype(dtype), options)
     if device_text(device) != "cpu":
         model = model.to(device_text(device))
-    return proven_network(model)
+    return proven_network(model, watcher)
 
 
 def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) -> Any:
@@ -123,25 +141,57 @@ def random_proven(
     config: ProvenConfig, seed: int, dtype: torch.dtype | None, device: str
 ) -> ProvenNetwork:
     """Return the network of the same class and config with weights that transformers draws."""
-    kind, settings, _ = config.source
+    kind, settings = config.source.kind, config.source.settings
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.manual_seed(seed)
         model = kind._from_config(copy.deepcopy(settings), attn_implementation="eager")
     model = model.to(device=device, dtype=dtype or torch.float32)
-    return proven_network(model.eval().requires_grad_(False))
+    return proven_network(model.eval().requires_grad_(False), like=config)
 
 
-def proven_network(model: Any, watcher: Watcher = SILENT) -> ProvenNetwork:
+def compared_with(model: Any, exact: Callable[[], Any]) -> Callable[[], Any] | None:
+    """Return a function that returns the network with which rows in half precision are compared.
+
+    Of a network that transformers computes it is a copy in float32; None if the weights are
+    quantised or the copy does not fit in memory. Of others it is `exact`.
+    """
+    if not isinstance(model, ProvenNetwork):
+        return exact
+    fits = fits_in_memory(4 * sum(one.numel() for one in model.parameters()), str(model.device))
+    is_possible = fits and not model.config.identity["quantised"]
+    return partial(exact_network, model, torch.float32) if is_possible else None
+
+
+def words_of_proof(model: Any, sites: Iterable[str], *, is_drawn: bool) -> str | None:
+    """Return what computes a network, in words; None for the package. See `ProvenConfig`."""
+    is_proven = isinstance(model, ProvenNetwork)
+    return model.config.computed_by(sites, is_drawn=is_drawn) if is_proven else None
+
+
+def exact_network(network: ProvenNetwork, dtype: torch.dtype) -> ProvenNetwork:
+    """Return a copy of a network in another dtype."""
+    copied = copy.deepcopy(network.model).to(dtype)
+    return proven_network(copied.requires_grad_(False), like=network.config)
+
+
+def proven_network(
+    model: Any, watcher: Watcher = SILENT, like: ProvenConfig | None = None
+) -> ProvenNetwork:
     """Return the network of a loaded model of transformers, after its proof.
 
     Args:
         model: the model of transformers.
         watcher: receives the progress of the proof.
+        like: config of a proven network of the same class and settings, with other weights or in
+            another dtype; None for a proof that depends on nothing else.
 
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    passes, values = kept_proof(model, watcher)
+    if like is None:
+        passes, values = kept_proof(model, watcher)
+    else:
+        passes, values = transferred_proof(model, like.source.proof)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "
@@ -184,6 +234,7 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
         axes=axes,
         proven=frozenset(passes.sites.keys() - odd.keys()),
         reasons={**passes.refused, **odd},
+        source=Source(type(model), model.config, packed_proof(passes)),
         **special,
     )
 

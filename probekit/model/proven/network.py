@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from weakref import WeakKeyDictionary
@@ -63,9 +62,8 @@ class ProvenNetwork(nn.Module):
         super().__init__()
         self.model: Any = passes.model
         self.passes = passes
-        self.config = replace(
-            config, source=(type(self.model), self.model.config, weakref.ref(self))
-        )
+        self.config = config
+        config.source.network = weakref.ref(self)
         self.training = False
         self._tensors: dict[str, Tensor] = {}
         self._is_tested = self._agreed = False  # steps with a cache

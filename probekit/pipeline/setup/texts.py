@@ -26,6 +26,7 @@ from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
 from probekit.pipeline.setup.design import Probed, Tokens, interleave, plan_positions
 from probekit.probes.data import check_numbers
+from probekit.terminal import SILENT, Watcher
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ class ReadTexts:
         return tuple(dict.fromkeys(part.site for part in parts))
 
 
-def network_config(experiment: Experiment, device: str = "cpu") -> ModelConfig:
+def network_config(
+    experiment: Experiment, device: str = "cpu", watcher: Watcher = SILENT
+) -> ModelConfig:
     """Return the config of the network of an experiment.
 
     Raises:
@@ -158,7 +161,7 @@ def network_config(experiment: Experiment, device: str = "cpu") -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.name, model.dtype, device)
+        return find_config(model.name, model.dtype, device, watcher)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +181,7 @@ class TextReader:
     selections: tuple[Probed, ...]
 
     @classmethod
-    def of(cls, experiment: Experiment, device: str = "cpu") -> Self:
+    def of(cls, experiment: Experiment, device: str = "cpu", watcher: Watcher = SILENT) -> Self:
         """Return the reader of an experiment, whose network is proven on a device if need be.
 
         Raises:
@@ -186,7 +189,7 @@ class TextReader:
             CheckpointError: the vocabulary has more tokens than the model.
             ConfigError: a site does not exist.
         """
-        config = network_config(experiment, device)
+        config = network_config(experiment, device, watcher)
         with experiment.at("model", "source"):
             tokenizer = Tokenizer.from_pretrained(experiment.model.source)
             # A special token for images may have an id above the model's; a text has it by name

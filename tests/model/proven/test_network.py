@@ -57,7 +57,7 @@ def alike(x, y):
 
 
 def test_hidden_states_and_attentions_of_transformers(network):
-    """`hidden_states[l]` is the stream before block l, of Mamba the one after; the last is normed."""
+    """`hidden_states[l]` is the stream before block l, of Mamba the one after it."""
     options = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
     with torch.no_grad():
         out = network.model(IDS, **options)
