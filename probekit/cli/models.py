@@ -74,7 +74,8 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    config = table.find_config(model)
+    with watching() as watcher:
+        config = table.find_config(model, watcher=watcher)
     sizes = {axis: size for axis, size in config.axis_sizes.items() if axis != "1"}
     rows = []
     for site in config.sites.rows:
@@ -113,12 +114,18 @@ def _show_missing(config: proven.ProvenConfig) -> None:
 
 def _show_proof(model: str) -> None:
     """Print the proof of a model that transformers computes: each test, and what it showed."""
-    network = loading.load_proven(model)
+    with watching() as watcher:
+        network = loading.load_proven(model, watcher=watcher)
     config, passes = network.config, network.passes
     of_kind = Counter(map(catalogue.general_name, network.sites))
     rows = [(name, f"{n} of {config.n_layers}") for name, n in of_kind.items()]
     terminal.show_rows([tables.Column("proven site", form="code"), "layers"], rows)
-    facts = [(name, _fact(one)) for name, one in passes.facts.items() if one is not False]
+    shown = {**_TESTS, **{name: name for name in passes.facts if name not in _TESTS}}
+    facts = [
+        (words, _fact(passes.facts[name]))
+        for name, words in shown.items()
+        if words and passes.facts.get(name) not in (None, False)
+    ]
     terminal.show_rows(terminal.words("test", "result"), facts)
     _show_missing(config)
     terminal.echo(
@@ -128,10 +135,27 @@ def _show_proof(model: str) -> None:
     )
 
 
+# Tests of a proof in words; "" for those that are not shown.
+_TESTS = {
+    "blocks": "blocks, each of which reads what the one before returns, bit by bit",
+    "head": "final norm, unembedding, and factors before and after it",
+    "logits": "logits are the unembedding of the normed last stream",
+    "roles": "largest effect of an earlier token on an MLP; smallest on attention or a mixer",
+    "attention": "",
+    "regroups": "MLPs that regroup tokens, which changes rounding",
+    "rounding": "largest effect of rounding errors before each block",
+    "later tokens": "values after a change of later tokens",
+    "other texts of a batch": "values after a change of other texts of a batch",
+    "resume": "blocks that are called alone return the same",
+    "gradients": "gradients agree with finite differences",
+}
+
+
 def _fact(value: Any) -> str:
     """Return the result of a test in words."""
     if isinstance(value, list | tuple):
-        return " at ".join(_fact(one) for one in value) or "none"
+        joint = " at " if any(isinstance(one, str) for one in value) else ", "
+        return joint.join(map(_fact, value)) or "none"
     if isinstance(value, float):
         return f"{value:.1e}"
     return "holds" if value is True else str(value)
