@@ -123,7 +123,9 @@ def proofs_folder() -> Path:
     return (Path(chosen) if is_place else user_cache_path("probekit")) / "proofs"
 
 
-def kept_proof(model: Any, watcher: Watcher = SILENT) -> tuple[ProvenModel, str]:
+def kept_proof(
+    model: Any, watcher: Watcher = SILENT, like: Mapping[str, Any] | None = None
+) -> tuple[ProvenModel, str]:
     """Return the proof of a loaded model, and the digest of the values that it gave.
 
     A proof that is kept is reused if the model still gives the values of that proof: a function
@@ -132,6 +134,8 @@ def kept_proof(model: Any, watcher: Watcher = SILENT) -> tuple[ProvenModel, str]
     Args:
         model: the model of transformers.
         watcher: receives the progress.
+        like: `packed_proof` of a model of the same class and settings, with other weights or in
+            another dtype, whose proof is transferred if it holds; None for a proof of its own.
     """
     key = digest_json([identity_of_model(model), digest_tensors(model)])[:24]
     folder = proofs_folder()
@@ -141,7 +145,8 @@ def kept_proof(model: Any, watcher: Watcher = SILENT) -> tuple[ProvenModel, str]
             proven = _restored(model, content["proof"])
             if _agrees(_sketch(proven), content["values"], proven.limits):
                 return proven, digest_json(content["values"])
-    proven = prove(model, watcher=watcher)
+    transferred = None if like is None else _transferred(model, like)
+    proven = transferred or prove(model, watcher=watcher)
     if "all" in proven.refused:
         return proven, ""
     values = _sketch(proven)
@@ -151,15 +156,11 @@ def kept_proof(model: Any, watcher: Watcher = SILENT) -> tuple[ProvenModel, str]
     return proven, digest_json(values)
 
 
-def transferred_proof(model: Any, packed: Mapping[str, Any]) -> tuple[ProvenModel, str]:
-    """Return the proof of a model of the same class and config, with other weights or dtype.
+def _transferred(model: Any, packed: Mapping[str, Any]) -> ProvenModel | None:
+    """Return the proof of another model for this one, tested on all texts; None if it fails.
 
-    That blocks, sums and the unembedding are those of the proven model is tested on all texts; if
-    they are not, the model is proven anew. The roles of modules do not depend on the weights.
-
-    Args:
-        model: the model of transformers.
-        packed: what `packed_proof` returned for the proven one.
+    Tested are the chain of blocks, the sums and the unembedding. Roles of modules do not depend on
+    the weights.
     """
     proven = _restored(model, packed)
     try:
@@ -167,14 +168,13 @@ def transferred_proof(model: Any, packed: Mapping[str, Any]) -> tuple[ProvenMode
             for ids in proven.texts():
                 logits, values = proven.run(ids, sites=list(proven.sites), check=True)
                 last = values[f"blocks.{proven.n_layers - 1}.hook_resid_post"]
-                differ = "lens" not in proven.refused and not apart_rows(
-                    proven.unembed(last), logits
-                ) < 4 * eps(logits)
-                if differ or not all(torch.isfinite(one).all() for one in values.values()):
-                    return kept_proof(model)
+                gap = 0.0 if "lens" in proven.refused else apart_rows(proven.unembed(last), logits)
+                is_finite = all(bool(torch.isfinite(one).all()) for one in values.values())
+                if gap > 4 * eps(logits) or not is_finite:
+                    return None
     except NotProvenError:
-        return kept_proof(model)
-    return proven, digest_json(_sketch(proven))
+        return None
+    return proven
 
 
 def packed_proof(proven: ProvenModel) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from probekit.model.proven.identity import (
     kept_proof,
     packed_proof,
     quiet_transformers,
-    transferred_proof,
 )
 from probekit.model.proven.network import ProvenNetwork
 from probekit.model.proven.norms import measured_norm
@@ -188,10 +187,7 @@ def proven_network(
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    if like is None:
-        passes, values = kept_proof(model, watcher)
-    else:
-        passes, values = transferred_proof(model, like.source.proof)
+    passes, values = kept_proof(model, watcher, None if like is None else like.source.proof)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "
