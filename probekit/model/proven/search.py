@@ -227,6 +227,9 @@ def find_sublayers(model: ProvenModel) -> None:
                 _find_roles(model, traces[0], number)
             except NotProvenError as error:
                 model.layers[number] = Layer(reason=str(error))
+    for number, layer in enumerate(model.layers):
+        modules = [place.module for step in layer.steps for place in step.places]
+        model.doors |= {model.block(number), *modules, *(door[0] for door in layer.seen)}
 
 
 def _calls_alone(model: ProvenModel, ids: Tensor, trace: Trace) -> Any:
@@ -530,9 +533,13 @@ def find_linears(model: ProvenModel) -> None:
             if len(step.places) > 1 or (step.role != "mlp" and z is None):
                 continue
             name = _output_map(model, trace, number, step, maps, z)
-            if name:
-                model.linears[number, "post" if z is None else "z"] = name
-            if name and z is None:
+            key = number, "post" if z is None else "z"
+            if not name:
+                continue
+            model.linears[key] = name
+            if same(maps[name][1], model.outputs(trace, step)[0]):
+                model.direct.add(key)
+            if z is None:
                 model.sites[f"blocks.{number}.mlp.hook_post"] = "mlp.hook_post"
 
 

@@ -64,6 +64,7 @@ class ProvenModel:
         layers: the additions of each block.
         attention: number of a block -> name of the module that calls the attention function.
         linears: (number of a block, "z" or "post") -> name of the output map of heads or neurons.
+        direct: keys of `linears` whose output is the summand, without a norm in between.
         limits: limit of the effect of rounding, by site.
         pad_positions: sides of padding that are proven -> whether they need `position_ids`.
         n_layers: number of blocks.
@@ -87,9 +88,11 @@ class ProvenModel:
         self.layers: list[Layer] = []
         self.attention: dict[int, str] = {}
         self.linears: dict[tuple[int, str], str] = {}
+        self.direct: set[tuple[int, str]] = set()
         self.limits: dict[str, float] = {}
         self.pad_positions: dict[str, bool] = {}
         self.alone: list[Call] | None = None
+        self.doors: set[str] = set()  # modules that `inside` records; empty for all
         # What the search finds: the list of blocks, the paths of the stream in their arguments and
         # outputs, and the way from the last stream to the logits.
         self.list_name = ""
@@ -153,7 +156,9 @@ class ProvenModel:
         call: Callable[[], Any] | None = None,
         block: str = "",
     ) -> Trace:
-        """Return all tensors of the stream's width inside the blocks, in a pass or a call.
+        """Return the tensors of the stream's width inside the blocks, in a pass or a call.
+
+        These are all tensors until the additions are found, then those of the additions.
 
         Args:
             ids: token ids, shape (1, pos).
@@ -165,7 +170,7 @@ class ProvenModel:
 
         def keep(name: str, tensor: Tensor) -> bool:
             has_width = tensor.numel() == size and tensor.shape[-1] == self.d_model
-            return has_width and name.startswith(prefix)
+            return has_width and (name in self.doors if self.doors else name.startswith(prefix))
 
         with ExitStack() as stack:
             for handle in hooks():
@@ -289,8 +294,8 @@ class ProvenModel:
             via: replaces the pass over the ids, such as a generation. Its result is returned in
                 place of the logits, and the values of its steps are joined along the positions.
             check: whether to compare, in every block, the input with the output of the block
-                before and the proven additions with the output. They are equal bit by bit, or up
-                to rounding if there is a tap.
+                before and the proven additions with the output, bit by bit. Values are compared
+                as the model computes them: a write changes both sides.
 
         Raises:
             NotProvenError: a site is not proven, or a check fails.
@@ -316,7 +321,7 @@ class ProvenModel:
             # A model may add in place to what it is given.
             return new.clone() if grad or new is not value else value
 
-        checks = _Checks(self, is_changed=tap is not None, is_done=is_done) if check else None
+        checks = _Checks(self, is_done) if check else None
         out = None
         with ExitStack() as stack, torch.set_grad_enabled(grad):
             stack.enter_context(evaluating(self.model))
@@ -426,21 +431,26 @@ class ProvenModel:
         whole = step.added(values, factors)
         new = visit(f"{at}{SITE_OF[step.role]}", whole) if step.role else whole
         if mid:
-            x, outer = times(pre, factors[step.keep]), factors[step.outer]
-            stream = times(x + new, outer)
+            x = times(pre, factors[step.keep])
+            stream = times(x + new, factors[step.outer])
             goal = visit(f"{at}hook_resid_mid", stream)
             if goal is not stream:
-                goal = goal if step.outer == "1" else goal / outer
-                new = goal - x
-                new = new + (goal - (x + new))  # the rounding error of the sum
+                # For gradients it is goal - x; if the tap only reads, it is `new` bit by bit.
+                change = goal - stream.detach()
+                new = new.detach() + _over(change, factors, step.outer) - (x - x.detach())
+                if change.any():  # remove the rounding error of the sum
+                    new = new + (_over(goal, factors, step.outer) - (x + new)).detach()
         if new is whole:
             return None
-        new = new if step.scale == "1" else new / factors[step.scale]
-        for value, place in zip(values[:-1], step.places[:-1], strict=True):
-            new = new - times(value, factors[place.scale])
-        last = step.places[-1].scale
-        new = new if last == "1" else new / factors[last]
-        return new.to(raw.dtype).reshape(raw.shape)
+        last, places = step.places[-1].scale, step.places[:-1]
+        others = [times(v, factors[p.scale]) for v, p in zip(values[:-1], places, strict=True)]
+        change = new - whole.detach()
+        is_read = not change.any()  # then no bit may change, while gradients flow through `new`
+        rest = _over(change if is_read else new, factors, step.scale)
+        for other in others:
+            rest = rest - (other - other.detach() if is_read else other)
+        rest = _over(rest, factors, last).to(raw.dtype).reshape(raw.shape)
+        return raw.detach() + rest if is_read else rest
 
     def attend(self, visit: Tap) -> Callable[..., Pair]:
         """Return a function of attention with taps: queries, keys, values, pattern and z."""
@@ -462,7 +472,10 @@ class ProvenModel:
                 new = visit(f"{at}hook_pattern", pattern)
                 if new is not pattern:
                     values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-                    z = (new.to(v.dtype) @ values).transpose(1, 2).contiguous()
+                    change = new - pattern
+                    is_read = not change.any()  # gradients flow, and no bit changes
+                    made = (change if is_read else new).to(v.dtype) @ values
+                    z = (z if is_read else 0) + made.transpose(1, 2)
                 pattern = new
             return visit(f"{at}hook_z", z), pattern
 
@@ -475,6 +488,13 @@ def _text_config(config: Any) -> Any:
         return config.get_text_config(decoder=True)
     except (AttributeError, ValueError):  # none, or several
         return config
+
+
+def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:
+    """Return a tensor divided by factors; a factor that is named 1 returns `x` itself."""
+    for name in names:
+        x = x if name == "1" else x / factors[name]
+    return x
 
 
 def _at_neurons(at: str, visit: Tap) -> Callable[..., Call | None]:
@@ -494,10 +514,8 @@ class _Checks:
         fault: the first comparison that fails; empty if none does.
     """
 
-    def __init__(
-        self, model: ProvenModel, *, is_changed: bool, is_done: Callable[[], bool]
-    ) -> None:
-        self.model, self.is_changed, self.is_done = model, is_changed, is_done
+    def __init__(self, model: ProvenModel, is_done: Callable[[], bool]) -> None:
+        self.model, self.is_done = model, is_done
         self.fault = ""
         self.pre: dict[int, Tensor] = {}  # the stream before each block
         self.post: tuple[int, Tensor] | None = None  # the last block that ended, and its output
@@ -563,7 +581,7 @@ class _Checks:
             def fault(rows: Any) -> str:
                 terms = [[one[rows] for one in of_step] for of_step in values]
                 streams = [pre[rows], post[rows]]
-                return layer.fault(streams, terms, factors, exact=not self.is_changed)
+                return layer.fault(streams, terms, factors, exact=True)
 
             if what := fault(slice(None)):
                 row = _first(lambda i: bool(fault(i)), len(pre))
