@@ -23,7 +23,7 @@ from probekit.model.proven.doors import (
     evaluating,
     get_at,
     input_at,
-    logits_of,
+    output_logits,
     put_at,
     put_input,
     record,
@@ -60,7 +60,7 @@ class ProvenModel:
         implementation: its implementation of attention, such as eager or sdpa.
         sites: name of each proven site -> its name inside a block, such as attn.hook_z.
         refused: feature or site -> why it is not proven.
-        facts: results of tests: errors, and what was found.
+        facts: results of tests: errors, and parts of the model.
         layers: the additions of each block.
         attention: number of a block -> name of the module that calls the attention function.
         linears: (number of a block, "z" or "post") -> name of the output map of heads or neurons.
@@ -248,7 +248,7 @@ class ProvenModel:
         return found
 
     def summand(self, trace: Trace, layer: int, step: Step) -> Tensor:
-        """Return what an addition adds in a recorded pass, shape (n, d_model)."""
+        """Return the summand of an addition in a recorded pass, shape (n, d_model)."""
         return step.added(self.outputs(trace, step), self.factors(layer))
 
     def outputs(self, trace: Trace, step: Step) -> list[Tensor]:
@@ -300,7 +300,8 @@ class ProvenModel:
         Raises:
             NotProvenError: a site is not proven, or a check fails.
         """
-        todo, cache = set(sites), {}
+        todo = set(sites)
+        cache: dict[str, Tensor] = {}
         if unknown := sorted(todo - set(self.sites)):
             raise NotProvenError(f"{unknown[0]} is not proven")
         if via and (whole := [site for site in todo if site.endswith(_OF_ALL_POSITIONS)]):
@@ -335,7 +336,7 @@ class ProvenModel:
             for handle in handles:
                 stack.callback(handle.remove)
             with suppress(ForwardStoppedError):
-                out = via() if via else logits_of(self.call(ids, mask))
+                out = via() if via else output_logits(self.call(ids, mask))
         if checks and checks.fault:
             raise NotProvenError(checks.fault)
         return out, cache
@@ -460,8 +461,10 @@ class ProvenModel:
             native: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *given: Any
         ) -> Pair:
             args, kwargs = given
+            out: Pair
             if id(module) not in layers:
-                return native(module, q, k, v, *args, **kwargs)
+                out = native(module, q, k, v, *args, **kwargs)
+                return out
             at = f"blocks.{layers[id(module)]}.attn."
             q, k, v = (
                 visit(at + site, one.transpose(1, 2)).transpose(1, 2)  # batch pos n_heads d_head
