@@ -109,16 +109,27 @@ class ProvenModel:
 
     # ------------------------------------------------------------------ passes
     def call(self, ids: Tensor | None, mask: Tensor | None = None) -> Any:
-        """Return the output of the model for token ids, both of shape (batch, pos)."""
+        """Return the output of the model for token ids and a mask, shape (batch, pos).
+
+        Raises:
+            NotProvenError: the mask has padding on a side for which it is not proven.
+        """
         given: dict[str, Any] = {"input_ids": ids}
         if "use_cache" in self.takes:
             given["use_cache"] = False
         if mask is not None:
             given["attention_mask"] = mask.long()
             side = "right" if bool(mask[:, 0].all()) else "left"
+            if not mask.all():
+                self.require(f"padding on the {side}")
             if self.pad_positions.get(side):
                 given["position_ids"] = (mask.long().cumsum(1) - 1).clamp_min(0)
         return self.model(**given)
+
+    def require(self, feature: str) -> None:
+        """Raise NotProvenError if a feature, such as generation, is refused."""
+        if feature in self.refused:
+            raise NotProvenError(f"{feature} is not proven: {self.refused[feature]}")
 
     def texts(self) -> list[Tensor]:
         """Return the random token ids of the proof, each of shape (1, pos)."""
@@ -201,14 +212,23 @@ class ProvenModel:
         """Return the stream after the last block from the stream before block `layer`.
 
         Both have the shape (batch, pos, d_model); `calls` are from a pass over the same ids.
+
+        Raises:
+            NotProvenError: blocks called alone are not proven.
         """
+        self.require("resume")
         with evaluating(self.model):
             for later in range(layer, self.n_layers):
                 resid = self.one_block(later, resid, calls)
         return resid
 
     def unembed(self, resid: Tensor) -> Tensor:
-        """Return the logits of a stream after the last block, shape (..., d_vocab)."""
+        """Return the logits of a stream after the last block, shape (..., d_vocab).
+
+        Raises:
+            NotProvenError: the logits are not the unembedding of the last stream.
+        """
+        self.require("lens")
         x = self.modules[self.norm](resid) if self.norm else resid
         x = times(x, self.before_head[1])
         weight = getattr(self.modules[self.head], "weight", None)
@@ -298,12 +318,16 @@ class ProvenModel:
                 as the model computes them: a write changes both sides.
 
         Raises:
-            NotProvenError: a site is not proven, or a check fails.
+            NotProvenError: a site or feature is not proven, or a check fails.
         """
         todo = set(sites)
         cache: dict[str, Tensor] = {}
         if unknown := sorted(todo - set(self.sites)):
             raise NotProvenError(f"{unknown[0]} is not proven")
+        if grad:
+            self.require("gradients")
+        if via:
+            self.require("generation")
         if via and (whole := [site for site in todo if site.endswith(_OF_ALL_POSITIONS)]):
             raise NotProvenError(f"{whole[0]} is not proven in a generation")
 

@@ -264,6 +264,25 @@ def test_a_stream_that_changes_between_blocks_is_noticed_in_the_pass(model):
         proven.run(ids_of(3, LONG), sites=["blocks.3.hook_resid_post"], check=True)
 
 
+def test_what_is_refused_cannot_be_used(model):
+    ignores_padding(model, None)
+    proven = prove(model, sites=())
+    right = torch.ones(2, 9).long()
+    right[0, -3:] = 0
+    proven.run(ids_of(2, 9), right)
+    with pytest.raises(NotProvenError, match="padding on the left is not proven: values change"):
+        proven.run(ids_of(2, 9), right.flip(1))
+    for feature, use in {
+        "gradients": lambda: proven.run(ids_of(1, 5), grad=True),
+        "generation": lambda: proven.run(None, via=lambda: None),
+        "resume": lambda: proven.resume(torch.zeros(1, 5, 32), 0, []),
+        "lens": lambda: proven.unembed(torch.zeros(1, 5, 32)),
+    }.items():
+        proven.refused[feature] = "a reason"
+        with pytest.raises(NotProvenError, match=f"{feature} is not proven: a reason"):
+            use()
+
+
 def test_foreign_forwards_and_hooks_are_refused(model):
     block = model.model.layers[1]
     block.forward = lambda x, **_: x
