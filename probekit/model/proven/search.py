@@ -403,7 +403,7 @@ def find_attention(model: ProvenModel) -> set[int]:
     elif attending and model.implementation != "eager":
         model.refused["patterns"] = "load the model with attn_implementation='eager'"
     elif not attending:
-        why = "attention is not computed by the attention function of transformers"
+        why = "no block calls the attention function of transformers"
         model.refused["patterns"] = why
         return _pattern_outputs(model)
     return set(attending)

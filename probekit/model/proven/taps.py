@@ -502,7 +502,7 @@ class ProvenModel:
                     change = new - pattern
                     is_read = not change.any()  # gradients flow, and no bit changes
                     made = (change if is_read else new).to(v.dtype) @ values
-                    z = (z if is_read else 0) + made.transpose(1, 2)
+                    z = ((z if is_read else 0) + made.transpose(1, 2)).contiguous()
                 pattern = new
             return visit(f"{at}hook_z", z), pattern
 
