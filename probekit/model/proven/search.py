@@ -165,10 +165,9 @@ def find_head(model: ProvenModel) -> None:
     )
     if len(read) != 1 or len(made) != 1:
         raise NotProvenError(f"{model.head} is run {trace.calls[model.head]} times")
-    readers = [e.module for e in later if e.kind == "in" and same(e.value, resid)]
-    model.norm = readers[0] if readers and readers[0] != model.head else None
-    x = resid
-    if model.norm:
+    x, reader = resid, next((e for e in later if e.kind == "in" and same(e.value, resid)), None)
+    if reader is not None and reader.module != model.head:
+        model.norm, model.norm_path = reader.module, reader.path
         x = next(e.value for e in later if e.module == model.norm and e.kind == "out")
     model.before_head = _link(model, x, read[0], "the final norm and the unembedding")
     model.after_head = _link(model, made[0][..., :width], logits, "the unembedding and the logits")

@@ -100,6 +100,7 @@ class ProvenModel:
         self.out_path: Keys = ()
         self.n_layers = self.d_model = self.n_vocab = 0
         self.norm: str | None = None
+        self.norm_path: Keys = ()
         self.head = ""
         self.before_head = self.after_head = ("", 1.0, 0.0)  # description, factor, soft cap
         parameters = inspect.signature(self.model.forward).parameters.values()
@@ -552,8 +553,13 @@ class _Checks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
         for layer in range(self.model.n_layers):
             block = self.model.modules[self.model.block(layer)]
-            yield block.register_forward_pre_hook(self._chain(layer), with_kwargs=True)
+            chain = self._chain(layer, f"block {layer}", self.model.in_path)
+            yield block.register_forward_pre_hook(chain, with_kwargs=True)
             yield block.register_forward_hook(self._sums(layer))
+        if self.model.norm:
+            chain = self._chain(self.model.n_layers, "the final norm", self.model.norm_path)
+            norm = self.model.modules[self.model.norm]
+            yield norm.register_forward_pre_hook(chain, with_kwargs=True)
 
     def after_taps(self) -> Hooks:
         """Register the hooks that read the inputs, terms and outputs of blocks after taps."""
@@ -567,16 +573,17 @@ class _Checks:
                     yield module.register_forward_hook(keep)
             yield block.register_forward_hook(self._keep_output(layer))
 
-    def _chain(self, layer: int) -> Callable[..., None]:
+    def _chain(self, layer: int, reader: str, path: Keys) -> Callable[..., None]:
         def start(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             before, self.post = self.post, None
             if self.fault or before is None or before[0] != layer - 1:
                 return
-            x = input_at(args, kwargs, self.model.in_path)
-            if not same(x, before[1]):
-                what = f"the input of block {layer} is not the output of the block before"
-                row = _first(lambda i: not same(x[i], before[1][i]), len(x))
-                self.fault = f"{what}, in text {row} of the batch"
+            x, post = input_at(args, kwargs, path), before[1]
+            is_cut = layer == self.model.n_layers and x.shape != post.shape  # to the last tokens
+            if not is_cut and not same(x, post):
+                row = _first(lambda i: not same(x[i], post[i]), len(x))
+                what = f"{reader} does not read the output of block {layer - 1}"
+                self.fault = f"{what} in text {row} of the batch"
 
         return start
 
