@@ -108,20 +108,20 @@ class Layer:
         """
         x, post = streams[0], streams[-1]
         if self.parallel:
-            parts = [s.added(v, factors) for s, v in zip(self.steps, values, strict=True)]
-            holds = _holds(ORDERS[self.parallel](x, *parts), post, [x, *parts], exact)
+            a, m = (step.added(v, factors) for step, v in zip(self.steps, values, strict=True))
+            holds = _holds(ORDERS[self.parallel](x, a, m), post, [x, a, m], exact)
             return "" if holds else "the sum of its parallel parts"
-        goals = [*streams[1:-1]] or [None] * (len(self.steps) - 1)
         terms = [x]
-        for number, (step, parts) in enumerate(zip(self.steps, values, strict=True)):
+        for number, (step, parts) in enumerate(zip(self.steps, values, strict=True), 1):
             total, terms = step.after(x, parts, factors), [*terms, *parts]
-            x = post if number == len(goals) else goals[number]
-            if x is None:  # not recorded: the next addition starts from the computed stream
+            is_last = number == len(self.steps)
+            if not is_last and len(streams) == 2:  # the next one starts from the computed stream
                 x = total
-            elif not _holds(total, x, terms, exact):
-                return f"addition {number + 1}"
-            else:
-                terms = [x]
+                continue
+            x = post if is_last else streams[number]
+            if not _holds(total, x, terms, exact):
+                return f"addition {number}"
+            terms = [x]
         return ""
 
 
@@ -183,10 +183,10 @@ class _Search:
         ]
         self.around = [(keep, outer) for keep in own for outer in scalars]
         # Factors of the sum and of its terms, by the number of terms.
-        self.scales: dict[int, list[tuple[str, ...]]] = {
-            1: [(name, "1") for name in names],
-            2: [(name, "1", "1") for name in names] + [("1", a, b) for a in names for b in names],
-        }
+        of_one: list[tuple[str, ...]] = [(name, "1") for name in names]
+        of_two: list[tuple[str, ...]] = [(name, "1", "1") for name in names]
+        of_two += [("1", a, b) for a in names for b in names]
+        self.scales = {1: of_one, 2: of_two}
 
     def small(self, x: Tensor) -> Tensor:
         """Return the coordinates that are compared first."""
@@ -232,7 +232,7 @@ class _Search:
         """Return the additions on the way from the input to the output of the block.
 
         Args:
-            new: recorded tensors, any of which may be the stream between two additions.
+            new: recorded tensors; any may be the stream between two additions.
             pre: the input, shape (n, d_model).
             post: the output, likewise.
             span: order of the first and the last event of the block.

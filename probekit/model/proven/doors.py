@@ -35,7 +35,14 @@ class NotProvenError(ProbekitError, ValueError):
     """A property of a model that a test contradicts; the message names the test."""
 
 
-def flat(value: Any, path: Keys = (), depth: int = 3) -> Iterator[tuple[Keys, Tensor]]:
+def message_of(error: Exception) -> str:
+    """Return the message of an error in one line, with its class unless it is one of the proof."""
+    if isinstance(error, NotProvenError):
+        return str(error)
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+
+
+def tensors_in(value: Any, path: Keys = (), depth: int = 3) -> Iterator[tuple[Keys, Tensor]]:
     """Yield the path and the tensor of each floating-point tensor in nested containers."""
     if isinstance(value, Tensor):
         if value.is_floating_point():
@@ -43,7 +50,7 @@ def flat(value: Any, path: Keys = (), depth: int = 3) -> Iterator[tuple[Keys, Te
     elif depth and isinstance(value, tuple | list | dict):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, one in pairs:
-            yield from flat(one, (*path, key), depth - 1)
+            yield from tensors_in(one, (*path, key), depth - 1)
 
 
 def get_at(value: Any, path: Keys) -> Any:
@@ -80,7 +87,7 @@ def put_input(
     return args, put_at(kwargs, path, new)
 
 
-def logits_of(out: Any) -> Tensor:
+def output_logits(out: Any) -> Tensor:
     """Return the logits of the output of a model, shape (batch, pos, d_vocab)."""
     logits: Tensor = out.logits if hasattr(out, "logits") else out[0]
     return logits
@@ -190,7 +197,7 @@ def record(
         elif trace.calls[name] == 1:
             trace.spans[name][1] = order
         for value in values:
-            for path, tensor in flat(value):
+            for path, tensor in tensors_in(value):
                 if keep(name, tensor):
                     copy = tensor.detach().clone()
                     trace.events.append(Event(order, name, kind, path, copy))
@@ -257,7 +264,8 @@ def attention_through(implementation: str, function: Callable[..., Pair]) -> Ite
 def _eager_attention(module: nn.Module) -> Callable[..., Pair]:
     """Return the eager attention of the file that defines a module."""
     for kind in type(module).__mro__:
-        found = getattr(sys.modules.get(kind.__module__), "eager_attention_forward", None)
+        name, file = "eager_attention_forward", sys.modules.get(kind.__module__)
+        found: Callable[..., Pair] | None = getattr(file, name, None)
         if found is not None:
             return found
     raise NotProvenError(f"{type(module).__name__} has no eager attention")

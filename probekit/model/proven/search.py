@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from probekit.model.proven.doors import (
     eps,
     get_at,
     input_at,
-    logits_of,
+    output_logits,
     put_at,
     put_input,
     record,
@@ -42,8 +43,8 @@ ROUNDED_ROW = 1e-6  # of rows of a pattern, which sum to 1; transformers compute
 def find_blocks(model: ProvenModel) -> None:
     """Find the list of blocks, and the path of the stream in their arguments and outputs.
 
-    It is the list whose members run once, in order, and whose outputs are the inputs of the next
-    members bit by bit. Of several lists, the one with `num_hidden_layers` members has preference,
+    Its members run once, in order, and the output of each is the input of the next one bit by bit.
+    Of several lists, the one with `num_hidden_layers` members has preference,
     then the one with most parameters.
 
     Raises:
@@ -148,7 +149,7 @@ def find_head(model: ProvenModel) -> None:
         return is_row and (name == last or not name.startswith(prefix))
 
     trace = record(model.model, lambda: model.call(ids), keep)
-    logits, resid = logits_of(trace.out), trace.at(last, "out", model.out_path)
+    logits, resid = output_logits(trace.out), trace.at(last, "out", model.out_path)
     end = trace.spans[last][1]
     later = [e for e in trace.events if e.order > end and _is_leaf(model.modules[e.module])]
     embedding = getattr(model.model, "get_output_embeddings", lambda: None)()
@@ -164,16 +165,15 @@ def find_head(model: ProvenModel) -> None:
     )
     if len(read) != 1 or len(made) != 1:
         raise NotProvenError(f"{model.head} is run {trace.calls[model.head]} times")
-    readers = [e.module for e in later if e.kind == "in" and same(e.value, resid)]
-    model.norm = readers[0] if readers and readers[0] != model.head else None
-    x = resid
-    if model.norm:
+    x, reader = resid, next((e for e in later if e.kind == "in" and same(e.value, resid)), None)
+    if reader is not None and reader.module != model.head:
+        model.norm, model.norm_path = reader.module, reader.path
         x = next(e.value for e in later if e.module == model.norm and e.kind == "out")
     model.before_head = _link(model, x, read[0], "the final norm and the unembedding")
     model.after_head = _link(model, made[0][..., :width], logits, "the unembedding and the logits")
     for text in model.texts():
-        trace = record(model.model, lambda text=text: model.call(text), lambda k, _: k == last)
-        logits = logits_of(trace.out)
+        trace = record(model.model, partial(model.call, text), lambda k, _: k == last)
+        logits = output_logits(trace.out)
         gap = apart_rows(model.unembed(trace.at(last, "out", model.out_path)), logits)
         if not gap <= 4 * eps(logits):
             raise NotProvenError(f"head(norm(last block)) differs from the logits by {gap:.0e}")
@@ -227,6 +227,9 @@ def find_sublayers(model: ProvenModel) -> None:
                 _find_roles(model, traces[0], number)
             except NotProvenError as error:
                 model.layers[number] = Layer(reason=str(error))
+    for number, layer in enumerate(model.layers):
+        modules = [place.module for step in layer.steps for place in step.places]
+        model.doors |= {model.block(number), *modules, *(door[0] for door in layer.seen)}
 
 
 def _calls_alone(model: ProvenModel, ids: Tensor, trace: Trace) -> Any:
@@ -380,9 +383,9 @@ def find_attention(model: ProvenModel) -> set[int]:
                 calls.append((names[id(module)], q, v.clone(), (z.clone(), pattern)))
             return z, pattern
 
-        clean = logits_of(model.call(ids))
+        clean = output_logits(model.call(ids))
         with attention_through(model.implementation, watch):
-            if not torch.equal(clean, logits_of(model.call(ids))):
+            if not torch.equal(clean, output_logits(model.call(ids))):
                 model.refused["patterns"] = "the attention function changes the logits"
                 return set()
         counts = Counter(model.layer_of(name) for name, *_ in calls)
@@ -399,7 +402,7 @@ def find_attention(model: ProvenModel) -> set[int]:
     elif attending and model.implementation != "eager":
         model.refused["patterns"] = "load the model with attn_implementation='eager'"
     elif not attending:
-        why = "attention is not computed by the attention function of transformers"
+        why = "no block calls the attention function of transformers"
         model.refused["patterns"] = why
         return _pattern_outputs(model)
     return set(attending)
@@ -442,7 +445,7 @@ def _mixes(pattern: Tensor, v: Tensor, z: Tensor) -> bool:
 def _pattern_outputs(model: ProvenModel) -> set[int]:
     """Return the blocks with an output that has the form of a pattern.
 
-    It only tells attention from other mixers.
+    It only distinguishes attention from other mixers.
     """
     ids, prefix = model.texts()[0], f"{model.list_name}."
     n = ids.shape[1]
@@ -530,9 +533,13 @@ def find_linears(model: ProvenModel) -> None:
             if len(step.places) > 1 or (step.role != "mlp" and z is None):
                 continue
             name = _output_map(model, trace, number, step, maps, z)
-            if name:
-                model.linears[number, "post" if z is None else "z"] = name
-            if name and z is None:
+            key = number, "post" if z is None else "z"
+            if not name:
+                continue
+            model.linears[key] = name
+            if same(maps[name][1], model.outputs(trace, step)[0]):
+                model.direct.add(key)
+            if z is None:
                 model.sites[f"blocks.{number}.mlp.hook_post"] = "mlp.hook_post"
 
 

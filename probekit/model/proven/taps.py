@@ -23,7 +23,7 @@ from probekit.model.proven.doors import (
     evaluating,
     get_at,
     input_at,
-    logits_of,
+    output_logits,
     put_at,
     put_input,
     record,
@@ -60,10 +60,11 @@ class ProvenModel:
         implementation: its implementation of attention, such as eager or sdpa.
         sites: name of each proven site -> its name inside a block, such as attn.hook_z.
         refused: feature or site -> why it is not proven.
-        facts: results of tests: errors, and what was found.
+        facts: results of tests: errors, and parts of the model.
         layers: the additions of each block.
         attention: number of a block -> name of the module that calls the attention function.
         linears: (number of a block, "z" or "post") -> name of the output map of heads or neurons.
+        direct: keys of `linears` whose output is the summand, without a norm in between.
         limits: limit of the effect of rounding, by site.
         pad_positions: sides of padding that are proven -> whether they need `position_ids`.
         n_layers: number of blocks.
@@ -87,9 +88,11 @@ class ProvenModel:
         self.layers: list[Layer] = []
         self.attention: dict[int, str] = {}
         self.linears: dict[tuple[int, str], str] = {}
+        self.direct: set[tuple[int, str]] = set()
         self.limits: dict[str, float] = {}
         self.pad_positions: dict[str, bool] = {}
         self.alone: list[Call] | None = None
+        self.doors: set[str] = set()  # modules that `inside` records; empty for all
         # What the search finds: the list of blocks, the paths of the stream in their arguments and
         # outputs, and the way from the last stream to the logits.
         self.list_name = ""
@@ -97,6 +100,7 @@ class ProvenModel:
         self.out_path: Keys = ()
         self.n_layers = self.d_model = self.n_vocab = 0
         self.norm: str | None = None
+        self.norm_path: Keys = ()
         self.head = ""
         self.before_head = self.after_head = ("", 1.0, 0.0)  # description, factor, soft cap
         parameters = inspect.signature(self.model.forward).parameters.values()
@@ -106,16 +110,27 @@ class ProvenModel:
 
     # ------------------------------------------------------------------ passes
     def call(self, ids: Tensor | None, mask: Tensor | None = None) -> Any:
-        """Return the output of the model for token ids, both of shape (batch, pos)."""
+        """Return the output of the model for token ids and a mask, shape (batch, pos).
+
+        Raises:
+            NotProvenError: the mask has padding on a side for which it is not proven.
+        """
         given: dict[str, Any] = {"input_ids": ids}
         if "use_cache" in self.takes:
             given["use_cache"] = False
         if mask is not None:
             given["attention_mask"] = mask.long()
             side = "right" if bool(mask[:, 0].all()) else "left"
+            if not mask.all():
+                self.require(f"padding on the {side}")
             if self.pad_positions.get(side):
                 given["position_ids"] = (mask.long().cumsum(1) - 1).clamp_min(0)
         return self.model(**given)
+
+    def require(self, feature: str) -> None:
+        """Raise NotProvenError if a feature, such as generation, is refused."""
+        if feature in self.refused:
+            raise NotProvenError(f"{feature} is not proven: {self.refused[feature]}")
 
     def texts(self) -> list[Tensor]:
         """Return the random token ids of the proof, each of shape (1, pos)."""
@@ -153,7 +168,9 @@ class ProvenModel:
         call: Callable[[], Any] | None = None,
         block: str = "",
     ) -> Trace:
-        """Return all tensors of the stream's width inside the blocks, in a pass or a call.
+        """Return the tensors of the stream's width inside the blocks, in a pass or a call.
+
+        These are all tensors until the additions are found, then those of the additions.
 
         Args:
             ids: token ids, shape (1, pos).
@@ -165,7 +182,7 @@ class ProvenModel:
 
         def keep(name: str, tensor: Tensor) -> bool:
             has_width = tensor.numel() == size and tensor.shape[-1] == self.d_model
-            return has_width and name.startswith(prefix)
+            return has_width and (name in self.doors if self.doors else name.startswith(prefix))
 
         with ExitStack() as stack:
             for handle in hooks():
@@ -196,14 +213,23 @@ class ProvenModel:
         """Return the stream after the last block from the stream before block `layer`.
 
         Both have the shape (batch, pos, d_model); `calls` are from a pass over the same ids.
+
+        Raises:
+            NotProvenError: blocks called alone are not proven.
         """
+        self.require("resume")
         with evaluating(self.model):
             for later in range(layer, self.n_layers):
                 resid = self.one_block(later, resid, calls)
         return resid
 
     def unembed(self, resid: Tensor) -> Tensor:
-        """Return the logits of a stream after the last block, shape (..., d_vocab)."""
+        """Return the logits of a stream after the last block, shape (..., d_vocab).
+
+        Raises:
+            NotProvenError: the logits are not the unembedding of the last stream.
+        """
+        self.require("lens")
         x = self.modules[self.norm](resid) if self.norm else resid
         x = times(x, self.before_head[1])
         weight = getattr(self.modules[self.head], "weight", None)
@@ -243,7 +269,7 @@ class ProvenModel:
         return found
 
     def summand(self, trace: Trace, layer: int, step: Step) -> Tensor:
-        """Return what an addition adds in a recorded pass, shape (n, d_model)."""
+        """Return the summand of an addition in a recorded pass, shape (n, d_model)."""
         return step.added(self.outputs(trace, step), self.factors(layer))
 
     def outputs(self, trace: Trace, step: Step) -> list[Tensor]:
@@ -289,15 +315,20 @@ class ProvenModel:
             via: replaces the pass over the ids, such as a generation. Its result is returned in
                 place of the logits, and the values of its steps are joined along the positions.
             check: whether to compare, in every block, the input with the output of the block
-                before and the proven additions with the output. They are equal bit by bit, or up
-                to rounding if there is a tap.
+                before and the proven additions with the output, bit by bit. Values are compared
+                as the model computes them: a write changes both sides.
 
         Raises:
-            NotProvenError: a site is not proven, or a check fails.
+            NotProvenError: a site or feature is not proven, or a check fails.
         """
-        todo, cache = set(sites), {}
+        todo = set(sites)
+        cache: dict[str, Tensor] = {}
         if unknown := sorted(todo - set(self.sites)):
             raise NotProvenError(f"{unknown[0]} is not proven")
+        if grad:
+            self.require("gradients")
+        if via:
+            self.require("generation")
         if via and (whole := [site for site in todo if site.endswith(_OF_ALL_POSITIONS)]):
             raise NotProvenError(f"{whole[0]} is not proven in a generation")
 
@@ -316,7 +347,7 @@ class ProvenModel:
             # A model may add in place to what it is given.
             return new.clone() if grad or new is not value else value
 
-        checks = _Checks(self, is_changed=tap is not None, is_done=is_done) if check else None
+        checks = _Checks(self, is_done) if check else None
         out = None
         with ExitStack() as stack, torch.set_grad_enabled(grad):
             stack.enter_context(evaluating(self.model))
@@ -330,7 +361,7 @@ class ProvenModel:
             for handle in handles:
                 stack.callback(handle.remove)
             with suppress(ForwardStoppedError):
-                out = via() if via else logits_of(self.call(ids, mask))
+                out = via() if via else output_logits(self.call(ids, mask))
         if checks and checks.fault:
             raise NotProvenError(checks.fault)
         return out, cache
@@ -426,21 +457,26 @@ class ProvenModel:
         whole = step.added(values, factors)
         new = visit(f"{at}{SITE_OF[step.role]}", whole) if step.role else whole
         if mid:
-            x, outer = times(pre, factors[step.keep]), factors[step.outer]
-            stream = times(x + new, outer)
+            x = times(pre, factors[step.keep])
+            stream = times(x + new, factors[step.outer])
             goal = visit(f"{at}hook_resid_mid", stream)
             if goal is not stream:
-                goal = goal if step.outer == "1" else goal / outer
-                new = goal - x
-                new = new + (goal - (x + new))  # the rounding error of the sum
+                # For gradients it is goal - x; if the tap only reads, it is `new` bit by bit.
+                change = goal - stream.detach()
+                new = new.detach() + _over(change, factors, step.outer) - (x - x.detach())
+                if change.any():  # remove the rounding error of the sum
+                    new = new + (_over(goal, factors, step.outer) - (x + new)).detach()
         if new is whole:
             return None
-        new = new if step.scale == "1" else new / factors[step.scale]
-        for value, place in zip(values[:-1], step.places[:-1], strict=True):
-            new = new - times(value, factors[place.scale])
-        last = step.places[-1].scale
-        new = new if last == "1" else new / factors[last]
-        return new.to(raw.dtype).reshape(raw.shape)
+        last, places = step.places[-1].scale, step.places[:-1]
+        others = [times(v, factors[p.scale]) for v, p in zip(values[:-1], places, strict=True)]
+        change = new - whole.detach()
+        is_read = not change.any()  # then no bit may change, while gradients flow through `new`
+        rest = _over(change if is_read else new, factors, step.scale)
+        for other in others:
+            rest = rest - (other - other.detach() if is_read else other)
+        rest = _over(rest, factors, last).to(raw.dtype).reshape(raw.shape)
+        return raw.detach() + rest if is_read else rest
 
     def attend(self, visit: Tap) -> Callable[..., Pair]:
         """Return a function of attention with taps: queries, keys, values, pattern and z."""
@@ -450,8 +486,10 @@ class ProvenModel:
             native: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *given: Any
         ) -> Pair:
             args, kwargs = given
+            out: Pair
             if id(module) not in layers:
-                return native(module, q, k, v, *args, **kwargs)
+                out = native(module, q, k, v, *args, **kwargs)
+                return out
             at = f"blocks.{layers[id(module)]}.attn."
             q, k, v = (
                 visit(at + site, one.transpose(1, 2)).transpose(1, 2)  # batch pos n_heads d_head
@@ -462,7 +500,10 @@ class ProvenModel:
                 new = visit(f"{at}hook_pattern", pattern)
                 if new is not pattern:
                     values = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
-                    z = (new.to(v.dtype) @ values).transpose(1, 2).contiguous()
+                    change = new - pattern
+                    is_read = not change.any()  # gradients flow, and no bit changes
+                    made = (change if is_read else new).to(v.dtype) @ values
+                    z = ((z if is_read else 0) + made.transpose(1, 2)).contiguous()
                 pattern = new
             return visit(f"{at}hook_z", z), pattern
 
@@ -475,6 +516,13 @@ def _text_config(config: Any) -> Any:
         return config.get_text_config(decoder=True)
     except (AttributeError, ValueError):  # none, or several
         return config
+
+
+def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:
+    """Return a tensor divided by factors; a factor that is named 1 returns `x` itself."""
+    for name in names:
+        x = x if name == "1" else x / factors[name]
+    return x
 
 
 def _at_neurons(at: str, visit: Tap) -> Callable[..., Call | None]:
@@ -494,10 +542,8 @@ class _Checks:
         fault: the first comparison that fails; empty if none does.
     """
 
-    def __init__(
-        self, model: ProvenModel, *, is_changed: bool, is_done: Callable[[], bool]
-    ) -> None:
-        self.model, self.is_changed, self.is_done = model, is_changed, is_done
+    def __init__(self, model: ProvenModel, is_done: Callable[[], bool]) -> None:
+        self.model, self.is_done = model, is_done
         self.fault = ""
         self.pre: dict[int, Tensor] = {}  # the stream before each block
         self.post: tuple[int, Tensor] | None = None  # the last block that ended, and its output
@@ -507,8 +553,13 @@ class _Checks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
         for layer in range(self.model.n_layers):
             block = self.model.modules[self.model.block(layer)]
-            yield block.register_forward_pre_hook(self._chain(layer), with_kwargs=True)
+            chain = self._chain(layer, f"block {layer}", self.model.in_path)
+            yield block.register_forward_pre_hook(chain, with_kwargs=True)
             yield block.register_forward_hook(self._sums(layer))
+        if self.model.norm:
+            chain = self._chain(self.model.n_layers, "the final norm", self.model.norm_path)
+            norm = self.model.modules[self.model.norm]
+            yield norm.register_forward_pre_hook(chain, with_kwargs=True)
 
     def after_taps(self) -> Hooks:
         """Register the hooks that read the inputs, terms and outputs of blocks after taps."""
@@ -522,16 +573,17 @@ class _Checks:
                     yield module.register_forward_hook(keep)
             yield block.register_forward_hook(self._keep_output(layer))
 
-    def _chain(self, layer: int) -> Callable[..., None]:
+    def _chain(self, layer: int, reader: str, path: Keys) -> Callable[..., None]:
         def start(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             before, self.post = self.post, None
             if self.fault or before is None or before[0] != layer - 1:
                 return
-            x = input_at(args, kwargs, self.model.in_path)
-            if not same(x, before[1]):
-                what = f"the input of block {layer} is not the output of the block before"
-                row = _first(lambda i: not same(x[i], before[1][i]), len(x))
-                self.fault = f"{what}, in text {row} of the batch"
+            x, post = input_at(args, kwargs, path), before[1]
+            is_cut = layer == self.model.n_layers and x.shape != post.shape  # to the last tokens
+            if not is_cut and not same(x, post):
+                row = _first(lambda i: not same(x[i], post[i]), len(x))
+                what = f"{reader} does not read the output of block {layer - 1}"
+                self.fault = f"{what} in text {row} of the batch"
 
         return start
 
@@ -563,7 +615,7 @@ class _Checks:
             def fault(rows: Any) -> str:
                 terms = [[one[rows] for one in of_step] for of_step in values]
                 streams = [pre[rows], post[rows]]
-                return layer.fault(streams, terms, factors, exact=not self.is_changed)
+                return layer.fault(streams, terms, factors, exact=True)
 
             if what := fault(slice(None)):
                 row = _first(lambda i: bool(fault(i)), len(pre))

@@ -236,18 +236,15 @@ def test_an_error_in_long_texts_is_noticed_in_the_pass(forward, words, model):
             proven.run(long, sites=sites, check=True, logits=False)
 
 
-def test_a_stream_that_changes_between_blocks_is_noticed_in_the_pass(model):
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (BLOCK, "block 2 does not read the output of block 1 in text 1"),
+        (4, "the final norm does not read the output of block 3 in text 1"),
+    ],
+)
+def test_a_stream_that_changes_between_blocks_is_noticed_in_the_pass(number, words, model):
     """As in models that add images between blocks; the error names the text of the batch."""
-
-    def forward(_, original, *args, **kwargs):
-        return original(*args, **kwargs)
-
-    body = model.model
-
-    class Changed(nn.ModuleList):
-        def __getitem__(self, index):
-            blocks = list(self)[index]
-            return [*blocks[:BLOCK], between, *blocks[BLOCK:]]
 
     class Between(nn.Module):
         def forward(self, x, **_):
@@ -255,13 +252,36 @@ def test_a_stream_that_changes_between_blocks_is_noticed_in_the_pass(model):
                 x[1, 0, 0] += 1  # in place
             return x
 
+    class Changed(nn.ModuleList):
+        def __getitem__(self, index):
+            blocks = list(self)[index]
+            return [*blocks[:number], between, *blocks[number:]]
+
     between = Between()
-    body.layers.__class__ = Changed
-    replaced(body, forward)
+    model.model.layers.__class__ = Changed
     proven = prove(model)
     assert not proven.refused
-    with pytest.raises(NotProvenError, match=r"input of block 2 .*, in text 1"):
+    with pytest.raises(NotProvenError, match=words):
         proven.run(ids_of(3, LONG), sites=["blocks.3.hook_resid_post"], check=True)
+
+
+def test_what_is_refused_cannot_be_used(model):
+    ignores_padding(model, None)
+    proven = prove(model, sites=())
+    right = torch.ones(2, 9).long()
+    right[0, -3:] = 0
+    proven.run(ids_of(2, 9), right)
+    with pytest.raises(NotProvenError, match="padding on the left is not proven: values change"):
+        proven.run(ids_of(2, 9), right.flip(1))
+    for feature, use in {
+        "gradients": lambda: proven.run(ids_of(1, 5), grad=True),
+        "generation": lambda: proven.run(None, via=lambda: None),
+        "resume": lambda: proven.resume(torch.zeros(1, 5, 32), 0, []),
+        "lens": lambda: proven.unembed(torch.zeros(1, 5, 32)),
+    }.items():
+        proven.refused[feature] = "a reason"
+        with pytest.raises(NotProvenError, match=f"{feature} is not proven: a reason"):
+            use()
 
 
 def test_foreign_forwards_and_hooks_are_refused(model):

@@ -90,6 +90,28 @@ def test_gradients_flow_to_every_requested_site(llama):
     assert all(slope.any() for slope in slopes)
 
 
+@pytest.mark.parametrize("model_type", ["llama", "granite", "falcon", "gemma3_text"])
+def test_a_tap_that_only_reads_changes_no_bit(model_type):
+    proven = prove(tiny_network(model_type))
+    ids = ids_of(2, 7)
+    clean, values = proven.run(ids, sites=proven.sites)
+    for given in ({"grad": True}, {"tap": lambda _, value: value.clone()}):
+        logits, cache = proven.run(ids, sites=proven.sites, check=True, **given)
+        assert same(logits, clean)
+        assert all(same(cache[site], values[site]) for site in cache)
+
+
+def test_checks_allow_writes_at_every_site(llama):
+    ids = ids_of(2, 7)
+    for site in llama.sites:
+        llama.run(ids, sites=[site], tap=lambda _, value: value * 1.5, check=True)
+
+
+def test_output_maps_that_are_added_without_a_norm(llama):
+    assert llama.direct == llama.linears.keys() == {(n, k) for n in range(4) for k in ("z", "post")}
+    assert not prove(tiny_network("gemma3_text")).direct
+
+
 def test_training_mode_is_restored_and_not_used():
     model = tiny_network("gpt2").train()  # with dropout
     model.transformer.h[1].eval()
