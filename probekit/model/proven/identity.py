@@ -23,7 +23,7 @@ from probekit.model.proven.additions import Layer, Place, Step
 from probekit.model.proven.doors import NotProvenError, apart_rows, eps
 from probekit.model.proven.proof import prove
 from probekit.model.proven.taps import ProvenModel
-from probekit.provenance import digest, digest_json, seal, unseal
+from probekit.provenance import digest, digest_json, digest_sources, seal, unseal
 from probekit.terminal import SILENT, Watcher
 
 VERSION = 1  # of the proof, and of the numbers that taps give
@@ -33,7 +33,7 @@ _NOTES = ("_name_or_path", "transformers_version", "architectures", "dtype", "to
 # Attributes of a proven model that are kept as they are.
 _KEPT = (
     *("sites", "refused", "facts", "limits", "pad_positions", "list_name", "in_path", "out_path"),
-    *("n_layers", "d_model", "n_vocab", "norm", "head", "before_head", "after_head"),
+    *("n_layers", "d_model", "n_vocab", "norm", "norm_path", "head", "before_head", "after_head"),
 )
 
 
@@ -137,7 +137,8 @@ def kept_proof(
         like: `packed_proof` of a model of the same class and settings, with other weights or in
             another dtype, whose proof is transferred if it holds; None for a proof of its own.
     """
-    key = digest_json([identity_of_model(model), digest_tensors(model)])[:24]
+    code = digest_sources(Path(__file__).parent)  # of the proof
+    key = digest_json([identity_of_model(model), digest_tensors(model), code])[:24]
     folder = proofs_folder()
     for path in sorted(folder.glob(f"{key}-*.json")):
         with suppress(StoreError, OSError, KeyError, TypeError, ValueError):
@@ -184,6 +185,7 @@ def packed_proof(proven: ProvenModel) -> dict[str, Any]:
         "layers": [_plain(asdict(layer)) for layer in proven.layers],
         "attention": [list(item) for item in proven.attention.items()],
         "linears": [[*key, name] for key, name in proven.linears.items()],
+        "direct": sorted(map(list, proven.direct)),
     }
 
 
@@ -201,6 +203,7 @@ def _restored(model: nn.Module, entries: Mapping[str, Any]) -> ProvenModel:
         seen = [(module, kind, tuple(path)) for module, kind, path in entry["seen"]]
         proven.layers.append(Layer(steps, seen, entry["parallel"], entry["reason"]))
     proven.attention = dict(entries["attention"])
+    proven.direct = {(layer, kind) for layer, kind in entries["direct"]}
     proven.linears = {(layer, kind): name for layer, kind, name in entries["linears"]}
     return proven
 

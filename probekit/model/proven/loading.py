@@ -168,7 +168,9 @@ def words_of_proof(model: Any, sites: Iterable[str], *, is_drawn: bool) -> str |
 
 
 def exact_network(network: ProvenNetwork, dtype: torch.dtype) -> ProvenNetwork:
-    """Return a copy of a network in another dtype."""
+    """Return a network in another dtype: a copy, unless it has the dtype."""
+    if network.dtype == dtype:
+        return network
     copied = copy.deepcopy(network.model).to(dtype)
     return proven_network(copied.requires_grad_(False), like=network.config)
 

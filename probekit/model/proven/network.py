@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from weakref import WeakKeyDictionary
 
@@ -245,7 +246,8 @@ class ProvenNetwork(nn.Module):
             with self._frozen():
                 out, _ = self.passes.run(
                     ids, mask, names, tap if visit else None,
-                    grad=torch.is_grad_enabled(), logits=logits, via=via, check=True,
+                    grad=torch.is_grad_enabled() and "gradients" not in self.passes.refused,
+                    logits=logits, via=via, check=True,
                 )  # fmt: skip
         except NotProvenError as error:
             raise ConfigError(
@@ -412,6 +414,11 @@ class ProvenNetwork(nn.Module):
                 one.requires_grad_(True)
 
     # ---------------------------------------------------------------- after the last block
+    @property
+    def has_lens(self) -> bool:
+        """Whether the logits are proven to be the unembedding of the normed last stream."""
+        return "lens" not in self.passes.refused
+
     def _need_head(self, what: str) -> None:
         if "lens" in self.passes.refused:
             self.refuse(what, self.passes.refused["lens"])
@@ -515,27 +522,13 @@ class ProvenNetwork(nn.Module):
         Shape [d_model n_features]. One is left out if a norm, or anything else than a factor, is
         between its output and the sum.
         """
-        passes, outs, found = self.passes, dict[str, Tensor](), dict[str, Tensor]()
-        modules = {
-            _SITE_OF[kind].format(l=layer): passes.modules[name]
-            for (layer, kind), name in passes.linears.items()
-        }
-        modules = {site: one for site, one in modules.items() if site in self.sites}
-        added = {site: _added_site(site) for site in modules}
-        with ExitStack() as stack, torch.no_grad():
-            for site, module in modules.items():
-                keep = partial(_keep_output, outs, site)
-                stack.callback(module.register_forward_hook(keep).remove)
-            _, values = passes.run(passes.texts()[0], sites=list(added.values()))
-            for site, module in modules.items():
-                layer, value = layer_of(site) or 0, values[added[site]]
-                step = self._step(added[site])
-                factor = None if step is None else self._factor(layer, step)
-                if factor is not None and torch.equal(
-                    outs[site].reshape(value.shape) * factor, value
-                ):
-                    matrix = _matrix(module, outs[site])
-                    found[site] = matrix if factor == 1 else matrix * factor
+        found: dict[str, Tensor] = {}
+        for layer, kind in sorted(self.passes.direct):
+            site = _SITE_OF[kind].format(l=layer)
+            module = self.passes.modules[self.passes.linears[layer, kind]]
+            factor = self._factor(layer, self._step(_added_site(site)))
+            if site in self.sites and factor is not None:
+                found[site] = times(_matrix(module, self._like), factor)
         return found
 
     def _step(self, site: str) -> Any:
@@ -608,6 +601,18 @@ class ProvenNetwork(nn.Module):
         """
         self._output_of(_SITE_OF["z"].format(l=layer))
 
+    def norms_of(self, _layer: int) -> NoReturn:
+        """Raise ConfigError: norms have no sites."""
+        self.refuse("A norm of a block")
+
+    def resume(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise ConfigError: passes start at the tokens."""
+        self.refuse("A pass from a block on")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model in a folder, as transformers does."""
+        self.model.save_pretrained(folder)
+
     @contextmanager
     def weights_of(self, _part: str) -> Iterator[None]:
         """Do nothing: all weights are in memory."""
@@ -625,19 +630,17 @@ class ProvenNetwork(nn.Module):
         return None
 
 
-def _keep_output(outs: dict[str, Tensor], site: str, _module: Any, _args: Any, out: Tensor) -> None:
-    """Keep the output of a module, as a hook."""
-    outs[site] = out
-
-
 def _added_site(site: str) -> str:
     """Return the site of what is added to the stream, of a site of heads or neurons."""
     inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
     return f"blocks.{layer_of(site)}.{inside}"
 
 
-def _matrix(module: Any, out: Tensor) -> Tensor:
-    """Return the matrix [d_out d_in] of a module that is a linear map plus a bias."""
+def _matrix(module: Any, like: Tensor) -> Tensor:
+    """Return the matrix [d_out d_in] of a module that is a linear map plus a bias.
+
+    `like` has the dtype and device of its input.
+    """
     if type(module) is nn.Linear:
         return module.weight.detach()
     if type(module).__name__ == "Conv1D":
@@ -646,9 +649,9 @@ def _matrix(module: Any, out: Tensor) -> Tensor:
     # An adapter, or quantised weights: the outputs of unit vectors.
     rows, n_in = [], module.in_features
     with torch.no_grad():
-        zero = module(out.new_zeros(1, n_in))
+        zero = module(like.new_zeros(1, n_in))
         for start in range(0, n_in, 1024):
-            unit = torch.eye(n_in, dtype=out.dtype, device=out.device)[start : start + 1024]
+            unit = torch.eye(n_in, dtype=like.dtype, device=like.device)[start : start + 1024]
             rows.append(module(unit) - zero)
     return torch.cat(rows).T
 
