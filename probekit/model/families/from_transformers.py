@@ -60,7 +60,15 @@ def from_transformers(
         return proven_network(model)
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
-    tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
+    try:
+        tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
+    except CheckpointError as error:
+        inner = getattr(model, "base_model", model)
+        is_whole = inner is model or title.endswith(("CausalLM", "LMHeadModel"))
+        if is_whole or not config.tie_word_embeddings:
+            raise
+        place = f"model.{model.base_model_prefix}, a {type(inner).__name__}"
+        raise CheckpointError(f"{error}\nIt has a network inside: pass {place}.") from error
     network.load_state_dict(tensors, assign=True)
     return network.requires_grad_(False)
 
