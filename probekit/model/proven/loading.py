@@ -102,8 +102,9 @@ def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) ->
     import transformers
 
     if (folder / ADAPTER).exists() and find_spec("peft") is None:
+        names = ", ".join(sorted(path.name for path in folder.glob("adapter*")))
         raise CheckpointError(
-            f"{folder} has {ADAPTER}: an adapter. To read it, install peft: pip install peft. Or "
+            f"{folder} has {names}: an adapter. To read it, install peft: pip install peft. Or "
             "merge it where peft is installed: PeftModel.from_pretrained(base, FOLDER)"
             ".merge_and_unload().save_pretrained(NEW)."
         )
