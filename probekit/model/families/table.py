@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
-from probekit.model.proven.choice import uses_transformers
+from probekit.model.proven.choice import ON_CPU, Proving, uses_transformers
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
 from probekit.model.weights.files import read_json
 from probekit.model.weights.hub import find_model
-from probekit.terminal import SILENT, Watcher
 
 if TYPE_CHECKING:
     import torch
@@ -121,13 +120,10 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def find_config(
-    source: str | Path, dtype: str | None = None, device: str = "cpu", watcher: Watcher = SILENT
-) -> ModelConfig:
+def find_config(source: str | Path, dtype: str | None = None, at: Proving = ON_CPU) -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
 
-    A model that transformers computes is loaded, in a dtype and on a device, and its sites are
-    proven.
+    A model that transformers computes is loaded in a dtype, and its sites are proven.
 
     >>> find_config("gpt2-xl").n_layers
     48
@@ -142,7 +138,7 @@ def find_config(
     if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import prepared_config  # imports torch
 
-        return prepared_config(source, dtype, device, watcher)
+        return prepared_config(source, dtype, at)
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 

@@ -2,13 +2,23 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probekit.errors import ConfigError, nearest
 from probekit.model.weights import sources
 from probekit.model.weights.files import read_json
 from probekit.model.weights.hub import find_model
+from probekit.terminal import SILENT, Watcher
 
+
+class Proving(NamedTuple):
+    """Where a model is proven before its sites are known, and what receives the progress."""
+
+    device: str = "cpu"
+    watcher: Watcher = SILENT
+
+
+ON_CPU = Proving()
 ENGINES = ("auto", "native", "transformers")
 ADAPTER = "adapter_config.json"
 

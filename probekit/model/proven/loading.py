@@ -14,7 +14,7 @@ import torch
 
 from probekit.errors import CheckpointError, ConfigError
 from probekit.memory import device_text, fits_in_memory
-from probekit.model.proven.choice import ADAPTER, is_gguf
+from probekit.model.proven.choice import ADAPTER, Proving, is_gguf
 from probekit.model.proven.config import ProvenConfig, Source, context_of, measured_axes
 from probekit.model.proven.identity import (
     identity_of_model,
@@ -34,19 +34,15 @@ from probekit.terminal import SILENT, Watcher
 _PREPARED: dict[tuple[str, str | None, str], ProvenNetwork] = {}
 
 
-def prepared_config(
-    source: str | Path, dtype: str | None, device: str, watcher: Watcher
-) -> ProvenConfig:
+def prepared_config(source: str | Path, dtype: str | None, at: Proving) -> ProvenConfig:
     """Return the config of a model, which is loaded and proven; `load_proven` then returns it.
-
-    The watcher receives the progress of the proof.
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
     """
-    key = (str(source), dtype, device)
+    key = (str(source), dtype, at.device)
     if key not in _PREPARED:
-        network = load_proven(source, dtype, device, watcher)
+        network = load_proven(source, dtype, *at)
         _PREPARED.clear()
         _PREPARED[key] = network
     return _PREPARED[key].config

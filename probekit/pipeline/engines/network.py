@@ -27,6 +27,7 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
+from probekit.model.proven.choice import Proving
 from probekit.model.proven.loading import compared_with, words_of_proof
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
@@ -74,7 +75,7 @@ def target_network(
     if target == TASK and given is not None:
         return cast(Network, given) if dtype is None else in_dtype(given, dtype)
     dtype = dtype or getattr(torch, experiment.model.dtype)
-    config = network_config(experiment, device)
+    config = network_config(experiment, Proving(device))
     device = device if given is None else given.devices
     n_bytes = count_parameters(config) * dtype.itemsize
     fits = to_compute and fits_in_memory(n_bytes, device)
@@ -106,7 +107,11 @@ def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks,
     """Return the reader of an experiment on a device, its networks, and its examples."""
     experiment = experiment.on_device(how.device)
     models = Networks(experiment, how.device, to_compute=how.to_compute)
-    return TextReader.of(experiment, how.device, how.watcher), models, read_rows(experiment)
+    return (
+        TextReader.of(experiment, Proving(how.device, how.watcher)),
+        models,
+        read_rows(experiment),
+    )
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
