@@ -107,11 +107,8 @@ def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks,
     """Return the reader of an experiment on a device, its networks, and its examples."""
     experiment = experiment.on_device(how.device)
     models = Networks(experiment, how.device, to_compute=how.to_compute)
-    return (
-        TextReader.of(experiment, Proving(how.device, how.watcher)),
-        models,
-        read_rows(experiment),
-    )
+    at = Proving(how.device, how.watcher)
+    return TextReader.of(experiment, at), models, read_rows(experiment)
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
