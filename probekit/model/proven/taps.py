@@ -546,7 +546,7 @@ class _Checks:
         self.model, self.is_done = model, is_done
         self.fault = ""
         self.copies: dict[Any, Tensor] = {}  # a model may add in place; all blocks share them
-        self.read: Any = None  # the tensor of which "stream" is a copy, if a block has read it
+        self.read: Any = None  # the tensor that was copied to "stream", if a block has read it
         self.ended = -1  # the last block that ended; -1 after the next one has begun
 
     def copy(self, key: Any, value: Tensor) -> None:
