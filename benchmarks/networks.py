@@ -97,8 +97,8 @@ def result(model: ProvenModel, seconds: float) -> dict[str, Any]:
     for number, layer in enumerate(model.layers):
         if layer.reason:
             reasons.setdefault("sums", f"block {number}: {layer.reason}")
-    written = [k for k in refused if k.startswith("blocks.") and "write" in refused[k]]
-    reasons |= {k: refused[k] for k in written[:1]}
+    tested = [k for k in refused if k.startswith("blocks.") and "writ" in refused[k]]
+    reasons |= {k: refused[k] for k in tested[:1]}
     text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
     return {**states, "n_sites": len(sites), "seconds": f"{seconds:.2f}", "reasons": text}
 
@@ -164,8 +164,10 @@ def page(rows: Mapping[str, Mapping[str, str]], version: str) -> str:
     for model_type, one in sorted(run.items()):
         marks = " | ".join(MARKS.get(one[name], "") for name in FEATURES)
         lines.append(f"| {model_type} | {marks} |")
-    lines.append("\n## Reasons\n")
-    lines += [f"- {k}: {one['reasons']}" for k, one in sorted(rows.items()) if one["reasons"]]
+    lines.append("\n## Reasons\n\n| type | reasons |\n|---|---|")
+    for model_type, one in sorted(rows.items()):
+        if one["reasons"]:
+            lines.append(f"| {model_type} | {one['reasons'].replace('|', '/')} |")
     return "\n".join(lines) + "\n"
 
 

@@ -545,9 +545,17 @@ class _Checks:
     def __init__(self, model: ProvenModel, is_done: Callable[[], bool]) -> None:
         self.model, self.is_done = model, is_done
         self.fault = ""
-        self.pre: dict[int, Tensor] = {}  # the stream before each block
-        self.post: tuple[int, Tensor] | None = None  # the last block that ended, and its output
-        self.parts: dict[tuple[int, int, int], Tensor] = {}  # by block, addition and place
+        self.copies: dict[Any, Tensor] = {}  # a model may add in place; all blocks share them
+        self.read: Any = None  # the tensor that was copied to "stream", if a block has read it
+        self.ended = -1  # the last block that ended; -1 after the next one has begun
+
+    def copy(self, key: Any, value: Tensor) -> None:
+        """Copy a tensor into memory that is allocated once."""
+        old, value = self.copies.get(key), value.detach()
+        if old is None or old.shape != value.shape or old.dtype != value.dtype:
+            self.copies[key] = value.clone()
+        else:
+            old.copy_(value)
 
     def before_taps(self) -> Hooks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
@@ -565,20 +573,21 @@ class _Checks:
         """Register the hooks that read the inputs, terms and outputs of blocks after taps."""
         for layer in range(self.model.n_layers):
             block = self.model.modules[self.model.block(layer)]
-            yield block.register_forward_pre_hook(self._keep_input(layer), with_kwargs=True)
+            yield block.register_forward_pre_hook(self._keep_input, with_kwargs=True)
             for number, step in enumerate(self.model.layers[layer].steps):
                 for index, place in enumerate(step.places):
                     module = self.model.modules[place.module]
-                    keep = self._keep_term((layer, number, index), place.path)
+                    keep = self._keep_term((number, index), place.path)
                     yield module.register_forward_hook(keep)
             yield block.register_forward_hook(self._keep_output(layer))
 
     def _chain(self, layer: int, reader: str, path: Keys) -> Callable[..., None]:
         def start(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            before, self.post = self.post, None
-            if self.fault or before is None or before[0] != layer - 1:
+            ended, self.ended, self.read = self.ended, -1, None
+            if self.fault or ended == -1 or ended != layer - 1:
                 return
-            x, post = input_at(args, kwargs, path), before[1]
+            x, post = input_at(args, kwargs, path), self.copies["stream"]
+            self.read = x
             is_cut = layer == self.model.n_layers and x.shape != post.shape  # to the last tokens
             if not is_cut and not same(x, post):
                 row = _first(lambda i: not same(x[i], post[i]), len(x))
@@ -587,15 +596,14 @@ class _Checks:
 
         return start
 
-    def _keep_input(self, layer: int) -> Callable[..., None]:
-        def start(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.pre[layer] = input_at(args, kwargs, self.model.in_path).clone()
+    def _keep_input(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = input_at(args, kwargs, self.model.in_path)
+        if x is not self.read:  # the first block, or a tap has changed it
+            self.copy("stream", x)
 
-        return start
-
-    def _keep_term(self, key: tuple[int, int, int], path: Keys) -> Callable[..., None]:
+    def _keep_term(self, key: tuple[int, int], path: Keys) -> Callable[..., None]:
         def keep(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-            self.parts[key] = get_at(out, path).clone()
+            self.copy(key, get_at(out, path))
 
         return keep
 
@@ -603,13 +611,13 @@ class _Checks:
         layer = self.model.layers[number]
 
         def end(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-            pre, post = self.pre.pop(number), get_at(out, self.model.out_path)
-            values = [
-                [self.parts.pop((number, i, j)).reshape(pre.shape) for j in range(len(step.places))]
-                for i, step in enumerate(layer.steps)
-            ]
             if self.fault or not layer.steps:
                 return
+            pre, post = self.copies["stream"], get_at(out, self.model.out_path).detach()
+            values = [
+                [self.copies[i, j].reshape(pre.shape) for j in range(len(step.places))]
+                for i, step in enumerate(layer.steps)
+            ]
             factors = self.model.factors(number)
 
             def fault(rows: Any) -> str:
@@ -625,7 +633,8 @@ class _Checks:
 
     def _keep_output(self, layer: int) -> Callable[..., None]:
         def end(_: nn.Module, __: tuple[Any, ...], out: Any) -> None:
-            self.post = layer, get_at(out, self.model.out_path).clone()
+            self.ended = layer
+            self.copy("stream", get_at(out, self.model.out_path))
             if self.is_done():
                 raise ForwardStoppedError
 

@@ -21,9 +21,9 @@ OTHERS = {
     "cohere": ((*STREAM, *OUT, *HEADS, "mlp.hook_post"), (), set()),  # parallel
     "deepseek_v3": ((*STREAM, *OUT, *HEADS, "hook_resid_mid"), ("mlp.hook_post",), set()),
     "falcon": ((*STREAM, *OUT, "mlp.hook_post"), (), {"patterns"}),  # adds in place
-    "granite": ((*STREAM, *OUT, *HEADS, "hook_resid_mid", "mlp.hook_post"), (), set()),  # factors
     "jetmoe": ((*STREAM, *OUT, *HEADS, "hook_resid_mid"), (), set()),  # views of z
     "mamba": ((*STREAM, "hook_mixer_out"), (), {"patterns"}),
+    "minicpm3": ((*STREAM, *OUT, *HEADS, "hook_resid_mid", "mlp.hook_post"), (), set()),  # factors
     "qwen3_5_text": (
         (*STREAM, "hook_mlp_out", "hook_resid_mid", "mlp.hook_post"),
         ("hook_mixer_out", "hook_attn_out", *HEADS),
