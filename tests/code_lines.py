@@ -41,7 +41,7 @@ model/families/gemma model/families/llama model/families/neox model/families/olm
 model/families/olmoe model/families/opt model/families/phi3 model/families/rotary model/text/chat
 model/families/mixtral model/families/qwen3_moe
 model/families/from_transformers model/text/hub_tokenizer model/weights/other_formats
-model/transformer_lens model/weights/hub hub accelerators
+model/proven/ model/transformer_lens model/weights/hub hub accelerators
 model/generation report/pages/texts_page cli/texts cli/view_server cli/around_runs
 pipeline/compare/ report/pages/transfer_page report/pages/compare_page results/comparison
 report/sentences/comparisons probes/score/unpaired

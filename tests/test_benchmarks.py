@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from benchmarks import golden, known_circuits
+from benchmarks import golden, known_circuits, networks
 from benchmarks.claims.__main__ import PARTS
 from benchmarks.claims.table import SECTIONS
 from probekit.model.families.gpt2 import GPT2, GPT2Config
@@ -25,6 +25,15 @@ def test_it_can_be_imported(name):
 
 def test_every_part_of_the_claims_has_a_section_of_the_page():
     assert PARTS.keys() == SECTIONS.keys()
+
+
+def test_the_page_of_networks_is_written_from_its_table():
+    docs = FOLDER.parent / "docs"
+    text = (docs / "networks.md").read_text()
+    version = text.partition("transformers ")[2].partition(", from")[0].split()[-1]
+    rows = networks.read(docs / "networks.csv")
+    assert rows.keys() <= networks.CLASSES.keys()
+    assert networks.page(rows, version) == text
 
 
 def _write_results(folder, high=0.9, key="0123456789ab", guess=1, word="Yes"):

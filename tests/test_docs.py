@@ -57,6 +57,7 @@ ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.png)")
 @pytest.mark.parametrize("name", [n for n in PAGES if ">>> " in PAGES[n]])
 def test_the_python_of_a_page_runs_with_the_output_shown(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     result = doctest.testfile(str(ROOT / name), module_relative=False, optionflags=options)
     assert result.attempted

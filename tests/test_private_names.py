@@ -21,6 +21,7 @@ PRIVATE = {
     "torch.autograd.forward_ad._current_level": "products.linear uses F.linear",
     "torch._C._functorch.peek_interpreter_stack": "products.linear uses F.linear",
     "fsspec.asyn.AsyncFileSystem._pipe_file": "an object store gets one writer at a time",
+    "transformers.PreTrainedConfig._attn_implementation": "attention counts as eager",
     "joblib.externals.loky.ProcessPoolExecutor": "parallel_map runs all jobs in its own process",
 }
 UNKNOWN = "?"  # the owner of a name that only a value has

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
+from probekit.model.sites.catalogue import layer_of
 from probekit.provenance import digest
 from probekit.terminal import SILENT, Watcher
 
@@ -173,17 +174,23 @@ def score_heads(
 
 
 def _scores(model: Network, ids: Tensor) -> dict[str, Tensor]:
-    """Return the scores (n_layers, n_heads) of one text; only one layer's patterns are kept."""
-    layers: list[dict[str, Tensor]] = []
+    """Return the scores (n_layers, n_heads) of one text; only one layer's patterns are kept.
 
-    def tap(_site: str, pattern: Tensor) -> Tensor:
+    They are NaN in layers without patterns.
+    """
+    layers: dict[int | None, dict[str, Tensor]] = {}
+
+    def tap(site: str, pattern: Tensor) -> Tensor:
         """Store the scores of a layer, and return its pattern unchanged."""
-        layers.append(head_scores(pattern[0].to(ids.device), ids))
+        layers[layer_of(site)] = head_scores(pattern[0].to(ids.device), ids)
         return pattern
 
     with torch.inference_mode():
         model(ids[None], tap=tap, sites="blocks.*.attn.hook_pattern", logits=False)
-    return {name: torch.stack([scores[name] for scores in layers]) for name in layers[0]}
+    first = next(iter(layers.values()))
+    none = {name: torch.full_like(score, torch.nan) for name, score in first.items()}
+    of_layers = [layers.get(layer, none) for layer in range(model.config.n_layers)]
+    return {name: torch.stack([scores[name] for scores in of_layers]) for name in first}
 
 
 def summarise(tensors: Iterable[tuple[str, Tensor]]) -> pd.DataFrame:

@@ -32,6 +32,7 @@ from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.inputs import pad
 from probekit.model.passes.taps import Tap
+from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import (
     DIFFERS,
     UNVERIFIED,
@@ -493,7 +494,8 @@ class _Tensors:
         for layer in range(config.n_layers):
             block = f"blocks.{layer}."
             with network.weights_of(block[:-1]):
-                for norm, module in zip(norms, network.norms_of(layer), strict=True):
+                modules = network.norms_of(layer) if norms else ()
+                for norm, module in zip(norms, modules, strict=True):
                     normalized = values[f"{block}{norm}.hook_normalized"]
                     after = normalized * module.gain.cpu().float()
                     if module.bias is not None:
@@ -502,11 +504,16 @@ class _Tensors:
                     if norm in _BEFORE_NORM:
                         before = normalized * values[f"{block}{norm}.hook_scale"]
                         found[f"{block}{_BEFORE_NORM[norm]} before its norm"] = before
-            attn, mlp, resid = (values[f"{block}hook_{one}"] for one in (*_PARTS, "resid_pre"))
+            parts = [values.get(f"{block}hook_{one}") for one in (*_PARTS, "resid_pre")]
+            attn, mlp, resid = parts
+            if attn is None or mlp is None or resid is None:  # not proven
+                continue
             found[f"{block}hook_attn_out + hook_mlp_out"] = attn + mlp
             found[f"{block}hook_resid_pre + hook_mlp_out"] = resid + mlp
             found[f"{block}hook_resid_pre + hook_attn_out"] = resid + attn
         last = values[f"blocks.{config.n_layers - 1}.hook_resid_post"]
+        if isinstance(network, ProvenNetwork) and not network.has_lens:
+            return found
         return found | {FINAL_NORM: network.final_norm(last).cpu().float()}
 
     @cached_property

@@ -31,6 +31,7 @@ from probekit.errors import ConfigError
 from probekit.model.network import Network
 from probekit.model.passes.inputs import check_tokens
 from probekit.model.passes.taps import ActivationCache
+from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.text.tokenizer import Tokenizer
@@ -114,6 +115,9 @@ def logit_attribution(
     with torch.inference_mode():
         has_norms = model.attention_norm_gain(0) is not None
         sites = (*_ATTRIBUTED, _POST_SCALES) if has_norms else _ATTRIBUTED
+        if isinstance(model, ProvenNetwork):  # whose first stream and final norm are measured
+            model.check_decomposes()
+            sites = (("resid_pre", 0), *_ATTRIBUTED[1:3], ("resid_post", -1))
         # Later tokens do not affect this position, so it is the last one of the pass.
         _, cache = model.run_with_cache(ids[None, : index + 1], sites, logits=False)
         logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
@@ -154,7 +158,12 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
     weighted = model.last_norm.gain.double() * direction
     # Centring the direction once equals centring every component; an RMS norm does not centre.
     centred = weighted - weighted.mean() if model.config.norm_is_centred else weighted
-    along = centred / cache["ln_final.hook_scale"][0, -1].double()
+    is_proven = isinstance(model, ProvenNetwork)
+    if isinstance(model, ProvenNetwork):
+        scale = model.last_norm.scale(cache["resid_post", -1][0, -1])
+    else:
+        scale = cache["ln_final.hook_scale"][0, -1]
+    along = centred / scale.double()
 
     def part(
         name: str, value: Tensor, layer: int | None = None, head: int | None = None
@@ -162,7 +171,8 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
         """Return a row of `Attribution.rows`."""
         return {"part": name, "layer": layer, "head": head, "value": float(value)}
 
-    yield part("embed", cache["hook_embed"][0, -1].double() @ along)
+    embedding = "blocks.0.hook_resid_pre" if is_proven else "hook_embed"
+    yield part("embed", cache[embedding][0, -1].double() @ along)
     if "hook_pos_embed" in model.sites:
         yield part("pos_embed", cache["hook_pos_embed"][0, -1].double() @ along)
     for layer in range(model.axis_sizes["n_layers"]):

@@ -11,7 +11,6 @@ stay as they are, and so do numbers that begin in float32, such as the angles of
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +26,7 @@ from probekit.errors import ConfigError, MissingError, ProbekitError, nearest
 from probekit.model.families.table import find_config, load_model
 from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
+from probekit.model.proven.identity import quiet_transformers
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.hub import find_model
 
@@ -169,14 +169,14 @@ class _Reference:
 
         self.folder = folder
         eager = dict.fromkeys(("attn_implementation", "experts_implementation"), "eager")
-        with _quiet():
+        with quiet_transformers():
             self.model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=dtype, local_files_only=True, **eager
             )
 
     def tensors(self, ids: Tensor) -> dict[str, Tensor]:
         """Return the tensors of one text, by the names of our sites, without the batch axis."""
-        with _quiet(), _WithoutRounding():
+        with quiet_transformers(), _WithoutRounding():
             out = self.model(
                 ids[None], output_hidden_states=True, output_attentions=True, labels=ids[None]
             )
@@ -235,23 +235,6 @@ class _WithoutRounding(TorchFunctionMode):
             if named.get("dtype") is torch.float32:
                 named["dtype"] = torch.float64
         return func(*args, **named)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppress the progress bar and the warnings of transformers."""
-    from transformers.utils import logging as their_logging
-
-    logging: Any = their_logging
-    level, has_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if has_bar:
-            logging.enable_progress_bar()
 
 
 def _tokens(

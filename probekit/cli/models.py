@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from probekit.experiment import loader
     from probekit.model import config as configs
     from probekit.model.families import table
+    from probekit.model.proven import choice, loading
+    from probekit.model.proven import config as proven
+    from probekit.model.proven import taps as proven_passes
+    from probekit.model.sites import catalogue
     from probekit.model.weights import sources
     from probekit.pipeline import selftest
     from probekit.report.elements import table as tables
@@ -69,17 +74,91 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}  # of a parameter
 @click.argument("model", type=ModelName())
 def sites(model: str) -> None:
     """List the sites of a model with name, shape and formula."""
-    config = table.find_config(model)
+    with watching() as watcher:
+        config = table.find_config(model, at=choice.Proving(watcher=watcher))
     sizes = {axis: size for axis, size in config.axis_sizes.items() if axis != "1"}
     rows = []
     for site in config.sites.rows:
         shape = " ".join(f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in site.axes)
         note = " (only on request)" if site.on_request else ""
-        rows.append((site.name, shape, site.formula + note))
+        rows.append((site.name, shape, site.formula + note + _some_layers(config, site.name)))
     columns = (tables.Column("site", form="code"), *terminal.words("shape", "formula"))
     terminal.show_rows(columns, rows)
     n_sites = len(config.sites.without_request)
     terminal.echo(f"{{l}} is 0 to {config.n_layers - 1}: {n_sites:,} tensors.")
+    if isinstance(config, proven.ProvenConfig):
+        terminal.echo(f"Computed by {config.proof_facts}.")
+        _show_missing(config)
+
+
+def _some_layers(config: configs.ModelConfig, site: str) -> str:
+    """Return the layers of a site that only some layers have, in words; "" if all have it."""
+    if not isinstance(config, proven.ProvenConfig):
+        return ""
+    layers = config.sites.layers_of(site)
+    return f" (layers {proven.numbered(layers)})" if 0 < len(layers) < config.n_layers else ""
+
+
+def _show_missing(config: proven.ProvenConfig) -> None:
+    """Print the sites and features that are not proven, each with the reason."""
+    rows: dict[tuple[str, str], list[int]] = {}
+    for name, reason in config.reasons.items():
+        layer = catalogue.layer_of(name)
+        at = rows.setdefault((catalogue.general_name(name), reason), [])
+        at += [] if layer is None else [layer]
+    if rows:
+        columns = terminal.words("not proven", "layers", "reason")
+        lines = [(name, proven.numbered(at), reason) for (name, reason), at in rows.items()]
+        terminal.show_rows(columns, lines)
+
+
+def _show_proof(model: str) -> None:
+    """Print the proof of a model that transformers computes: each test, and what it showed."""
+    with watching() as watcher:
+        network = loading.load_proven(model, watcher=watcher)
+    config, passes = network.config, network.passes
+    of_kind = Counter(map(catalogue.general_name, network.sites))
+    rows = [(name, f"{n} of {config.n_layers}") for name, n in of_kind.items()]
+    terminal.show_rows([tables.Column("proven site", form="code"), "layers"], rows)
+    shown = {**_TESTS, **{name: name for name in passes.facts if name not in _TESTS}}
+    facts = [
+        (words, _fact(passes.facts[name]))
+        for name, words in shown.items()
+        if words and passes.facts.get(name) not in (None, False)
+    ]
+    terminal.show_rows(terminal.words("test", "result"), facts)
+    _show_missing(config)
+    terminal.echo(
+        f"Computed by {config.proof_facts}, tested on random texts of "
+        f"{', '.join(map(str, proven_passes.LENGTHS))} tokens. Errors are distances of rows over "
+        "their lengths."
+    )
+
+
+# Tests of a proof in words; "" for those that are not shown.
+_TESTS = {
+    "blocks": "blocks, each of which reads what the one before returns, bit by bit",
+    "head": "final norm, unembedding, and factors before and after it",
+    "logits": "logits are the unembedding of the normed last stream",
+    "roles": "largest effect of an earlier token on an MLP; smallest on attention or a mixer",
+    "attention": "",
+    "regroups": "MLPs that regroup tokens, which changes rounding",
+    "rounding": "largest effect of rounding errors before each block",
+    "later tokens": "values after a change of later tokens",
+    "other texts of a batch": "values after a change of other texts of a batch",
+    "resume": "blocks that are called alone return the same",
+    "gradients": "gradients agree with finite differences",
+}
+
+
+def _fact(value: Any) -> str:
+    """Return the result of a test in words."""
+    if isinstance(value, list | tuple):
+        joint = " at " if any(isinstance(one, str) for one in value) else ", "
+        return joint.join(map(_fact, value)) or "none"
+    if isinstance(value, float):
+        return f"{value:.1e}"
+    return "holds" if value is True else str(value)
 
 
 def show_models() -> None:
@@ -171,8 +250,12 @@ def verify_model_command(model: str, texts: Texts, dtype: str) -> None:
 
     Tokens, residual streams, patterns, logits and loss are compared, which takes the memory of two
     models. In float64, transformers' own conversions to float32 are skipped. The exit
-    code is 1 if a difference exceeds the tolerance.
+    code is 1 if a difference exceeds the tolerance. Of a model that transformers itself computes,
+    the proof of its sites is printed.
     """
+    if choice.uses_transformers(model, table.MODEL_TYPES):
+        _show_proof(model)
+        return
     rows = probekit.verify_model(model, texts or verification.TEXTS, dtype=dtype)
     columns = ("tensor", "largest difference", "largest value", "ratio at a position", "")
     lines = []

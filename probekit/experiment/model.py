@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
+from probekit.model.proven.choice import computed_by
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
 from probekit.section import HoldingSection, Section, Seed, Unique, require_any, rule_error
@@ -66,6 +67,9 @@ class ModelSection(HoldingSection):
         checkpoints: steps of the checkpoints to probe, for a map of the scores by layer and step;
             with `path`, `all` or an empty list also means all; with a `source` on the hub,
             checkpoint N is the revision `stepN`, as of Pythia
+        engine: what computes the network: `native` is a family of the package, `transformers` the
+            code of that library, whose activations are named by a proof on the loaded weights;
+            auto: a family where there is one
         dtype: data type of weights and matrix products; the residual stream is never below float32;
             auto: float32 on a CPU, bfloat16 on accelerators
         random_seed: random seed of the first untrained network
@@ -83,6 +87,7 @@ class ModelSection(HoldingSection):
         (), examples=[["logit_scale"]]
     )
     checkpoints: Steps = Field(None, examples=["[0, 1000]"])
+    engine: Literal["auto", "native", "transformers"] = "auto"
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
     random_weights: Annotated[
         Networks,
@@ -102,7 +107,7 @@ class ModelSection(HoldingSection):
     def name(self) -> str:
         """The name of the network in results: its source, or what it is in memory."""
         if self.memory is None:
-            return str(ignoring(self.source, self.ignore))
+            return str(computed_by(ignoring(self.source, self.ignore), self.engine))
         return name_in_memory(self.memory.kind, self.memory.digest)
 
     @model_validator(mode="before")

@@ -247,7 +247,8 @@ class Experiment(SettingsFile):
                 f"model is of type {type(network).__name__}. Pass a network of probekit.load_model "
                 "or probekit.from_transformers; for a name or folder, set `model.source`."
             )
-        facts = {"kind": type(network).__name__, "digest": digest_weights(network)}
+        kind = getattr(network.config, "title", type(network).__name__)
+        facts = {"kind": kind, "digest": digest_weights(network)}
         dtype = str(network.dtype).removeprefix("torch.")
         return self._holding("model", "weights", network, facts, dtype=dtype)
 

@@ -31,9 +31,10 @@ from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
 from probekit.model.network import Network
-from probekit.model.passes.context import KeysValues
+from probekit.model.passes.context import KeysValues, select_positions
 from probekit.model.passes.inputs import TokenBatch
-from probekit.model.passes.taps import Tap, part_features, tap_parts
+from probekit.model.passes.taps import Tap, part_features, remember, tap_parts
+from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
 
@@ -413,7 +414,7 @@ def run_edited(
 # attn_out; there is no resid_mid.
 _ENTERS = {
     **dict.fromkeys(("embed", "pos_embed", "resid_pre"), "resid_pre"),
-    **dict.fromkeys(("attn.z", "attn.result", "attn_out", "resid_mid"), "resid_mid"),
+    **dict.fromkeys(("attn.z", "attn.result", "attn_out", "mixer_out", "resid_mid"), "resid_mid"),
     **dict.fromkeys(("mlp.post", "mlp_out", "resid_post"), "resid_post"),
 }
 _PER_HEAD_ONLY = "attn.result"  # each of its heads is as wide as the stream, which adds them
@@ -454,7 +455,7 @@ def stream_entry(model: Network, selection: SiteSelection) -> StreamEntry | None
     (2, True, torch.Size([256, 64]))
     """
     component = describe(selection.site).component
-    stream = _stream_after(model, component)
+    stream = _stream_after(model, selection.site)
     if stream is None or (component == _PER_HEAD_ONLY and selection.head is None):
         return None
     layer = layer_of(selection.site) or 0  # embeddings enter block 0
@@ -478,7 +479,8 @@ def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
     """
     entry = stream_entry(model, selection)
     if entry is None:
-        allowed = [site.name for site in model.sites.rows if _stream_after(model, site.component)]
+        of_layer = {site.name: site.name.format(l=0) for site in model.sites.rows}
+        allowed = [name for name, site in of_layer.items() if _stream_after(model, site)]
         raise ConfigError(
             f"{selection.text} is not a part of the residual stream. Allowed: "
             f"{', '.join(allowed)}; of hook_result a single head."
@@ -486,12 +488,15 @@ def linear_entry(model: Network, selection: SiteSelection) -> StreamEntry:
     return entry
 
 
-def _stream_after(model: Network, component: str) -> str | None:
-    """Return the next residual stream that a component is a part of.
+def _stream_after(model: Network, site: str) -> str | None:
+    """Return the next residual stream that a site is a part of.
 
     None if it is not a part of the stream, or if a norm separates it from the stream.
     """
+    component = describe(site).component
     stream = _ENTERS.get(component)
+    if isinstance(model, ProvenNetwork):
+        return model.stream_after(site) if stream else None
     if component in _NORMS and f"blocks.0.{_NORMS[component]}.hook_scale" in model.sites:
         return None
     if stream == "resid_mid" and "blocks.0.hook_resid_mid" not in model.sites:
@@ -558,9 +563,11 @@ class BasePass:
         batch = batch.to(model.device)
         n_layers = model.axis_sizes["n_layers"]
         last = f"blocks.{n_layers - 1}.hook_resid_post"
-        names = [name for name in _STREAMS if f"blocks.0.{name}" in model.sites]
-        names += [_key_site(model), _VALUES]
+        names = list(_STREAMS)
+        if not isinstance(model, ProvenNetwork):  # whose passes start at the tokens
+            names += [_key_site(model), _VALUES]
         of_blocks = [f"blocks.{layer}.{name}" for layer in range(n_layers) for name in names]
+        of_blocks = [site for site in of_blocks if site in model.sites]
         with torch.no_grad():
             _, cache = model.run_with_cache(batch, [*of_blocks, last, *sites], logits=False)
         values = dict(cache)
@@ -644,6 +651,8 @@ class BasePass:
                 f"{selection.text} is outside the blocks. Use `run_edited` for this site, or edit "
                 "a site of a block."
             )
+        if isinstance(self.model, ProvenNetwork):
+            return self._rerun([(selection, tap)], slice(None), self.batch.ids.shape[1])
         composed = compose(self.model, [(selection, tap)])
         stream = self.values[f"blocks.{layer}.hook_resid_pre"]
         # `at` restricts the last block to these positions, but an edit in it needs all of them.
@@ -661,6 +670,16 @@ class BasePass:
         self, entry: StreamEntry, stream: Tensor, rows: Tensor, start: int, end: int
     ) -> Tensor:
         """Return the final stream of passes that start with `stream` at positions start to end."""
+        if isinstance(self.model, ProvenNetwork):
+            if entry.layer == self.model.config.n_layers:
+                return select_positions(stream, (self.measured[rows] - start)[:, None])[:, 0]
+
+            def write(_: str, value: Tensor) -> Tensor:
+                value[:, start:end] = stream
+                return value
+
+            name = "hook_resid_mid" if entry.after_attention else "hook_resid_pre"
+            return self._rerun([(f"blocks.{entry.layer}.{name}", write)], rows, end)
         before: list[KeysValues | None] | None = None
         if start:  # later blocks read the keys and values of earlier positions
             key_site, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
@@ -676,6 +695,16 @@ class BasePass:
                 at=(self.measured[rows] - start)[:, None],
             )  # fmt: skip
         return final[:, 0]
+
+    def _rerun(self, changes: Sequence[EditAt], rows: Tensor | slice, end: int) -> Tensor:
+        """Return the final stream of passes over whole texts, up to a position, with edits."""
+        values: dict[str, Tensor] = {}
+        last = f"blocks.{self.model.axis_sizes['n_layers'] - 1}.hook_resid_post"
+        tap = compose(self.model, [*changes, (last, remember(values))])
+        mask = self._mask(rows, end)
+        with torch.no_grad():
+            self.model(self.batch.ids[rows, :end], mask, tap, tap.sites, logits=False)
+        return select_positions(values[last], self.measured[rows][:, None])[:, 0]
 
     def _mask(self, rows: Tensor | slice, end: int) -> Tensor | None:
         """Return the mask of texts up to a position; None if it has no padding."""

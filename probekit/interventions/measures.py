@@ -129,16 +129,18 @@ class AnswerMeasure:
             right_logit, wrong_logit = (
                 (normed * _wide(model.unembedding[ids])).sum(-1) for ids in (answer, wrong)
             )
+            if (bias := model.unembedding_bias) is not None:
+                right_logit, wrong_logit = right_logit + bias[answer], wrong_logit + bias[wrong]
             return model.capped(right_logit) - model.capped(wrong_logit)
         unembedding = _wide(model.unembedding).T
-        logits = model.capped(normed @ unembedding)
+        logits = _logits(model, normed, unembedding)
         if self.name == "accuracy":
             if wrong is None:
                 return (logits.argmax(-1) == answer).to(logits)
             return (_at(logits, answer) > _at(logits, wrong)).to(logits)
         logs = logits.log_softmax(-1)
         if self.name == "kl":
-            unchanged = model.capped(_wide(model.final_norm(base[rows])) @ unembedding)
+            unchanged = _logits(model, _wide(model.final_norm(base[rows])), unembedding)
             before = unchanged.log_softmax(-1)
             return (before.exp() * (before - logs)).sum(-1)
         log_probability = _at(logs, answer)
@@ -146,6 +148,12 @@ class AnswerMeasure:
             return -log_probability
         probability = log_probability.exp()
         return probability if wrong is None else probability - _at(logs, wrong).exp()
+
+
+def _logits(model: Network, normed: Tensor, unembedding: Tensor) -> Tensor:
+    """Return the logits [n d_vocab] of what the final norm returns, given the unembedding."""
+    logits, bias = normed @ unembedding, model.unembedding_bias
+    return model.capped(logits if bias is None else logits + bias)
 
 
 def _wide(values: Tensor) -> Tensor:

@@ -573,6 +573,7 @@ def estimated_effects(
     selected = model.sites.select(sites)
     names = list(dict.fromkeys(one.site for one in selected))
     last = f"blocks.{model.axis_sizes['n_layers'] - 1}.hook_resid_post"
+    first = model.sites[0]  # the embedding, or the stream before the first block
     estimates: dict[Patch, Floats] = {}
     if measured is None:  # the largest column that has a token
         measured = (clean.mask * torch.arange(clean.mask.shape[1])).argmax(1)
@@ -583,18 +584,18 @@ def estimated_effects(
         # The estimate at each position, from the gradients at points between base and source.
         with torch.no_grad():
             base, source = (
-                model.run_with_cache(batch, ["hook_embed", *names], logits=False)[1]
+                model.run_with_cache(batch, [first, *names], logits=False)[1]
                 for batch in (clean_batch, corrupt_batch)
             )
         total = {site: torch.zeros_like(base[site]) for site in names}
         for step in range(steps):
             # Several points are the midpoints of equal steps from base (0) to source (1).
             share = (step + 0.5) / steps if steps > 1 else 0.0
-            embed = base["hook_embed"] + share * (source["hook_embed"] - base["hook_embed"])
+            embed = base[first] + share * (source[first] - base[first])
             values: dict[str, Tensor] = {}
             # Taps that store the activations of each site in `values`, with their gradients.
             kept = [(site, remember(values, grad=True)) for site in dict.fromkeys([*names, last])]
-            tap = edits.compose(model, [("hook_embed", edits.replace(embed)), *kept])
+            tap = edits.compose(model, [(first, edits.replace(embed)), *kept])
             with torch.enable_grad():
                 model(clean_batch, tap=tap, sites=tap.sites, logits=False)
                 final = values[last][numbers, measured_at]

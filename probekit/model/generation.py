@@ -194,6 +194,7 @@ class KeyValueCache:
     def __init__(self) -> None:
         self.length = 0  # columns read, including padding
         self._model: weakref.ref[nn.Module] | None = None
+        self._n_rows = 0
         self._mask: Tensor | None = None  # [batch length]; None until a pass has a mask
         self._storage: dict[int, Tensor] = {}  # by block, [kv batch n_heads capacity d_head]
 
@@ -210,11 +211,12 @@ class KeyValueCache:
                 "The cache was filled by another model. Pass a new KeyValueCache for each model."
             )
         self._model = weakref.ref(model)
-        if self.length and self._storage[0].shape[1] != len(tokens):
+        if self.length and self._n_rows != len(tokens):
             raise DataError(
-                f"The cache holds {self._storage[0].shape[1]} rows, the tokens have {len(tokens)}. "
+                f"The cache holds {self._n_rows} rows, the tokens have {len(tokens)}. "
                 "Continue the same rows, or pass a new KeyValueCache."
             )
+        self._n_rows = len(tokens)
         if mask is None and self._mask is None:
             return None
         old, new = self._mask, mask

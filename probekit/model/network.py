@@ -1,8 +1,8 @@
 """A network of any family: the forward pass around its blocks, its loss and its weights.
 
 The rest of the package uses the members of `Network` only; the modules of a network (`wte`, `ln_f`,
-...) are private to `probekit.model`. Each family derives its own; `probekit.model.families.table`
-lists them.
+...) are private to `probekit.model`. Each family derives its own from `FamilyNetwork`;
+`probekit.model.families.table` lists them. A `ProvenNetwork` has the same members.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from probekit.model.passes.taps import (
     remember,
     tap_parts,
 )
+from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.hub import find_model
@@ -50,7 +51,7 @@ _READING = threading.RLock()  # a part of a network is read and used by one thre
 _DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 
 
-class Network(nn.Module):
+class FamilyNetwork(nn.Module):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
     A family defines `CONFIG`, its modules in `_build`, and `embedded`, and overrides `block_inputs`
@@ -68,7 +69,7 @@ class Network(nn.Module):
         config: sizes and switches, under the names of the hub's config.json.
 
     >>> from probekit import GPT2
-    >>> network: Network = GPT2.from_pretrained("mini")
+    >>> network: FamilyNetwork = GPT2.from_pretrained("mini")
     >>> network.sites[:3]
     ('hook_embed', 'hook_pos_embed', 'blocks.0.hook_resid_pre')
     >>> network.axis_sizes["d_model"], network.dtype
@@ -236,6 +237,8 @@ class Network(nn.Module):
         """Matrix from the output of the final norm to the logits, shape [d_vocab d_model]."""
         names, is_tied = self.config.WEIGHTS, self.config.tie_word_embeddings
         return self.get_parameter(names.embedding if is_tied else names.unembedding)
+
+    unembedding_bias: ClassVar[None] = None
 
     @property
     def position_embedding(self) -> Tensor | None:
@@ -709,6 +712,10 @@ class Network(nn.Module):
         return cross_entropy(x, self.unembedding, targets)
 
 
+# A network of a family, or one that transformers computes.
+Network: TypeAlias = FamilyNetwork | ProvenNetwork
+
+
 def stream_of(embed: Tensor) -> Tensor:
     """Return embeddings in the dtype of the residual stream, at least float32.
 
@@ -726,7 +733,7 @@ def embedding(n: int, d_model: int) -> nn.Embedding:
 
 
 def initial_weight(
-    network: Network, name: str, generator: torch.Generator, dtype: torch.dtype | None = None
+    network: FamilyNetwork, name: str, generator: torch.Generator, dtype: torch.dtype | None = None
 ) -> Tensor:
     """Return the initial value of a parameter of a network, on the CPU.
 

@@ -68,7 +68,8 @@ class ModelFacts(RecordPart):
     Each file of the network was compared with a digest; `compared_with` names the digest's source.
     The sizes are None if the activations were given, so that the network is unknown. If its forward
     pass was in half precision, or that of a serving engine, `relative_errors` has the median error
-    of some rows at each probed site, compared with a pass in float32.
+    of some rows at each probed site, compared with a pass in float32. `computed_by` is None if a
+    family of the package computes the network.
     """
 
     source: str
@@ -80,6 +81,7 @@ class ModelFacts(RecordPart):
     parameters: int | None = None
     compared_with: dict[str, str] = {}
     relative_errors: dict[str, float] | None = None
+    computed_by: str | None = None
 
 
 class ExampleRecord(RecordPart):

@@ -9,6 +9,16 @@ from tests.pipeline.texts import text_of
 from tests.pipeline.tiny_models import write_model
 
 FIRST, *OTHERS = rows(ONE_PER_NETWORK)
+COMMANDS = (  # a text follows those that end with an option
+    "sites {model}",
+    "params {model}",
+    "verify {model}",
+    "attention --scores --model {model}",
+    "generate --model {model} --max-new-tokens 5 --prompt",
+    "attribution --model {model} --text",
+    "lens --model {model} --out {folder}/lens.html --text",
+    "attention --model {model} --out {folder}/attention.html --text",
+)
 AT_NIGHT = [pytest.param(row, marks=pytest.mark.nightly) for row in OTHERS]
 
 
@@ -28,16 +38,7 @@ def test_an_experiment_on_heads_has_its_page(model, tmp_path):
 
 def test_commands_on_a_model(model, call, tmp_path):
     text = "The keys to the old cabinet are here."
-    for command in (
-        f"sites {model}",
-        f"params {model}",
-        f"verify {model}",
-        f"attention --scores --model {model}",
-        f"generate --model {model} --max-new-tokens 5 --prompt",
-        f"attribution --model {model} --text",
-        f"lens --model {model} --out {tmp_path / 'lens.html'} --text",
-        f"attention --model {model} --out {tmp_path / 'attention.html'} --text",
-    ):
-        words = command.split()
+    for command in COMMANDS:
+        words = command.format(model=model, folder=tmp_path).split()
         found = call(*words, text) if words[-1].startswith("--") else call(*words)
         assert found.code == 0, f"{command}: {found.stderr}"

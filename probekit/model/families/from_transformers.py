@@ -2,32 +2,43 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from probekit.errors import CheckpointError
 from probekit.model.config import WeightNames
-from probekit.model.families.table import config_of, network_class
+from probekit.model.families.table import MODEL_TYPES, config_of, network_class
 from probekit.model.network import Network
+from probekit.model.proven.choice import runs_in_transformers
+from probekit.model.proven.loading import proven_network
 from probekit.model.weights.state_dict import faults_of, transposed
 
 
-def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Network:
+def from_transformers(
+    model: Any,
+    *,
+    ignore: Sequence[str] | None = None,
+    engine: Literal["auto", "native", "transformers"] = "auto",
+) -> Network:
     """Return the network of a loaded model of transformers, such as a LlamaForCausalLM.
 
     The network uses the model's own tensors: nothing is copied, and a change of a tensor changes
-    both. Only the config and the weights are read: replaced modules, and changed buffers such as
-    `inv_freq` after `half()`, are not seen, and hooks are refused.
+    both. Of a model that a family of the package computes, only the config and the weights are
+    read: replaced modules, and changed buffers such as `inv_freq` after `half()`, are not seen.
+    Others are run by transformers, and have the sites that are proven. Hooks are refused.
 
     Args:
         model: the model of transformers.
         ignore: unknown keys of its config that change nothing in this model.
+        engine: what computes the network: `native` for a family of the package, `transformers` for
+            the model itself; `auto` is a family where there is one.
 
     Raises:
-        CheckpointError: no family has the architecture, the tensors are not those that the config
-            describes, or a module has a forward hook.
+        CheckpointError: the tensors are not those that the config describes, a module has a forward
+            hook, or, for the model itself, nothing can be proven of it.
+        ConfigError: there is no such engine.
     """
     for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
         model = getattr(model, inside, model)
@@ -45,9 +56,19 @@ def from_transformers(model: Any, *, ignore: Sequence[str] | None = None) -> Net
             not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
         ):
             raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
+    if runs_in_transformers(model, engine, MODEL_TYPES):
+        return proven_network(model)
     config = config_of(model.config.to_dict(), f"The config of {title}", ignore or ())
     network = network_class(config)(config, seed=None)
-    tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
+    try:
+        tensors = shared_tensors(model.state_dict(), config.WEIGHTS, network.state_dict(), title)
+    except CheckpointError as error:
+        inner = getattr(model, "base_model", model)
+        is_whole = inner is model or title.endswith(("CausalLM", "LMHeadModel"))
+        if is_whole or not config.tie_word_embeddings:
+            raise
+        place = f"model.{model.base_model_prefix}, a {type(inner).__name__}"
+        raise CheckpointError(f"{error}\nIt has a network inside: pass {place}.") from error
     network.load_state_dict(tensors, assign=True)
     return network.requires_grad_(False)
 

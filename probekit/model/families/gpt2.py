@@ -28,7 +28,7 @@ from probekit.model.config import (
     is_number,
 )
 from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
-from probekit.model.network import Network, embedding, stream_of
+from probekit.model.network import FamilyNetwork, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, heads_of, table
@@ -285,7 +285,7 @@ class Block(nn.Module):
         return tap("hook_resid_post", resid + tap("hook_mlp_out", self.drop(mlp_out)))
 
 
-class GPT2(Network):
+class GPT2(FamilyNetwork):
     """GPT-2 with a tap at every site.
 
     Args:

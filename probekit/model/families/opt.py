@@ -22,7 +22,7 @@ from probekit.model import config as base
 from probekit.model.families import gpt2
 from probekit.model.families.rotary import ResidualBlock
 from probekit.model.layers.modules import LayerNorm, Linear, attend_heads
-from probekit.model.network import Network, embedding, stream_of
+from probekit.model.network import FamilyNetwork, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import Site, heads_of, table
@@ -179,7 +179,7 @@ class OPTBlock(ResidualBlock):
         return cast(Tensor, self.fc2(post))
 
 
-class OPT(Network):
+class OPT(FamilyNetwork):
     """OPT with a tap at every site; arguments as in `GPT2`.
 
     >>> import torch

@@ -20,7 +20,7 @@ from probekit.errors import ConfigError, nearest
 from probekit.model import config as base
 from probekit.model.config import Component
 from probekit.model.layers.modules import LayerNorm, Linear, Norm, attend_heads
-from probekit.model.network import Network, embedding, stream_of
+from probekit.model.network import FamilyNetwork, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context, causal
 from probekit.model.passes.taps import Taps
 from probekit.products import Activation, to_device
@@ -774,7 +774,7 @@ def visible_in_window(context: Context, window: int | None) -> Tensor | None:
     return to_device(visible & (distance < window)[:, None], context.device)
 
 
-class RotaryNetwork(Network):
+class RotaryNetwork(FamilyNetwork):
     """Token embeddings, blocks with rotary positions, a norm, and the unembedding.
 
     Its modules have the names in `config.WEIGHTS`.

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
+from probekit.model.proven.choice import ON_CPU, Proving, uses_transformers
+from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
+from probekit.model.weights.files import read_json
 from probekit.model.weights.hub import find_model
 
 if TYPE_CHECKING:
     import torch
 
-    from probekit.model.network import Network
+    from probekit.model.network import FamilyNetwork, Network
 
 
 _HUB = "probekit.model.text.hub_tokenizer:HubTokenizer"
@@ -62,6 +65,7 @@ FAMILIES = (
     NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
     NetworkFamily("OPT", ("opt",), _FAMILIES + "opt:OPT", _BYTE_PAIRS),
 )
+MODEL_TYPES = frozenset(name for family in FAMILIES for name in family.model_types)
 
 
 def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
@@ -99,6 +103,8 @@ def config_of(
     Raises:
         CheckpointError: no family has its architecture, or an entry is invalid or unknown.
     """
+    if entries.get("engine") == "transformers":  # the record of a cache
+        return ProvenConfig.from_json(entries)
     return family_of(entries, path).config.from_hub(entries, path, ignore)
 
 
@@ -116,8 +122,10 @@ def model_config(folder: Path, ignore: Sequence[str] = ()) -> ModelConfig:
     return config_of(*read_entries(folder), ignore)
 
 
-def find_config(source: str | Path) -> ModelConfig:
+def find_config(source: str | Path, dtype: str | None = None, at: Proving = ON_CPU) -> ModelConfig:
     """Return the config of a model without its weights; published GPT-2 models need no download.
+
+    A model that transformers computes is loaded in a dtype, and its sites are proven.
 
     >>> find_config("gpt2-xl").n_layers
     48
@@ -129,6 +137,10 @@ def find_config(source: str | Path) -> ModelConfig:
     """
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
+    if uses_transformers(source, MODEL_TYPES):
+        from probekit.model.proven.loading import prepared_config  # imports torch
+
+        return prepared_config(source, dtype, at)
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
@@ -142,13 +154,15 @@ def read_tokenizer(source: str | Path) -> Any:
     """
     folder, family = find_model(source, "config"), FAMILIES[0]
     if (folder / "config.json").exists():
-        family = family_of(*read_entries(folder))
+        kind = read_json(folder / "config.json").get("model_type", "gpt2")
+        # A model that only transformers computes has a tokenizer of the hub, as Llama's have.
+        family = next((one for one in FAMILIES if kind in one.model_types), FAMILIES[1])
     files = find_model(source, "vocabulary", vocabulary=family.config.VOCABULARY)
     is_hub = (files / "tokenizer.json").exists()
     return resolve_name(_HUB if is_hub else family.tokenizer).from_folder(files)
 
 
-def network_class(config: ModelConfig) -> type[Network]:
+def network_class(config: ModelConfig) -> type[FamilyNetwork]:
     """Return the class of the network that a config describes.
 
     >>> from probekit.model.families.gpt2 import GPT2Config
@@ -157,7 +171,7 @@ def network_class(config: ModelConfig) -> type[Network]:
     """
     # The config and the network of a family are in the same module.
     family = next(one for one in FAMILIES if one.network.startswith(f"{type(config).__module__}:"))
-    return cast("type[Network]", resolve_name(family.network))
+    return cast("type[FamilyNetwork]", resolve_name(family.network))
 
 
 def load_model(
@@ -197,6 +211,10 @@ def load_model(
         OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
+    if uses_transformers(source, MODEL_TYPES):
+        from probekit.model.proven.loading import load_proven
+
+        return load_proven(source, dtype, device)
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
@@ -218,6 +236,10 @@ def random_network(
     >>> random_network(GPT2Config(n_layer=1, n_embd=12), seed=0).axis_sizes["n_layers"]
     1
     """
+    if isinstance(config, ProvenConfig):
+        from probekit.model.proven.loading import random_proven
+
+        return random_proven(config, seed, dtype, device)
     build = network_class(config)
     network = build(config, seed=None)
     if in_memory:
@@ -228,6 +250,10 @@ def random_network(
 
 def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     """Return a network in a dtype with the weights of another one, each converted when needed."""
+    if isinstance(network.config, ProvenConfig):
+        from probekit.model.proven.loading import exact_network
+
+        return exact_network(cast(Any, network), dtype)
     readers = {
         name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()

@@ -91,6 +91,7 @@ CATALOGUE = (  # in forward order
     Site("blocks.{l}.ln1_post.hook_scale", _SCALE),
     Site("blocks.{l}.ln1_post.hook_normalized", _D_MODEL),
     Site("blocks.{l}.hook_attn_out", **_STREAM),
+    Site("blocks.{l}.hook_mixer_out", **_STREAM),
     Site("blocks.{l}.hook_resid_mid", **_STREAM),
     Site("blocks.{l}.ln2.hook_scale", _SCALE),
     Site("blocks.{l}.ln2.hook_normalized", _D_MODEL),

@@ -49,7 +49,7 @@ def find_model(
     folder = local_folder(source)
     if folder is not None:
         return folder
-    name, _, revision = sources.without_ignored(source).partition("@")
+    name, _, revision = sources.without_options(source).partition("@")
     # Importing the hub's client takes a quarter of a second.
     from probekit.hub import constants, errors, hf_hub_download, how_to_access, is_hub_reachable
 

@@ -28,8 +28,9 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`.
-IGNORE = "?ignore="
+# After the name of a model: keys of its config.json that are ignored, as in `gpt2?ignore=note`, or
+# what computes it, as in `gpt2?engine=transformers`.
+IGNORE, ENGINE = "?ignore=", "?engine="
 
 
 def at_revision(source: str | Path, revision: str | None) -> str | Path:
@@ -43,7 +44,7 @@ def at_revision(source: str | Path, revision: str | None) -> str | Path:
     """
     if revision is None:
         return source
-    name, _, given = without_ignored(source).partition("@")
+    name, _, given = without_options(source).partition("@")
     is_path = isinstance(source, Path) or _is_path(name) or Path(name).is_dir()
     if is_path or name == "mini":
         raise ConfigError(
@@ -65,7 +66,7 @@ def ignoring(source: str | Path, keys: Iterable[str]) -> str | Path:
     ('org/name@main?ignore=note', 'mini')
     """
     keys = list(dict.fromkeys((*ignored_keys(source), *keys)))
-    return f"{without_ignored(source)}{IGNORE}{','.join(keys)}" if keys else source
+    return f"{without_options(source)}{IGNORE}{','.join(keys)}" if keys else source
 
 
 def ignored_keys(source: str | Path) -> tuple[str, ...]:
@@ -73,9 +74,9 @@ def ignored_keys(source: str | Path) -> tuple[str, ...]:
     return tuple(filter(None, str(source).partition(IGNORE)[2].split(",")))
 
 
-def without_ignored(source: str | Path) -> str:
-    """Return the name of a model without the keys that are ignored."""
-    return str(source).partition(IGNORE)[0]
+def without_options(source: str | Path) -> str:
+    """Return the name of a model without the keys that are ignored, and without its engine."""
+    return str(source).partition(IGNORE)[0].partition(ENGINE)[0]
 
 
 def name_in_memory(kind: str, digest: str) -> str:
@@ -104,7 +105,7 @@ def local_folder(source: str | Path) -> Path | None:
         MissingError: there is no such folder, or no model of that name.
         ConfigError: the name is empty, that of a file, or not a valid path.
     """
-    text = without_ignored(source)
+    text = without_options(source)
     if isinstance(source, str) and text in PUBLISHED_NAMES:
         return None
     if not text.strip():
@@ -118,6 +119,8 @@ def local_folder(source: str | Path) -> Path | None:
         raise ConfigError(f"The model {text[:80]!r} is not a valid path ({error}).") from error
     if is_folder:
         return folder
+    if is_other and text.endswith(".gguf"):
+        return folder.parent
     if is_other:
         raise ConfigError(f"The model {text!r} is a file, not a folder. Give its folder.")
     if isinstance(source, Path) or _is_path(text) or folder.is_absolute():

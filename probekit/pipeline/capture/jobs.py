@@ -49,7 +49,10 @@ from probekit.experiment.model import dtype_on
 from probekit.experiment.schema import Experiment
 from probekit.files import Waiting
 from probekit.memory import SHARE, available_memory
+from probekit.model.config import ModelConfig
 from probekit.model.families.table import find_config, network_class
+from probekit.model.network import Network
+from probekit.model.proven.config import ProvenConfig
 from probekit.model.sites.catalogue import check_storable
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import NetworkEngine
@@ -452,6 +455,14 @@ def lay_out(
     return stores
 
 
+def _without_weights(config: ModelConfig, dtype: str) -> Network:
+    """Return a network without weights; one that transformers computes is loaded already."""
+    if isinstance(config, ProvenConfig):
+        return config.network
+    network = network_class(config)(config, seed=None)
+    return network.to(getattr(torch, dtype))
+
+
 def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     """Return the size of an experiment's capture, without reading weights.
 
@@ -464,8 +475,7 @@ def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     """
     check_device_name(device)
     experiment, texts = source.experiment, source.texts
-    network = network_class(texts.config)(texts.config, seed=None)
-    network.to(getattr(torch, experiment.model.dtype))
+    network = _without_weights(texts.config, experiment.model.dtype)
     tokenizer, tokens, plan = texts.tokenizer.digest, texts.ids, texts.plan
     device_type, dtype = device.partition(":")[0], experiment.capture.dtype
     identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, source.origin)
@@ -502,8 +512,7 @@ def plan_tokens(
     config = find_config(model)
     names = config.sites.expand(list(sites))
     check_storable(names)
-    network, none = network_class(config)(config, seed=None), np.empty(0, np.int64)
-    network.to(getattr(torch, dtype_on(device)))
+    network, none = _without_weights(config, dtype_on(device)), np.empty(0, np.int64)
     no_rows = RowPlan(none, none, none)
     identity = identity_of(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.

@@ -27,6 +27,8 @@ from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
 from probekit.model.network import Network
+from probekit.model.proven.choice import Proving
+from probekit.model.proven.loading import compared_with, words_of_proof
 from probekit.model.weights.checkpoint import file_checks
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.hub import find_model
@@ -73,7 +75,7 @@ def target_network(
     if target == TASK and given is not None:
         return cast(Network, given) if dtype is None else in_dtype(given, dtype)
     dtype = dtype or getattr(torch, experiment.model.dtype)
-    config = network_config(experiment)
+    config = network_config(experiment, Proving(device))
     device = device if given is None else given.devices
     fits = to_compute and fits_in_memory(count_parameters(config) * dtype.itemsize, device)
     if target == TASK:
@@ -104,7 +106,8 @@ def read_inputs(experiment: Experiment, how: How) -> tuple[TextReader, Networks,
     """Return the reader of an experiment on a device, its networks, and its examples."""
     experiment = experiment.on_device(how.device)
     models = Networks(experiment, how.device, to_compute=how.to_compute)
-    return TextReader.of(experiment), models, read_rows(experiment)
+    at = Proving(how.device, how.watcher)
+    return TextReader.of(experiment, at), models, read_rows(experiment)
 
 
 def checks_of_files(experiment: Experiment) -> dict[str, str]:
@@ -345,8 +348,9 @@ class NetworkEngine(Engine):
         dtype = self.experiment.capture.dtype
         reader = self.stored if target == TASK else None  # untrained networks read the texts
         return Work.begin(
-            model, *read, root=root, dtype=dtype, device=device, exact=exact, reader=reader
-        )
+            model, *read, root=root, dtype=dtype, device=device, reader=reader,
+            exact=compared_with(model, exact),
+        )  # fmt: skip
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
@@ -369,6 +373,7 @@ class NetworkEngine(Engine):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             compared_with=checks_of_files(self.experiment),
             relative_errors={site: one[0] for site, one in errors.items()} or None,
+            computed_by=words_of_proof(model, sites, is_drawn=len(stores) > 1),
         )
         digests = {
             "tokenizer": self.texts.tokenizer.digest,

@@ -31,6 +31,7 @@ from probekit.memory import LIBRARIES, available_memory, fits_in_memory, used_me
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import network_class
 from probekit.model.network import Network
+from probekit.model.proven.config import ProvenConfig
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.hub import find_model
@@ -598,8 +599,12 @@ def estimate_seconds(
 def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
     """Return a network whose weights are 0, for timing; they take no memory.
 
+    One that transformers computes is loaded already, and returned with its weights.
+
     All are parts of one array of zeros, which the system maps to a single page until it is written.
     """
+    if isinstance(config, ProvenConfig):
+        return config.network
     network = network_class(config)(config, seed=None).requires_grad_(False)
     shapes = {name: like.shape for name, like in network.named_parameters()}
     n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())

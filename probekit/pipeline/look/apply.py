@@ -29,6 +29,7 @@ from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
+from probekit.model.proven.choice import Proving
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteSelection
 from probekit.model.text.tokenizer import Tokenizer
@@ -302,7 +303,7 @@ def load_network(
     is_named = given is not None and own is None
     source = str(given) if is_named else facts.tokenizer_source or facts.model
     try:
-        config = find_config(source) if own is None else own.config
+        config = find_config(source, facts.compute, Proving(device)) if own is None else own.config
         tokenizer = Tokenizer.from_pretrained(source)
     except errors.MissingError as error:
         raise errors.MissingError(

@@ -11,6 +11,8 @@ from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError, check_has
 from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
+from probekit.model.proven.network import ProvenNetwork
+from probekit.model.sites.catalogue import layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.texts import TextEncoder
 from probekit.report.attention.page import MOST_MB, AttentionExplorer
@@ -44,6 +46,9 @@ def attention_prompt(
     check_has("model", model, "run_with_cache", advice.format("GPT2"))
     check_has("tokenizer", tokenizer, "strings", advice.format("Tokenizer"))
     layers = _numbers("layer", layer, model.config.n_layers)
+    if layer is None:  # of a network with attention in some layers, these
+        having = model.sites.expand("blocks.*.attn.hook_pattern")
+        layers = tuple(number for number in map(layer_of, having) if number is not None)
     heads = _numbers("head", head, model.config.n_heads)
     ids = torch.tensor(TextEncoder(tokenizer, bos, chat, special_tokens).encode(text).ids)
     if not len(ids):
@@ -53,8 +58,9 @@ def attention_prompt(
         _, cache = model.run_with_cache(ids.to(model.device)[None], sites, logits=False)
     values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
     patterns = torch.stack(values)
-    # In bfloat16, rounded weights sum to 1 only within a few percent.
-    patterns /= patterns.sum(-1, keepdim=True)
+    # In bfloat16, rounded weights sum to 1 only within a few percent; attention sinks take a part.
+    if not (isinstance(model, ProvenNetwork) and model.has_sinks):
+        patterns /= patterns.sum(-1, keepdim=True)
     scores = {name: score.numpy() for name, score in head_scores(patterns, ids).items()}
     tokens = tuple(tokenizer.strings(ids.numpy()))
     weights = np.ascontiguousarray(patterns.numpy())

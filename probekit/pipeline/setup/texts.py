@@ -21,6 +21,7 @@ from probekit.experiment.schema import Experiment
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
+from probekit.model.proven.choice import ON_CPU, Proving
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer, batch_of
@@ -140,7 +141,7 @@ class ReadTexts:
         return tuple(dict.fromkeys(part.site for part in parts))
 
 
-def network_config(experiment: Experiment) -> ModelConfig:
+def network_config(experiment: Experiment, at: Proving = ON_CPU) -> ModelConfig:
     """Return the config of the network of an experiment.
 
     Raises:
@@ -158,7 +159,7 @@ def network_config(experiment: Experiment) -> ModelConfig:
                 f"of {model.source}, remove `memory`."
             )
     with experiment.at("model", "source"):
-        return find_config(model.name)
+        return find_config(model.name, model.dtype, at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,15 +179,15 @@ class TextReader:
     selections: tuple[Probed, ...]
 
     @classmethod
-    def of(cls, experiment: Experiment) -> Self:
-        """Return the reader of an experiment.
+    def of(cls, experiment: Experiment, at: Proving = ON_CPU) -> Self:
+        """Return the reader of an experiment, whose network is proven on a device if need be.
 
         Raises:
             MissingError: the model's config or its vocabulary does not exist.
             CheckpointError: the vocabulary has more tokens than the model.
             ConfigError: a site does not exist.
         """
-        config = network_config(experiment)
+        config = network_config(experiment, at)
         with experiment.at("model", "source"):
             tokenizer = Tokenizer.from_pretrained(experiment.model.source)
             # A special token for images may have an id above the model's; a text has it by name

@@ -228,6 +228,8 @@ def _measured(record: records.RunRecord, config: str) -> page.PageSection:
         sentences = {site: one.sentence or one.label for site, one in record.identities.items()}
         if any(one.sentence for one in record.identities.values()):
             items.insert(1, page.Fold("Tensors of the activations", page.pairs_of({"": sentences})))
+    if record.model.computed_by:
+        items.insert(0, page.Paragraph(f"Network computed by {record.model.computed_by}."))
     if record.norms:
         figure = norms_part(record.norms)
         massive = {one.site: text for one in record.norms if (text := massive_words(one))}

@@ -1,0 +1,686 @@
+"""A network that transformers computes: the members of the package's own networks, as proven.
+
+What is not proven of the loaded model does not exist: its sites are absent, and what needs them
+raises ConfigError with the reason.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from probekit.accelerators import check_device
+from probekit.errors import ConfigError, DataError
+from probekit.model.passes import inputs as batches
+from probekit.model.passes.context import select_positions
+from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
+from probekit.model.proven.additions import times
+from probekit.model.proven.config import ProvenConfig
+from probekit.model.proven.doors import NotProvenError, apart_rows
+from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
+from probekit.model.proven.norms import MeasuredNorm, measured_norm
+from probekit.model.proven.taps import ProvenModel
+from probekit.model.sites.catalogue import component_of, layer_of
+from probekit.model.sites.sites import SitePattern, Sites
+from probekit.model.transformer_lens import lacks
+
+if TYPE_CHECKING:
+    from probekit.model.generation import KeyValueCache
+
+# Sites of the last block that are computed at all positions, also if only some are requested.
+_AT_ALL = ("hook_resid_pre", "attn.hook_rot_k", "attn.hook_v")
+# Names of the caches of transformers, in outputs and arguments.
+_CACHES = ("past_key_values", "cache_params", "state")
+# Sites of the inputs of output maps, by their kind in a proof.
+_SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
+
+
+class ProvenNetwork(nn.Module):
+    """A loaded model of transformers, with the sites that are proven of it.
+
+    Its members are those of the package's own networks. The model itself is not changed and not
+    copied: a change of its weights changes the network. `load_model` and `from_transformers` return
+    it for models that no family of the package computes.
+
+    Attributes:
+        VERSION: version of the numbers that taps give.
+        config: sizes, sites and identity.
+        model: the model of transformers.
+        passes: the proven passes over it.
+    """
+
+    VERSION: ClassVar[int] = VERSION
+
+    def __init__(self, passes: ProvenModel, config: ProvenConfig) -> None:
+        super().__init__()
+        self.model: Any = passes.model
+        self.passes = passes
+        self.config = config
+        config.source.network = weakref.ref(self)
+        self.training = False
+        self._tensors: dict[str, Tensor] = {}
+        self._is_tested = self._agreed = False  # steps with a cache
+        # The tokens that were read, and the cache of transformers, of each cache of ours.
+        self._caches: WeakKeyDictionary[KeyValueCache, tuple[Tensor, dict[str, Any]]]
+        self._caches = WeakKeyDictionary()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a module; names of TransformerLens are refused with ours."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise lacks(self, name) from None
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: ARG002
+        raise ConfigError(
+            f"The sites of this {self.config.TITLE} are proven for its dtype and device. Load it "
+            "anew with the dtype and device that you want."
+        )
+
+    # ---------------------------------------------------------------- facts
+    @property
+    def sites(self) -> Sites:
+        """Names of the proven sites in the order of the forward pass, with axes and formulas."""
+        return self.config.sites
+
+    @property
+    def axis_sizes(self) -> Mapping[str, int]:
+        """Size of each axis that does not depend on the input, e.g. `n_layers` and `d_model`."""
+        return self.config.axis_sizes
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the embedding."""
+        embedding: Tensor = self.model.get_input_embeddings().weight
+        return embedding.device
+
+    @property
+    def devices(self) -> str:
+        """Devices of the weights, as in `cuda:0,cuda:1`."""
+        return ",".join(dict.fromkeys(str(one.device) for one in self.parameters()))
+
+    def check_one_device(self) -> None:
+        """Raise ConfigError if the weights are spread over several devices."""
+        check_device(self.devices)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights that are not quantised."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether rows of attention patterns sum to less than 1."""
+        return "pattern rows" in self.passes.facts
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all weights are in memory; always, as far as the package is concerned."""
+        return True
+
+    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return all weights and buffers by name, also the buffers that no checkpoint contains.
+
+        A quantised weight is several tensors.
+        """
+        tensors = tensors_of(self.model).items()
+        self._tensors = {key: one for item in tensors for key, one in plain_tensors(*item)}
+        return self._tensors
+
+    def get_parameter(self, target: str) -> Any:
+        """Return a tensor of `state_dict` by its name."""
+        return (self._tensors or self.state_dict())[target]
+
+    def refuse(self, what: str, reason: str = "") -> NoReturn:
+        """Raise ConfigError for a feature that is not proven.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"{what} is not proven for this {self.config.TITLE}, which transformers computes"
+            f"{f': {reason}' if reason else ''}. `probekit verify` prints what is proven."
+        )
+
+    # ---------------------------------------------------------------- passes
+    def forward(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+
+        Arguments and errors are those of the package's own networks. Padding on a side that is not
+        proven is moved to one that is. If none is, the texts are run one by one, and a tap cannot
+        change a value. That the stream runs from block to block, and that every proven sum holds,
+        is checked in each pass.
+
+        Raises:
+            ConfigError: a feature is not proven, or what was proven does not hold on these texts.
+        """
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
+        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
+        names = list(dict.fromkeys(part.site for part in parts))
+        if not logits and not names:
+            raise ConfigError(
+                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
+            )
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        if mask is None and past is None:
+            batches.warn_of_padding(self.config, ids)
+        mask = None if mask is None or bool(mask.all()) else mask.bool().to(self.device)
+        ids = ids.to(self.device)
+        visit = tap_parts(self.sites, tap, parts) if tap else None
+        if past is not None:
+            return self._continued(ids, mask, names, visit, past, at)
+        n_tokens = ids.shape[1] if mask is None else int(mask.sum(1).max())
+        if n_tokens > self.config.n_ctx:
+            batches.check_context(self.config, torch.tensor([[n_tokens - 1]]))
+        if mask is None:
+            return self._pass(ids, None, None, names, visit, logits=logits, at=at)
+        steps, sides = mask.long().diff(dim=1), self.passes.pad_positions
+        is_on = {"left": bool((steps >= 0).all()), "right": bool((steps <= 0).all())}
+        side = next((one for one in sides if is_on[one]), next(iter(sides), ""))
+        if not side:
+            return self._one_by_one(ids, mask, names, visit, logits=logits, at=at)
+        source = (mask if side == "left" else ~mask).to(torch.int8).argsort(dim=1, stable=True)
+        ids, moved = ids.gather(1, source), mask.gather(1, source)
+        order = None if torch.equal(moved, mask) else source.argsort(dim=1)
+        return self._pass(ids, moved, order, names, visit, logits=logits, at=at)
+
+    def _pass(
+        self, ids: Tensor, mask: Tensor | None, order: Tensor | None, names: Sequence[str],
+        visit: Tap | None, *, logits: bool, at: Tensor | None, via: Callable[[], Any] | None = None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of one proven pass; taps get the positions in the order of the caller.
+
+        Args:
+            ids: token ids.
+            mask: True at tokens; None for no padding.
+            order: position in this pass of each position of the caller; None if they are equal.
+            names: full names of the requested sites.
+            visit: tap at whole sites.
+            logits: False stops the pass after the last requested site.
+            at: positions of the caller at which the last block is requested.
+            via: function that runs the pass; None for the model on `ids`.
+        """
+        last = f"blocks.{self.config.n_layers - 1}."
+        back = None if order is None else order.argsort(dim=1)
+
+        def tap(name: str, value: Tensor) -> Tensor:
+            assert visit is not None
+            places, shown = _position_axes(self.sites, name), value
+            for axis in places:
+                shown = shown if order is None else _gathered(shown, order, axis)
+            whole, inside = shown, name.removeprefix(last)
+            selected = None if at is None or inside == name or inside in _AT_ALL else at
+            if selected is not None:
+                shown = _gathered(shown, selected, places[0])
+            new = visit(name, shown.clone())  # a tap may change its argument
+            check_returned(new, shown, name)
+            if not new.requires_grad and torch.equal(new, shown):
+                return value
+            if selected is not None:
+                new = _scattered(whole, new, selected, places[0])
+            for axis in places:
+                new = new if back is None else _gathered(new, back, axis)
+            return new
+
+        try:
+            with self._frozen():
+                out, _ = self.passes.run(
+                    ids, mask, names, tap if visit else None,
+                    grad=torch.is_grad_enabled() and "gradients" not in self.passes.refused,
+                    logits=logits, via=via, check=True,
+                )  # fmt: skip
+        except NotProvenError as error:
+            raise ConfigError(
+                f"This {self.config.TITLE}, which transformers computes: {error}. Its activations "
+                "are not those of their names in this pass."
+            ) from error
+        if out is None:
+            return None
+        logits_of: Tensor = out if order is None else _gathered(out, order, 1)
+        return logits_of if at is None else select_positions(logits_of, at.to(logits_of.device))
+
+    def _one_by_one(
+        self, ids: Tensor, mask: Tensor, names: Sequence[str], visit: Tap | None, *, logits: bool,
+        at: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of texts that are run one after the other, because padding is unproven.
+
+        Raises:
+            ConfigError: the tap changes a value.
+        """
+        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        outs: list[Tensor] = []
+        for row, real in zip(ids, mask, strict=True):
+            values: dict[str, Tensor] = {}
+            one = self._pass(
+                row[real][None], None, None, names, remember(values) if names else None,
+                logits=logits, at=None,
+            )  # fmt: skip
+            for name in names:
+                places = _position_axes(self.sites, name)
+                found[name].append(_spread(values[name], real, places))
+            if one is not None:
+                outs.append(_spread(one, real, [1]))
+        for name, rows in found.items():
+            assert visit is not None
+            value = torch.cat(rows)
+            if not torch.equal(visit(name, value.clone()), value):
+                self.refuse("Padding", "so texts are run one by one, and a value cannot be changed")
+        if not outs:
+            return None
+        out = torch.cat(outs)
+        return out if at is None else select_positions(out, at.to(out.device))
+
+    def _continued(
+        self, ids: Tensor, mask: Tensor | None, names: Sequence[str], visit: Tap | None,
+        past: KeyValueCache, at: Tensor | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits of a pass that continues the tokens of a cache.
+
+        Raises:
+            ConfigError: generation, or padding on the left, is not proven.
+            DataError: the earlier pass failed, so that the cache of transformers is incomplete.
+        """
+        refused = self.passes.refused
+        if "generation" in refused or not self._steps_agree(type(past)):
+            self.refuse("Generation", refused.get("generation", "its steps differ from one pass"))
+        seen = past.join_mask(self, ids, mask)
+        if seen is not None and "left" not in self.passes.pad_positions:
+            self.refuse("Padding on the left", refused.get("padding on the left", ""))
+        if past.length and past not in self._caches:
+            raise DataError("An earlier pass with this cache failed. Pass a new KeyValueCache.")
+        is_token = torch.ones(len(ids), past.length + ids.shape[1], device=ids.device)
+        is_token = (is_token if seen is None else seen).long()
+        positions = (is_token.cumsum(1) - 1).clamp_min(0)
+        batches.check_context(self.config, positions)
+        before, state = self._caches.pop(past, (ids[:, :0], {}))
+        read = torch.cat([before, ids], 1)
+        given = {"attention_mask": is_token}
+        if seen is not None and self.passes.pad_positions["left"]:
+            given["position_ids"] = positions
+
+        def step() -> Any:
+            # As `generate` of transformers, whose values are proven.
+            arguments = self.model.prepare_inputs_for_generation(
+                read, next_sequence_length=ids.shape[1], use_cache=True,
+                is_first_iteration=not past.length, **state, **given,
+            )  # fmt: skip
+            out = self.model(**arguments)
+            kept = {key: out.get(key) for key in _CACHES}
+            self._caches[past] = read, {key: one for key, one in kept.items() if one is not None}
+            return out.logits
+
+        logits = self._pass(ids, None, None, names, visit, logits=True, at=at, via=step)
+        past.advance(ids.shape[1], seen)
+        return logits
+
+    def _steps_agree(self, cache: type[KeyValueCache]) -> bool:
+        """Return whether the logits of steps with a cache are those of one pass, up to rounding.
+
+        The proof compares a generation of transformers, whose steps it chooses itself.
+        """
+        if not self._is_tested:
+            self._is_tested = self._agreed = True  # the steps of the test call this again
+            ids, past = self.passes.texts()[1], cache()
+            with torch.no_grad():
+                steps = [self(part, past=past) for part in (ids[:, :3], ids[:, 3:4], ids[:, 4:])]
+                gap = apart_rows(torch.cat(steps, 1), self(ids))
+            self._agreed = gap <= self.passes.limits["logits"]
+        return self._agreed
+
+    def run_together(
+        self,
+        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
+        sites: Sequence[str],
+    ) -> Iterator[Sequence[int]]:
+        """Run several passes without logits; yield the number of each when it has ended."""
+        for number, (tokens, mask, tap, at) in enumerate(passes):
+            self(tokens, mask, tap, sites, logits=False, at=at)
+            yield (number,)
+
+    def run_with_cache(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        mask: Tensor | None = None,
+        *,
+        logits: bool = True,
+        grad: bool = False,
+    ) -> tuple[Tensor | None, ActivationCache]:
+        """Return the logits, or None with `logits=False`, and the activations at some sites.
+
+        Arguments are those of the package's own networks; None means all proven sites.
+
+        Raises:
+            ConfigError: gradients are requested and not proven.
+        """
+        if grad and "gradients" in self.passes.refused:
+            self.refuse("A gradient", self.passes.refused["gradients"])
+        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
+        values: dict[str, Tensor] = {}
+        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
+            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
+        return out, ActivationCache(values, self.sites)
+
+    def loss(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target; see the package's own networks.
+
+        Raises:
+            DataError: the tokens or targets are invalid.
+        """
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        targets = batches.next_tokens(ids, mask) if targets is None else targets
+        batches.check_targets(self.config, ids, targets)
+        logits = self(ids, mask)
+        targets = targets.to(logits.device)
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Compute no gradients of weights, which a model in memory may require."""
+        trained = [one for one in self.model.parameters() if one.requires_grad]
+        for one in trained:
+            one.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for one in trained:
+                one.requires_grad_(True)
+
+    # ---------------------------------------------------------------- after the last block
+    @property
+    def has_lens(self) -> bool:
+        """Whether the logits are proven to be the unembedding of the normed last stream."""
+        return "lens" not in self.passes.refused
+
+    def _need_head(self, what: str) -> None:
+        if "lens" in self.passes.refused:
+            self.refuse(what, self.passes.refused["lens"])
+
+    def final_norm(self, resid: Tensor, _tap: Any = None) -> Tensor:
+        """Return what the unembedding reads of residuals, shape [... d_model].
+
+        Raises:
+            ConfigError: that the logits follow from it is not proven.
+        """
+        self._need_head("The final norm")
+        norm = self.passes.modules.get(self.passes.norm or "")
+        resid = resid.to(self.model.get_output_embeddings().weight.device)
+        with self._frozen():
+            x = resid if norm is None else norm(resid)
+        _, factor, cap = self.passes.before_head
+        x = times(x, factor)
+        return cap * torch.tanh(x / cap) if cap else x
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before a softcap, shape [... d_vocab], of what `final_norm` returns."""
+        self._need_head("The unembedding")
+        head = self.passes.modules[self.passes.head]
+        weight = getattr(head, "weight", None)
+        dtype = x.dtype if weight is None or weight.is_meta else weight.dtype
+        with self._frozen():
+            out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
+        factor = self.passes.after_head[1]
+        return times(out, factor)
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+        cap = self.passes.after_head[2]
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of `final_norm`, shape [... d_vocab]."""
+        return self.capped(self.uncapped_logits(x))
+
+    @property
+    def unembedding(self) -> Tensor:
+        """Matrix from the output of `final_norm` to the logits, shape [d_vocab d_model].
+
+        Raises:
+            ConfigError: the logits are not this product: the map has a bias, or is unknown.
+        """
+        self._need_head("The unembedding")
+        weight: Tensor = self.passes.modules[self.passes.head].weight.detach()
+        factor = self.passes.after_head[1]
+        matrix = weight[: self.passes.n_vocab]
+        return times(matrix, factor)
+
+    @property
+    def unembedding_bias(self) -> Tensor | None:
+        """Bias of the logits, shape [d_vocab]; None if there is none."""
+        bias = getattr(self.passes.modules[self.passes.head], "bias", None)
+        factor = self.passes.after_head[1]
+        return None if bias is None else bias.detach()[: self.passes.n_vocab] * factor
+
+    @property
+    def _like(self) -> Tensor:
+        """A row of the last residual stream."""
+        name = f"blocks.{self.config.n_layers - 1}.hook_resid_post"
+        with torch.no_grad():
+            _, values = self.passes.run(self.passes.texts()[1], sites=[name], logits=False)
+        return values[name][0, -1]
+
+    @cached_property
+    def last_norm(self) -> MeasuredNorm:
+        """Gain, bias and scale of the norm before the unembedding, measured.
+
+        Raises:
+            ConfigError: it is neither a layer norm nor an RMS norm.
+        """
+        norm = self.passes.modules.get(self.passes.norm or "")
+        found = measured_norm(self.final_norm, self._like, norm)
+        if found is None:
+            self.refuse("The final norm", "it is neither a layer norm nor an RMS norm")
+        return found
+
+    def check_decomposes(self) -> None:
+        """Raise ConfigError unless the last stream is the first plus what heads and MLPs add.
+
+        Raises:
+            ConfigError: a block adds something else, or scales the stream.
+        """
+        for layer, found in enumerate(self.passes.layers):
+            for step in found.steps:
+                if (step.keep, step.outer) != ("1", "1") or step.role not in ("attn", "mlp"):
+                    self.refuse("A decomposition of the logits", f"block {layer} scales or mixes")
+            if {step.role for step in found.steps} != {"attn", "mlp"}:
+                self.refuse("A decomposition of the logits", f"block {layer}: {found.reason}")
+        if self.unembedding_bias is not None:
+            self.refuse("A decomposition of the logits", "the unembedding has a bias")
+
+    # ---------------------------------------------------------------- in the blocks
+    @cached_property
+    def _into_stream(self) -> dict[str, Tensor]:
+        """Matrices from heads and neurons to what is added to the stream, by site.
+
+        Shape [d_model n_features]. One is left out if a norm, or anything else than a factor, is
+        between its output and the sum.
+        """
+        found: dict[str, Tensor] = {}
+        for layer, kind in sorted(self.passes.direct):
+            site = _SITE_OF[kind].format(l=layer)
+            module = self.passes.modules[self.passes.linears[layer, kind]]
+            factor = self._factor(layer, self._step(_added_site(site)))
+            if site in self.sites and factor is not None:
+                found[site] = times(_matrix(module, self._like), factor)
+        return found
+
+    def _step(self, site: str) -> Any:
+        """Return the addition of what a site holds; None if there is none."""
+        role = {"attn_out": "attn", "mixer_out": "mixer", "mlp_out": "mlp"}[component_of(site)]
+        steps = self.passes.layers[layer_of(site) or 0].steps
+        return next((one for one in steps if one.role == role), None)
+
+    def _factor(self, layer: int, step: Any) -> float | None:
+        """Return the number that an output is multiplied by before it is added; None for others."""
+        factors = self.passes.factors(layer)
+        one, other = factors[step.scale], factors[step.places[0].scale]
+        if len(step.places) > 1 or isinstance(one, Tensor) or isinstance(other, Tensor):
+            return None
+        return one * other
+
+    def stream_after(self, site: str) -> str | None:
+        """Return the next residual stream that a tensor is a summand of, such as `resid_mid`.
+
+        None if it is not proven that the stream changes by as much as the tensor, or its product
+        with an output matrix.
+        """
+        component, layer = component_of(site), layer_of(site) or 0
+        if component.startswith("resid_"):
+            return component
+        if component in ("attn.z", "mlp.post"):
+            if site not in self._into_stream:
+                return None
+            site = _added_site(site)
+        step, found = self._step(site), self.passes.layers[layer]
+        if step is None or step.outer != "1":
+            return None
+        if found.parallel or step is found.steps[-1]:
+            return "resid_post"
+        is_mid = step is found.steps[0] and f"blocks.{layer}.hook_resid_mid" in self.sites
+        return "resid_mid" if is_mid else None
+
+    def _output_of(self, site: str) -> Tensor:
+        if site not in self._into_stream:
+            self.refuse(f"The output matrix of {site}")
+        return self._into_stream[site]
+
+    def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return W_O of the heads of a layer and the bias of their sum.
+
+        The matrix has the shape [d_model (n_heads d_head)], the bias [d_model]; None without bias.
+
+        Raises:
+            ConfigError: the heads are not mapped to the stream by a matrix alone.
+        """
+        site = _SITE_OF["z"].format(l=layer)
+        matrix = self._output_of(site)
+        bias = getattr(self.passes.modules[self.passes.linears[layer, "z"]], "bias", None)
+        factor = self._factor(layer, self._step(_added_site(site)))
+        return matrix, None if bias is None else bias.detach() * factor
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp].
+
+        Raises:
+            ConfigError: the neurons are not mapped to the stream by a matrix alone.
+        """
+        return self._output_of(_SITE_OF["post"].format(l=layer))
+
+    def attention_norm_gain(self, layer: int) -> None:
+        """Return None: no norm is between the heads of a layer and the stream.
+
+        Raises:
+            ConfigError: that is not proven.
+        """
+        self._output_of(_SITE_OF["z"].format(l=layer))
+
+    def norms_of(self, _layer: int) -> NoReturn:
+        """Raise ConfigError: norms have no sites."""
+        self.refuse("A norm of a block")
+
+    def resume(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise ConfigError: passes start at the tokens."""
+        self.refuse("A pass from a block on")
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model in a folder, as transformers does."""
+        self.model.save_pretrained(folder)
+
+    @contextmanager
+    def weights_of(self, _part: str) -> Iterator[None]:
+        """Do nothing: all weights are in memory."""
+        yield
+
+    @property
+    def token_embedding(self) -> Tensor:
+        """Embedding of every token, shape [n_embeddings d_model]."""
+        weight: Tensor = self.model.get_input_embeddings().weight
+        return weight.detach()
+
+    @property
+    def position_embedding(self) -> None:
+        """Embedding of every position: not known."""
+        return None
+
+
+def _added_site(site: str) -> str:
+    """Return the site of what is added to the stream, of a site of heads or neurons."""
+    inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
+    return f"blocks.{layer_of(site)}.{inside}"
+
+
+def _matrix(module: Any, like: Tensor) -> Tensor:
+    """Return the matrix [d_out d_in] of a module that is a linear map plus a bias.
+
+    `like` has the dtype and device of its input.
+    """
+    if type(module) is nn.Linear:
+        return module.weight.detach()
+    if type(module).__name__ == "Conv1D":
+        transposed: Tensor = module.weight.detach().T
+        return transposed
+    # An adapter, or quantised weights: the outputs of unit vectors.
+    rows, n_in = [], module.in_features
+    with torch.no_grad():
+        zero = module(like.new_zeros(1, n_in))
+        for start in range(0, n_in, 1024):
+            unit = torch.eye(n_in, dtype=like.dtype, device=like.device)[start : start + 1024]
+            rows.append(module(unit) - zero)
+    return torch.cat(rows).T
+
+
+def _position_axes(sites: Sites, name: str) -> list[int]:
+    """Return the axes of a site that are positions."""
+    axes = sites.describe(name).axes
+    return [axes.index(one) for one in ("pos", "query_pos", "key_pos") if one in axes]
+
+
+def _gathered(value: Tensor, order: Tensor, axis: int) -> Tensor:
+    """Return the values at positions of each row, shape [batch n], along an axis."""
+    shape = [1] * value.ndim
+    shape[0], shape[axis] = order.shape
+    return value.take_along_dim(order.to(value.device).view(shape), axis)
+
+
+def _scattered(whole: Tensor, new: Tensor, at: Tensor, axis: int) -> Tensor:
+    """Return a whole value with those at some positions of each row replaced."""
+    shape = [1] * whole.ndim
+    shape[0], shape[axis] = at.shape
+    return whole.scatter(axis, at.to(whole.device).view(shape).expand_as(new), new)
+
+
+def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the value of one text with zeros at padding, along each of the axes."""
+    places = real.nonzero()[:, 0]
+    for axis in axes:
+        shape = list(value.shape)
+        shape[axis] = len(real)
+        value = value.new_zeros(shape).index_copy(axis, places, value)
+    return value

@@ -1,0 +1,329 @@
+"""A network that transformers computes has the members of our own, with the same numbers."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from benchmarks.tiny_networks import tiny_network
+from probekit import from_transformers, load_model
+from probekit.analysis.logits import logit_attribution
+from probekit.errors import CheckpointError, ConfigError, UnknownNameError
+from probekit.interventions.edits import run_edited
+from probekit.interventions.measures import AnswerMeasure
+from probekit.interventions.patching import estimated_effects, patched_values
+from probekit.model.families.table import config_of, find_config, in_dtype, random_network
+from probekit.model.generation import generate
+from probekit.model.passes.inputs import TokenBatch
+from probekit.model.proven.identity import proofs_folder
+from probekit.model.proven.loading import proven_network
+from probekit.model.proven.network import ProvenNetwork
+from probekit.model.weights.state_dict import digest_weights
+
+IDS = torch.randint(20, 98, (3, 9), generator=torch.Generator().manual_seed(1))
+OTHER = IDS.clone()
+OTHER[:, 2] = torch.tensor([30, 31, 32])
+# Not ours: routed MLPs; attention in some layers; parallel, a final norm without gain 1; factors;
+# norms after attention; no attention.
+TYPES = ("mixtral", "qwen3_5_text", "cohere", "granite", "gemma3", "mamba")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _proofs(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROBEKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module", params=TYPES)
+def network(request):
+    return from_transformers(tiny_network(request.param))
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A Llama as transformers computes it, and as we do."""
+    model = tiny_network("llama")
+    return from_transformers(model, engine="transformers"), from_transformers(model)
+
+
+def shared(proven, ours):
+    return [site for site in proven.sites if site in ours.sites]
+
+
+def alike(x, y):
+    return torch.allclose(x, y, atol=1e-5, rtol=1e-4)
+
+
+def test_hidden_states_and_attentions_of_transformers(network):
+    """`hidden_states[l]` is the stream before block l, of Mamba the one after it."""
+    options = {"output_hidden_states": True, "output_attentions": True, "use_cache": False}
+    with torch.no_grad():
+        out = network.model(IDS, **options)
+    logits, cache = network.run_with_cache(IDS)
+    assert torch.equal(logits, out.logits)
+    last = network.config.n_layers - 1
+    name = "resid_post" if network.config.TITLE == "MambaForCausalLM" else "resid_pre"
+    for layer in range(last + (name == "resid_pre")):
+        assert torch.equal(cache[name, layer], out.hidden_states[layer])
+    assert torch.equal(network.unembed(network.final_norm(cache["resid_post", last])), logits)
+    patterns = [site for site in network.sites if site.endswith("hook_pattern")]
+    attentions = [one for one in (getattr(out, "attentions", None) or ()) if one is not None]
+    assert len(patterns) == len(attentions)
+    for name, one in zip(patterns, attentions, strict=True):
+        assert torch.equal(cache[name], one)
+
+
+@pytest.mark.parametrize("side", ["left", "right", "between", "one by one"])
+def test_padding_changes_nothing(network, side):
+    sides = dict(network.passes.pad_positions)
+    mask = torch.ones_like(IDS, dtype=torch.bool)
+    mask[0, {"left": slice(4), "between": slice(2, 4)}.get(side, slice(5, None))] = False
+    if side == "one by one":
+        network.passes.pad_positions.clear()
+    try:
+        logits, cache = network.run_with_cache(IDS, mask=mask)
+    finally:
+        network.passes.pad_positions |= sides
+    for row, real in enumerate(mask):
+        expected, single = network.run_with_cache(IDS[row, real][None])
+        assert alike(logits[row, real], expected[0])
+        for site, value in single.items():
+            if site.endswith("hook_pattern"):
+                assert alike(cache[site][row][:, real][:, :, real], value[0])
+            else:
+                assert alike(cache[site][row, real], value[0]), site
+
+
+def test_texts_that_are_run_one_by_one_are_only_read(both):
+    network, _ = both
+    sides = dict(network.passes.pad_positions)
+    network.passes.pad_positions.clear()
+    mask = torch.ones_like(IDS, dtype=torch.bool)
+    mask[0, 5:] = False
+    try:
+        with pytest.raises(ConfigError, match=r"^Padding is not proven .* cannot be changed"):
+            network(IDS, mask, lambda _, value: value + 1, ["blocks.1.hook_resid_post"])
+    finally:
+        network.passes.pad_positions |= sides
+
+
+def test_every_number_is_that_of_our_own_network(both):
+    proven, ours = both
+    assert not isinstance(proven, type(ours))
+    sites = shared(proven, ours)
+    logits, cache = proven.run_with_cache(IDS, sites)
+    expected, values = ours.run_with_cache(IDS, sites)
+    assert alike(logits, expected)
+    assert all(alike(cache[site], values[site]) for site in sites)
+    resid = values["resid_post", -1]
+    assert alike(proven.unembed(proven.final_norm(resid)), ours.unembed(ours.final_norm(resid)))
+    assert alike(proven.unembedding, ours.unembedding)
+    assert alike(proven.loss(IDS), ours.loss(IDS))
+    assert alike(proven.last_norm.gain.float(), ours.last_norm.gain)
+    assert proven.config.norm_epsilon == ours.config.norm_epsilon
+    assert proven.config.norm_is_centred == ours.config.norm_is_centred
+    for layer in range(proven.config.n_layers):
+        assert torch.equal(proven.head_output(layer)[0], ours.head_output(layer)[0])
+        assert torch.equal(proven.mlp_output(layer), ours.mlp_output(layer))
+    sizes = ("n_layers", "n_heads", "n_kv_heads", "d_head", "d_model", "d_mlp", "d_vocab", "n_ctx")
+    for size in sizes:
+        assert getattr(proven.config, size) == getattr(ours.config, size), size
+    one, other = (logit_attribution(each, IDS[0], 30, minus=40) for each in both)
+    assert one.logit == pytest.approx(other.logit, abs=1e-5)
+    assert one.rows["value"].to_numpy() == pytest.approx(other.rows["value"].to_numpy(), abs=1e-5)
+
+
+def test_some_positions_of_the_last_block(both):
+    at = torch.tensor([[1, 4], [0, 8], [2, 3]])
+    seen = []
+    for network in both:
+        found = {}
+
+        def double(site, value, found=found):
+            found[site] = value
+            return value * 2 if site.endswith("3.hook_attn_out") else value
+
+        sites = [f"blocks.3.{one}" for one in ("attn.hook_v", "hook_attn_out", "hook_resid_post")]
+        logits = network(IDS, tap=double, sites=sites, at=at)
+        seen.append({**found, "logits": logits})
+    assert seen[0]["logits"].shape[1] == 2
+    for site, value in seen[0].items():
+        assert value.shape == seen[1][site].shape, site
+        assert alike(value, seen[1][site]), site
+
+
+def test_effects_of_patches_are_those_of_passes_with_the_tap(network):
+    """Sites in the stream are patched by their change of it, which is proven for each layer."""
+    measure = AnswerMeasure(torch.full((3,), 30), torch.full((3,), 40))
+    clean, corrupt = (
+        TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros(*ids.shape, 2))
+        for ids in (IDS, OTHER)
+    )
+    whole = [site for site in network.sites if "hook_rot" not in site]
+    selected = network.sites.select(whole)
+    [values] = patched_values(network, clean, corrupt, [measure], selected, at="all")
+    _, cache = network.run_with_cache(OTHER)
+    for patch, effect in values.patched.items():
+        site = patch.selection.site
+        logits = run_edited(network, IDS, [(site, lambda _, __, site=site: cache[site])])[:, -1]
+        assert alike(torch.from_numpy(effect).float(), logits[:, 30] - logits[:, 40]), site
+    assert len(estimated_effects(network, clean, corrupt, measure, "blocks.*.hook_resid_post")) == 4
+
+
+def test_generation_is_that_of_transformers(network):
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    mask = torch.ones_like(IDS)
+    mask[0, :3] = 0
+    for given in (torch.ones_like(IDS), mask):
+        expected = network.model.generate(IDS, attention_mask=given, **options)[:, 9:]
+        assert torch.equal(generate(network, IDS, 5, mask=given.bool()), expected)
+
+
+def test_layers_that_lack_a_site_are_named():
+    network = from_transformers(tiny_network("qwen3_5_text"))
+    having = network.sites.expand("blocks.*.attn.hook_z")
+    assert having == ("blocks.3.attn.hook_z",)
+    assert "attn.z not in layers 0 to 2;" in network.config.computed_by(having, is_drawn=True)
+    with pytest.raises(UnknownNameError, match=r"z' is not proven: .*Layers that have it: 3\.$"):
+        network.sites.expand("blocks.1.attn.hook_z")
+    with pytest.raises(UnknownNameError, match="the model has 4 blocks"):
+        network.sites.expand("blocks.4.attn.hook_z")
+
+
+def test_a_model_in_memory_stays_as_it_is():
+    model = tiny_network("mixtral").train()
+    model.requires_grad_(True)
+    network = from_transformers(model)
+    _, cache = network.run_with_cache(IDS, ["blocks.1.hook_resid_post"])
+    assert not cache["resid_post", 1].requires_grad
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ConfigError, match="proven for its dtype and device"):
+        network.to(torch.float64)
+    assert in_dtype(network, torch.bfloat16).dtype == torch.bfloat16
+    _, cache = network.run_with_cache(IDS, [("resid_post", 1)], grad=True)
+    assert cache["resid_post", 1].requires_grad
+
+
+def test_what_does_not_hold_in_a_pass_is_refused():
+    model = tiny_network("mixtral")
+    network = from_transformers(model)
+    block = model.model.layers[1]
+    block.register_forward_hook(lambda _, __, out: out * 1.001)
+    with pytest.raises(ConfigError, match="block 1 does not hold in text 0"):
+        network(IDS)
+
+
+def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_path):
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
+    model = tiny_network("mixtral")
+    first = proven_network(model)
+    [path] = proofs_folder().iterdir()
+    proof = "probekit.model.proven.identity.prove"
+    monkeypatch.setattr(proof, lambda *_, **__: pytest.fail("proven again"))
+    again = proven_network(model)
+    assert again.sites.names == first.sites.names
+    assert again.config.to_json() == first.config.to_json()
+    assert torch.equal(again(IDS), first(IDS))
+    monkeypatch.undo()
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"sites", b"sitez", 1))  # damaged: proven again
+    assert proven_network(model).config.to_json() == first.config.to_json()
+    assert path.read_bytes() == content
+    # A function that was replaced leaves weights and files as they are.
+    act = type(model.model.layers[0].mlp.experts.act_fn)
+    plain = act.forward
+    monkeypatch.setattr(act, "forward", lambda self, x: plain(self, x) * 1.1)
+    other = proven_network(model)
+    assert other.config.identity["proof"] != first.config.identity["proof"]
+    assert len(list(proofs_folder().iterdir())) == 2
+
+
+def test_identities_of_caches_differ():
+    """Of weights, buffers, settings, dtypes and source files, each changes a cache's key."""
+    model = tiny_network("mixtral")
+
+    def identity():
+        network = proven_network(model)
+        return network.config.to_json(), digest_weights(network)
+
+    plain = identity()
+    assert json.loads(json.dumps(plain[0])) == plain[0] == config_of(plain[0]).to_json()
+    model.model.layers[0].mlp.gate.weight.data[0, 0] += 1
+    weights = identity()
+    assert weights[1] != plain[1]
+    model.model.rotary_emb.inv_freq[0] *= 1.01
+    buffers = identity()
+    assert buffers[1] != weights[1]
+    model.config.rms_norm_eps = 1e-3  # a setting that a module has already read
+    assert identity()[0]["settings"] != buffers[0]["settings"]
+    with torch.no_grad():
+        model.bfloat16()
+    assert identity()[0]["dtypes"] == ["torch.bfloat16"]
+
+
+def test_models_in_folders(tmp_path):
+    model = tiny_network("mixtral")
+    model.save_pretrained(tmp_path / "mixtral")
+    config = find_config(tmp_path / "mixtral")
+    network = load_model(tmp_path / "mixtral")
+    assert isinstance(network, ProvenNetwork)
+    assert config.sites.names == network.sites.names
+    with torch.no_grad():
+        assert torch.equal(network(IDS), model(IDS).logits)
+    assert not any(parameter.requires_grad for parameter in network.parameters())
+    drawn = random_network(network.config, seed=4)
+    assert not torch.equal(drawn(IDS), network(IDS))
+    assert torch.equal(drawn(IDS), random_network(network.config, seed=4)(IDS))
+    assert load_model(tmp_path / "mixtral", "bfloat16").dtype == torch.bfloat16
+    ours = tiny_network("llama")
+    ours.save_pretrained(tmp_path / "llama")
+    assert not isinstance(load_model(tmp_path / "llama"), ProvenNetwork)
+    assert isinstance(load_model(f"{tmp_path / 'llama'}?engine=transformers"), ProvenNetwork)
+    with pytest.raises(CheckpointError, match="model_type is 'mixtral'"):
+        load_model(f"{tmp_path / 'mixtral'}?engine=native")
+    with pytest.raises(ConfigError, match="the engine is 'other'"):
+        load_model(f"{tmp_path / 'mixtral'}?engine=other")
+
+
+def test_models_that_are_refused(tmp_path):
+    with pytest.raises(CheckpointError, match=r"MixtralModel cannot be named: .* no logits"):
+        from_transformers(tiny_network("mixtral").model)
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
+    with pytest.raises(CheckpointError, match=r"transformers cannot load .*unheard_of"):
+        load_model(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="pip install peft"):
+        load_model(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"is a GGUF file.*probekit\[gguf\]"):
+        load_model(tmp_path / "model.gguf")
+
+
+def test_an_adapter_is_part_of_the_model():
+    """As peft leaves it in memory: a module around a linear one."""
+    model = AutoModelForCausalLM.from_config(tiny_network("llama").config)
+    inner = model.model.layers[1].self_attn.o_proj
+
+    class Adapted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base_layer, self.in_features = inner, inner.in_features
+            self.lora_A = torch.nn.Linear(inner.in_features, 2, bias=False)
+            self.lora_B = torch.nn.Linear(2, inner.out_features, bias=False)
+
+        def forward(self, x):
+            return self.base_layer(x) + self.lora_B(self.lora_A(x))
+
+    plain = proven_network(model)
+    expected, digest = plain.head_output(1)[0], digest_weights(plain)
+    adapted = Adapted()
+    model.model.layers[1].self_attn.o_proj = adapted
+    network = proven_network(model.eval())
+    assert digest_weights(network) != digest
+    matrix = network.head_output(1)[0]
+    change = adapted.lora_B.weight @ adapted.lora_A.weight
+    assert alike(matrix, (expected + change).detach())
