@@ -260,10 +260,8 @@ class Solver:
                 products = torch.stack(
                     [pad(part.products, [0, most - len(part.rows)] * 2) for part in parts]
                 )
-                # Those of few rows are factored exactly, so that C need not be raised in steps.
-                first = np.inf if most <= kernel.AXES else FIRST / self.X.shape[1]
-                system = kernel.OwnProducts(products)
-                yield from self._batch(batch, parts, system, (most, first), stopping)
+                system, size = kernel.OwnProducts(products), (most, FIRST / self.X.shape[1])
+                yield from self._batch(batch, parts, system, size, stopping)
         if not tasks:
             return
         site, numbers = self._site, np.arange(len(self.X))

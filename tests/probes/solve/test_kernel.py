@@ -89,3 +89,16 @@ def test_identical_rows_are_predicted_by_the_class_frequencies():
     assert fit.converged
     assert fit.coef.tolist() == [[0.0] * 5]
     np.testing.assert_allclose(fit.intercept, np.log(3), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_shares_of_few_rows_converge_at_a_large_C(n_classes):
+    generator = np.random.default_rng(1)
+    X = generator.normal(size=(N_ROWS, 200)) + 5 * generator.normal(size=200)
+    codes = generator.integers(n_classes, size=N_ROWS)
+    X[150:], codes[150:270] = X[:150], codes[:120]  # the last 30 rows may contradict others
+    order = generator.permutation(N_ROWS)
+    shares = [np.isin(np.arange(N_ROWS), order[:n]) for n in (9, 17, 30)]
+    problems = [Problem(codes, C, share) for C in (1e4, 1e5) for share in range(3)]
+    fits = Solver(X.astype(np.float32), shares).solve(problems)
+    assert all(fit.converged and fit.n_iter < 100 for fit in fits)
