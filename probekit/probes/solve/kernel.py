@@ -474,7 +474,7 @@ def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tens
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
     error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
     gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
-    return value, (gap.clamp_min(0) + rest) / value.to(gap.dtype)
+    return value, (gap.clamp_min(0) + rest.abs()) / value.to(gap.dtype)
 
 
 def _length(

@@ -177,25 +177,34 @@ class Solver:
             elif not self._is_alone[task.share]:
                 together.append(task)
             elif task.n_scores * np.count_nonzero(self.shares[task.share]) ** 2 <= OWN_NUMBERS:
-                own.append(task)
+                own.append(task if self.is_wide else replace(task, start=None))
             else:
-                by_share[task.share].append(replace(task, start=None))
-        for share, alike in by_share.items():
-            rows = np.flatnonzero(self.shares[share])
-            X = replace(self.X.select(rows), products=None)
-            solver = Solver(X, [self.shares[share][rows]], typical=self.typical[rows])
-            yield from _delegated(solver, rows, [0] * len(alike), alike, problems, stopping)
+                by_share[task.share].append(task)
+        for alike in by_share.values():
+            yield from self._apart(alike, problems, stopping)
         if together and not self.is_wide:
             yield from _solved(self._shared, together, stopping)
             together = []
         left = []
         for task, fit in self._from_products(together, own, stopping):
             if fit.converged or fit.n_iter >= stopping.max_iter:
-                yield task.number, fit
+                # Points of fits on many rows are weights, those of products dual coefficients.
+                yield task.number, fit if self.is_wide else replace(fit, point=None)
             else:
                 left.append(replace(task, start=fit.point if fit.gradient_norm < NEAR else None))
         if left:
             yield from self._precisely(left, problems, stopping)
+
+    def _apart(
+        self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
+    ) -> Iterator[tuple[int, Fit]]:
+        """Yield the number and the fit of tasks of one share, by a solver of its rows."""
+        weights = self.shares[tasks[0].share]
+        rows = np.flatnonzero(weights)
+        X, alone = replace(self.X.select(rows), products=None), [0] * len(tasks)
+        solver = Solver(X, [weights[rows]], typical=self.typical[rows])
+        anew = [replace(task, start=None) for task in tasks]
+        yield from _delegated(solver, rows, alone, anew, problems, stopping)
 
     def _precisely(
         self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
@@ -207,9 +216,12 @@ class Solver:
             yield from _delegated(solver, slice(None), shares, tasks, problems, stopping)
             return
         # Equal rows of contradicting labels have dual coefficients that grow with C.
-        anew = [replace(task, start=None) for task in tasks]
-        for number, fit in _solved(self._shared, anew, stopping):
+        together = [replace(task, start=None) for task in tasks if not self._is_alone[task.share]]
+        for number, fit in _solved(self._shared, together, stopping) if together else ():
             yield number, replace(fit, point=None)
+        for task in tasks:
+            if self._is_alone[task.share]:
+                yield from self._apart([task], problems, stopping)
 
     def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
         """Yield the task of each problem."""
@@ -316,8 +328,7 @@ class Solver:
         of_C, ramp = put(np.stack([C, ramp]), self.X.device).to(labels.dtype)[..., None, None]
         wide = labels.dtype if self.X.is_elsewhere else torch.float64
         given = labels, weights, of_C, ramp, (dual, intercept), stopping, wide
-        found = kernel.minimise(system, *given)
-        for k, (solution, intercepts, objective, excess, n_iter) in found:
+        for k, (solution, intercepts, objective, excess, n_iter) in kernel.minimise(system, *given):
             part, bias = parts[k], fetched(intercepts)
             mean, scale = part.site.moments
             raw = fetched(solution[:, : len(part.site.rows)] @ part.site.rows * part.units) / scale

@@ -6,6 +6,7 @@ import pytest
 from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import kernel, solver
 from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.solver import Problem, Solver
 from tests.probes.logistic import excess, problem
 
@@ -92,7 +93,7 @@ def test_identical_rows_are_predicted_by_the_class_frequencies():
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_shares_of_few_rows_converge_at_a_large_C(n_classes):
+def test_shares_of_few_rows_converge_if_c_is_large(n_classes):
     generator = np.random.default_rng(1)
     X = generator.normal(size=(N_ROWS, 200)) + 5 * generator.normal(size=200)
     codes = generator.integers(n_classes, size=N_ROWS)
@@ -102,3 +103,20 @@ def test_shares_of_few_rows_converge_at_a_large_C(n_classes):
     problems = [Problem(codes, C, share) for C in (1e4, 1e5) for share in range(3)]
     fits = Solver(X.astype(np.float32), shares).solve(problems)
     assert all(fit.converged and fit.n_iter < 100 for fit in fits)
+
+
+@pytest.mark.parametrize("shape", [(300, 100), (300, 140), (450, 200)])
+def test_folds_without_a_massive_row_are_solved_with_those_that_have_it(shape):
+    generator = np.random.default_rng(0)
+    X, codes = generator.normal(size=shape), generator.integers(2, size=shape[0])
+    X[7] *= 1000
+    folds = np.arange(len(X)) % 5
+    (column,) = fit_columns(X.astype(np.float32), [codes], folds, (0.01, 1.0))
+    whole = np.ones(len(X))
+    for fit, weights in zip(
+        (*column.search, column.solution),
+        (*(folds != fold for fold in range(5)), whole),
+        strict=True,
+    ):
+        assert fit.converged
+        assert excess(fit, X.astype(np.float32), codes, 1.0 * weights) < 1e-4  # of a search
