@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 def identity_of_model(model: Any) -> dict[str, Any]:
-    """Return what determines the numbers of a loaded model, but its weights, as JSON."""
+    """Return all that determines the numbers of a loaded model, except its weights, as JSON."""
     config = model.config
     entries = {key: one for key, one in config.to_dict().items() if key not in _NOTES}
     adapters = getattr(model, "peft_config", {})
@@ -179,7 +179,7 @@ def _transferred(model: Any, packed: Mapping[str, Any]) -> ProvenModel | None:
 
 
 def packed_proof(proven: ProvenModel) -> dict[str, Any]:
-    """Return what was found and proven, as JSON."""
+    """Return a proof as JSON."""
     return {
         **{name: _plain(getattr(proven, name)) for name in _KEPT},
         "layers": [_plain(asdict(layer)) for layer in proven.layers],

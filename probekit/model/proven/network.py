@@ -82,7 +82,7 @@ class ProvenNetwork(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: ARG002
         raise ConfigError(
             f"The sites of this {self.config.TITLE} are proven for its dtype and device. Load it "
-            "anew with the dtype and device that you want."
+            "again with the dtype and device that you want."
         )
 
     # ---------------------------------------------------------------- facts
@@ -424,7 +424,7 @@ class ProvenNetwork(nn.Module):
             self.refuse(what, self.passes.refused["lens"])
 
     def final_norm(self, resid: Tensor, _tap: Any = None) -> Tensor:
-        """Return what the unembedding reads of residuals, shape [... d_model].
+        """Return the input of the unembedding for residuals, shape [... d_model].
 
         Raises:
             ConfigError: that the logits follow from it is not proven.
