@@ -233,6 +233,11 @@ def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_pat
     path.write_bytes(content.replace(b"sites", b"sitez", 1))  # damaged: proven again
     assert proven_network(model).config.to_json() == first.config.to_json()
     assert path.read_bytes() == content
+    norm = model.model.norm
+    norm.forward = norm.forward  # a forward of its own
+    with pytest.raises(CheckpointError, match="has a forward of its own"):
+        proven_network(model)
+    del norm.forward
     # A function that was replaced leaves weights and files as they are.
     act = type(model.model.layers[0].mlp.experts.act_fn)
     plain = act.forward
@@ -282,6 +287,7 @@ def test_models_in_folders(tmp_path):
     ours = tiny_network("llama")
     ours.save_pretrained(tmp_path / "llama")
     assert not isinstance(load_model(tmp_path / "llama"), ProvenNetwork)
+    assert isinstance(load_model(tmp_path / "llama", engine="transformers"), ProvenNetwork)
     assert isinstance(load_model(f"{tmp_path / 'llama'}?engine=transformers"), ProvenNetwork)
     with pytest.raises(CheckpointError, match="model_type is 'mixtral'"):
         load_model(f"{tmp_path / 'mixtral'}?engine=native")
