@@ -137,7 +137,7 @@ def _show_proof(model: str) -> None:
 
 # Tests of a proof in words; "" for those that are not shown.
 _TESTS = {
-    "blocks": "blocks, each of which reads what the one before returns, bit by bit",
+    "blocks": "list of blocks: the input of a block is the output of the one before, bit by bit",
     "head": "final norm, unembedding, and factors before and after it",
     "logits": "logits are the unembedding of the normed last stream",
     "roles": "largest effect of an earlier token on an MLP; smallest on attention or a mixer",

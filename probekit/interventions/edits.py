@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probekit.errors import ConfigError, DataError
+from probekit.model.generation import KeyValueCache
 from probekit.model.network import Network
 from probekit.model.passes.context import KeysValues, select_positions
 from probekit.model.passes.inputs import TokenBatch
@@ -538,6 +540,8 @@ class BasePass:
     measured: Tensor
     values: dict[str, Tensor]
     final: Tensor
+    # Caches of some texts up to a position, of a network that transformers computes.
+    _prefixes: dict[tuple[int, ...], KeyValueCache | None] = field(default_factory=dict)
 
     @classmethod
     def keep(
@@ -675,11 +679,13 @@ class BasePass:
                 return select_positions(stream, (self.measured[rows] - start)[:, None])[:, 0]
 
             def write(_: str, value: Tensor) -> Tensor:
-                value[:, start:end] = stream
+                value[:, start - end :] = stream  # all of a pass over the last token
                 return value
 
             name = "hook_resid_mid" if entry.after_attention else "hook_resid_pre"
-            return self._rerun([(f"blocks.{entry.layer}.{name}", write)], rows, end)
+            changes = [(f"blocks.{entry.layer}.{name}", write)]
+            found = self._after_prefix(changes, rows, start) if end == start + 1 else None
+            return self._rerun(changes, rows, end) if found is None else found
         before: list[KeysValues | None] | None = None
         if start:  # later blocks read the keys and values of earlier positions
             key_site, n_layers = _key_site(self.model), self.model.axis_sizes["n_layers"]
@@ -696,15 +702,57 @@ class BasePass:
             )  # fmt: skip
         return final[:, 0]
 
+    def _after_prefix(self, changes: Sequence[EditAt], rows: Tensor, start: int) -> Tensor | None:
+        """Return the final stream of passes over one token, with edits, after the tokens before it.
+
+        None if caches of the network cannot be copied, or steps with them are not proven.
+        """
+        model, texts = cast(ProvenNetwork, self.model), torch.unique(rows)
+        key = start, *texts.tolist()
+        if key not in self._prefixes:
+            begun = KeyValueCache()
+            every = torch.arange(len(texts), device=rows.device)
+            is_possible = bool(start) and model.continues(KeyValueCache)
+            with torch.no_grad():
+                if is_possible:
+                    ids, mask = self.batch.ids[texts, :start], self._mask(texts, start)
+                    model(ids, mask, past=begun)
+                    copied = model.forked(begun, every)
+                    is_possible = copied is not None and self._agrees(copied, texts, start)
+            self._prefixes[key] = begun if is_possible else None
+        past = self._prefixes[key]
+        copied = None if past is None else model.forked(past, torch.searchsorted(texts, rows))
+        return None if copied is None else self._last_token(changes, copied, rows, start)
+
+    def _agrees(self, past: KeyValueCache, texts: Tensor, start: int) -> bool:
+        """Return whether a pass over one token gives the stream of the pass without edits."""
+        model, last = cast(ProvenNetwork, self.model), self._last_site
+        expected = self.values[last][texts, start]
+        gap = (self._last_token([], past, texts, start) - expected).norm(dim=-1)
+        return bool((gap <= model.passes.limits[last] * expected.norm(dim=-1)).all())
+
+    def _last_token(
+        self, changes: Sequence[EditAt], past: KeyValueCache, rows: Tensor, start: int
+    ) -> Tensor:
+        """Return the final stream of passes over one token, with edits, after those in a cache."""
+        values: dict[str, Tensor] = {}
+        tap = compose(self.model, [*changes, (self._last_site, remember(values))])
+        with torch.no_grad():
+            self.model(self.batch.ids[rows, start, None], None, tap, tap.sites, past=past)
+        return values[self._last_site][:, 0]
+
+    @property
+    def _last_site(self) -> str:
+        return f"blocks.{self.model.axis_sizes['n_layers'] - 1}.hook_resid_post"
+
     def _rerun(self, changes: Sequence[EditAt], rows: Tensor | slice, end: int) -> Tensor:
         """Return the final stream of passes over whole texts, up to a position, with edits."""
         values: dict[str, Tensor] = {}
-        last = f"blocks.{self.model.axis_sizes['n_layers'] - 1}.hook_resid_post"
-        tap = compose(self.model, [*changes, (last, remember(values))])
+        tap = compose(self.model, [*changes, (self._last_site, remember(values))])
         mask = self._mask(rows, end)
         with torch.no_grad():
             self.model(self.batch.ids[rows, :end], mask, tap, tap.sites, logits=False)
-        return select_positions(values[last], self.measured[rows][:, None])[:, 0]
+        return select_positions(values[self._last_site], self.measured[rows][:, None])[:, 0]
 
     def _mask(self, rows: Tensor | slice, end: int) -> Tensor | None:
         """Return the mask of texts up to a position; None if it has no padding."""

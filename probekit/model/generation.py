@@ -249,6 +249,13 @@ class KeyValueCache:
         values[:, :, self.length : end] = v.transpose(1, 2)
         return keys[:, :, :end].transpose(1, 2), values[:, :, :end].transpose(1, 2)
 
+    def of_rows(self, rows: Tensor) -> "KeyValueCache":
+        """Return a cache of some rows, whose keys and values transformers holds."""
+        selected = KeyValueCache()
+        selected.length, selected._n_rows, selected._model = self.length, len(rows), self._model
+        selected._mask = None if self._mask is None else self._mask[rows]
+        return selected
+
     def advance(self, n_new: int, mask: Tensor | None) -> None:
         """Add the new columns to `length`, after the last block has extended the cache."""
         self.length += n_new

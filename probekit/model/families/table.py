@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from probekit.errors import CheckpointError
 from probekit.model.config import OTHER_MODELS, ModelConfig, read_entries
-from probekit.model.proven.choice import ON_CPU, Proving, uses_transformers
+from probekit.model.proven.choice import ON_CPU, Proving, computed_by, uses_transformers
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.weights import sources
 from probekit.model.weights.files import read_json
@@ -182,8 +182,9 @@ def load_model(
     revision: str | None = None,
     ignore: Sequence[str] | None = None,
     in_memory: bool = True,
+    engine: Literal["auto", "native", "transformers"] = "auto",
 ) -> Network:
-    """Return a pretrained network of the family that its config.json names, parameters frozen.
+    """Return a pretrained network, parameters frozen.
 
     Args:
         source: `mini`, a hub name such as `gpt2-medium` or `org/name@revision`, or a folder.
@@ -197,6 +198,8 @@ def load_model(
             `NAME?ignore=KEY,KEY`.
         in_memory: False reads the weights of each block when a pass reaches it, and drops them
             afterwards: for a network larger than memory.
+        engine: `native` is the family that config.json names, `transformers` the code of that
+            library, with the sites that are proven; `auto` is a family where there is one.
 
     >>> model = load_model("mini")
     >>> type(model).__name__, model.dtype
@@ -211,6 +214,7 @@ def load_model(
         OutOfMemoryError: a tensor needs more memory than there is.
     """
     source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
+    source = computed_by(source, engine)
     if uses_transformers(source, MODEL_TYPES):
         from probekit.model.proven.loading import load_proven
 

@@ -1,4 +1,4 @@
-"""Which models transformers computes: those that no family does, or whose name says so."""
+"""Which models transformers computes: those that no family does, or whose name has this engine."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ ADAPTER = "adapter_config.json"
 
 
 def computed_by(source: str | Path, engine: str) -> str | Path:
-    """Return the name of a model with what computes it; `auto` adds nothing.
+    """Return the name of a model with its engine; `auto` adds nothing.
 
     >>> computed_by("mini", "transformers")
     'mini?engine=transformers'
@@ -35,7 +35,7 @@ def computed_by(source: str | Path, engine: str) -> str | Path:
 
 
 def engine_named(source: str | Path) -> str:
-    """Return what computes a model by its name: `auto`, `native` or `transformers`.
+    """Return the engine in the name of a model: `auto`, `native` or `transformers`.
 
     >>> engine_named("gpt2?engine=transformers"), engine_named("gpt2")
     ('transformers', 'auto')

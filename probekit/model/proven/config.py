@@ -137,7 +137,7 @@ class ProvenConfig(ModelConfig):
 
     @property
     def site_rows(self) -> tuple[Site, ...]:
-        """The kinds of sites of which at least one layer has a proven one."""
+        """The kinds of sites that are proven in at least one layer."""
         return table(self.formulas, self.axes)
 
     @property
@@ -184,7 +184,7 @@ class ProvenConfig(ModelConfig):
         )
 
     def computed_by(self, sites: Iterable[str], *, is_drawn: bool = False) -> str:
-        """Return what computes the network, and which layers lack some sites, in words.
+        """Return the engine of the network and the layers that lack some sites, in words.
 
         Args:
             sites: full names of sites.

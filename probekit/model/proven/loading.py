@@ -159,7 +159,7 @@ def compared_with(model: Any, exact: Callable[[], Any]) -> Callable[[], Any] | N
 
 
 def words_of_proof(model: Any, sites: Iterable[str], *, is_drawn: bool) -> str | None:
-    """Return what computes a network, in words; None for the package. See `ProvenConfig`."""
+    """Return the engine of a network in words; None for a family. See `ProvenConfig`."""
     is_proven = isinstance(model, ProvenNetwork)
     return model.config.computed_by(sites, is_drawn=is_drawn) if is_proven else None
 

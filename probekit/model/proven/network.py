@@ -6,6 +6,7 @@ raises ConfigError with the reason.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 # Sites of the last block that are computed at all positions, also if only some are requested.
 _AT_ALL = ("hook_resid_pre", "attn.hook_rot_k", "attn.hook_v")
+# Layers of these caches that have keys and values only.
+_SELECTABLE = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 # Names of the caches of transformers, in outputs and arguments.
 _CACHES = ("past_key_values", "cache_params", "state")
 # Sites of the inputs of output maps, by their kind in a proof.
@@ -82,7 +85,7 @@ class ProvenNetwork(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: ARG002
         raise ConfigError(
             f"The sites of this {self.config.TITLE} are proven for its dtype and device. Load it "
-            "anew with the dtype and device that you want."
+            "again with the dtype and device that you want."
         )
 
     # ---------------------------------------------------------------- facts
@@ -302,7 +305,7 @@ class ProvenNetwork(nn.Module):
             DataError: the earlier pass failed, so that the cache of transformers is incomplete.
         """
         refused = self.passes.refused
-        if "generation" in refused or not self._steps_agree(type(past)):
+        if not self.continues(type(past)):
             self.refuse("Generation", refused.get("generation", "its steps differ from one pass"))
         seen = past.join_mask(self, ids, mask)
         if seen is not None and "left" not in self.passes.pad_positions:
@@ -334,11 +337,16 @@ class ProvenNetwork(nn.Module):
         past.advance(ids.shape[1], seen)
         return logits
 
-    def _steps_agree(self, cache: type[KeyValueCache]) -> bool:
+    def continues(self, cache: type[KeyValueCache]) -> bool:
         """Return whether the logits of steps with a cache are those of one pass, up to rounding.
 
         The proof compares a generation of transformers, whose steps it chooses itself.
+
+        Args:
+            cache: the class of caches.
         """
+        if "generation" in self.passes.refused:
+            return False
         if not self._is_tested:
             self._is_tested = self._agreed = True  # the steps of the test call this again
             ids, past = self.passes.texts()[1], cache()
@@ -347,6 +355,22 @@ class ProvenNetwork(nn.Module):
                 gap = apart_rows(torch.cat(steps, 1), self(ids))
             self._agreed = gap <= self.passes.limits["logits"]
         return self._agreed
+
+    def forked(self, past: KeyValueCache, rows: Tensor) -> KeyValueCache | None:
+        """Return a copy of a cache for some of its rows, which may repeat.
+
+        None if the cache of transformers has more than keys and values.
+        """
+        read, state = self._caches[past]
+        state = copy.deepcopy(state)
+        for cache in state.values():
+            layers = getattr(cache, "layers", None)
+            if not layers or {type(one).__name__ for one in layers} - _SELECTABLE:
+                return None
+            cache.batch_select_indices(rows)
+        forked = past.of_rows(rows)
+        self._caches[forked] = read[rows], state
+        return forked
 
     def run_together(
         self,
@@ -424,7 +448,7 @@ class ProvenNetwork(nn.Module):
             self.refuse(what, self.passes.refused["lens"])
 
     def final_norm(self, resid: Tensor, _tap: Any = None) -> Tensor:
-        """Return what the unembedding reads of residuals, shape [... d_model].
+        """Return the input of the unembedding for residuals, shape [... d_model].
 
         Raises:
             ConfigError: that the logits follow from it is not proven.

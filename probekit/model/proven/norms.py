@@ -30,7 +30,7 @@ class MeasuredNorm:
     epsilon: float
 
     def scale(self, x: Tensor) -> Tensor:
-        """Return what rows are divided by, shape [... 1], in float64."""
+        """Return the divisor of each row, shape [... 1], in float64."""
         return _scale(_centred(x.double(), self.is_centred), self.epsilon)
 
 

@@ -10,7 +10,7 @@ from benchmarks.tiny_networks import tiny_network
 from probekit import from_transformers, load_model
 from probekit.analysis.logits import logit_attribution
 from probekit.errors import CheckpointError, ConfigError, UnknownNameError
-from probekit.interventions.edits import run_edited
+from probekit.interventions.edits import BasePass, run_edited, stream_entry
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching import estimated_effects, patched_values
 from probekit.model.families.table import config_of, find_config, in_dtype, random_network
@@ -19,6 +19,7 @@ from probekit.model.passes.inputs import TokenBatch
 from probekit.model.proven.identity import proofs_folder
 from probekit.model.proven.loading import proven_network
 from probekit.model.proven.network import ProvenNetwork
+from probekit.model.sites.sites import SiteSelection
 from probekit.model.weights.state_dict import digest_weights
 
 IDS = torch.randint(20, 98, (3, 9), generator=torch.Generator().manual_seed(1))
@@ -172,6 +173,28 @@ def test_effects_of_patches_are_those_of_passes_with_the_tap(network):
     assert len(estimated_effects(network, clean, corrupt, measure, "blocks.*.hook_resid_post")) == 4
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_edits_of_the_last_token_continue_the_tokens_before_it(network, side, monkeypatch):
+    """Where caches of transformers can be copied; the result is that of whole passes."""
+    mask = torch.ones_like(IDS, dtype=torch.bool)
+    mask[0, slice(3) if side == "left" else slice(6, None)] = False
+    batch = TokenBatch(IDS.where(mask, -1), mask, torch.zeros(*IDS.shape, 2))
+    entry = stream_entry(network, SiteSelection("blocks.1.hook_resid_post"))
+    rows = torch.arange(3).repeat(5)
+    changes = torch.randn(15, network.config.d_model, generator=torch.Generator().manual_seed(0))
+
+    def final():
+        kept = BasePass.keep(network, batch)
+        moved = kept.shifted(entry, lambda some: changes[some], rows, kept.measured[rows])
+        return moved, [one for one in kept._prefixes.values() if one is not None]
+
+    continued, prefixes = final()
+    has_states = network.config.TITLE in ("MambaForCausalLM", "Qwen3_5ForCausalLM")
+    assert bool(prefixes) != has_states
+    monkeypatch.setattr(BasePass, "_after_prefix", lambda *_: None)
+    assert alike(continued, final()[0])
+
+
 def test_generation_is_that_of_transformers(network):
     options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     mask = torch.ones_like(IDS)
@@ -233,6 +256,11 @@ def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_pat
     path.write_bytes(content.replace(b"sites", b"sitez", 1))  # damaged: proven again
     assert proven_network(model).config.to_json() == first.config.to_json()
     assert path.read_bytes() == content
+    norm = model.model.norm
+    norm.forward = norm.forward  # a forward of its own
+    with pytest.raises(CheckpointError, match="has a forward of its own"):
+        proven_network(model)
+    del norm.forward
     # A function that was replaced leaves weights and files as they are.
     act = type(model.model.layers[0].block_sparse_moe.experts.act_fn)
     plain = act.forward
@@ -282,6 +310,7 @@ def test_models_in_folders(tmp_path):
     ours = tiny_network("llama")
     ours.save_pretrained(tmp_path / "llama")
     assert not isinstance(load_model(tmp_path / "llama"), ProvenNetwork)
+    assert isinstance(load_model(tmp_path / "llama", engine="transformers"), ProvenNetwork)
     assert isinstance(load_model(f"{tmp_path / 'llama'}?engine=transformers"), ProvenNetwork)
     with pytest.raises(CheckpointError, match="model_type is 'granitemoe'"):
         load_model(f"{tmp_path / 'granitemoe'}?engine=native")
