@@ -14,7 +14,7 @@ from probekit.report.elements.style import TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.figures.maps import MOST_TEXTS, diverging, text_map
-from probekit.report.sentences.answer import pooled_ranking
+from probekit.report.pages.further_figures import pooled_ranking
 from probekit.results.scores import Scores
 from probekit.results.table import by_depth, only, ticks
 

@@ -47,10 +47,11 @@ FAR = 16.0
 # about as much: the mean difference of squared units from 1 is at most this number.
 LEAST_PART, FAR_PRODUCTS = 0.25, 0.3
 LEAST_C = 1e-30
-NEAR = 0.1  # the `gradient_norm` of a fit in float32 from which one in float64 starts
+PRECISE_FROM = 0.1  # the `gradient_norm` of a fit in float32 from which one in float64 starts
 FIRST = 1.0  # size of the products of a row, times C, from which C is raised
 BATCH_NUMBERS = 1 << 25  # of the products of a batch of fits with the rows
-# The most products of the rows of a share, for all its scores, that are in a batch with others.
+# Fits on a share are in a batch with those on others if they have at most so many products, which
+# is the number of scores of all of them times that of rows squared: each has a matrix of its own.
 OWN_NUMBERS = 1 << 18
 
 
@@ -121,8 +122,8 @@ class Solver:
     computed from the products of the rows; see `kernel`.
 
     Memory: the standardised rows; of many rows at most 4 GB, or 0.25 GB if they are in a file, plus
-    at most 1 GB for scores of a block and Hessians. Results depend on the other fits of a batch
-    only within the tolerance.
+    at most 1 GB for scores of a block and Hessians, or for products of the rows of shares. Results
+    depend on the other fits of a batch only within the tolerance.
 
     Args:
         X: the rows (n_samples, n_features), which are read by blocks.
@@ -176,22 +177,25 @@ class Solver:
                 yield task.number, replace(sure, C=task.C)
             elif not self._is_alone[task.share]:
                 together.append(task)
-            elif task.n_scores * np.count_nonzero(self.shares[task.share]) ** 2 <= OWN_NUMBERS:
-                own.append(task if self.is_wide else replace(task, start=None))
             else:
-                by_share[task.share].append(task)
-        for alike in by_share.values():
-            yield from self._apart(alike, problems, stopping)
+                by_share[task.share].append(task if self.is_wide else replace(task, start=None))
+        for share, alike in by_share.items():
+            n_scores = sum(task.n_scores for task in alike)
+            if n_scores * np.count_nonzero(self.shares[share]) ** 2 <= OWN_NUMBERS:
+                own += alike
+            else:
+                yield from self._apart(alike, problems, stopping)
         if together and not self.is_wide:
             yield from _solved(self._shared, together, stopping)
-            together = []
         left = []
-        for task, fit in self._from_products(together, own, stopping):
+        for task, fit in self._from_products(together if self.is_wide else [], own, stopping):
             if fit.converged or fit.n_iter >= stopping.max_iter:
                 # Points of fits on many rows are weights, those of products dual coefficients.
                 yield task.number, fit if self.is_wide else replace(fit, point=None)
             else:
-                left.append(replace(task, start=fit.point if fit.gradient_norm < NEAR else None))
+                left.append(
+                    replace(task, start=fit.point if fit.gradient_norm < PRECISE_FROM else None)
+                )
         if left:
             yield from self._precisely(left, problems, stopping)
 
@@ -393,7 +397,7 @@ class _Part:
 
     Attributes:
         rows: their numbers (m,) among the rows of the solver.
-        places: their places in a batch.
+        places: the places of these rows among the columns of a batch.
         site: the rows, or all rows of the site.
         units: the inverse variance (d,) of its features in the share.
         products: the products (m, m) of the rows of the share with these units, or of the site.
@@ -444,7 +448,10 @@ def _delegated(
     problems: Sequence[Problem],
     stopping: StoppingRule,
 ) -> Iterator[tuple[int, Fit]]:
-    """Yield number and fit of some tasks, by a solver of some rows that has shares of its own."""
+    """Yield number and fit of some tasks, by a solver of some rows that has shares of its own.
+
+    They start as the tasks do.
+    """
     parts = []
     for task, share in zip(tasks, shares, strict=True):
         codes = problems[task.number].codes[rows]

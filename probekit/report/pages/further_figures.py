@@ -21,7 +21,6 @@ from probekit.report.elements import page, style
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.line_labels import draw_levels, levels, name_lines, name_traces
 from probekit.report.figures.views import at_shown_position, position_share, position_words
-from probekit.report.sentences.answer import pooled_ranking
 from probekit.report.sentences.captions import main_name, spread
 from probekit.results import table
 from probekit.results.record import Norms
@@ -489,3 +488,15 @@ def _lines_in_words(
     """Return the text alternative of lines, given by name and points, with words for a point."""
     parts = [f"{name}: {', '.join(words(row) for _, row in of.iterrows())}" for name, of in lines]
     return f"{title}. {'; '.join(parts)}."
+
+
+def pooled_ranking(v: Verdict) -> str:
+    """Return the caveat that follows a ranking of sites by validation scores of all outer folds.
+
+    It starts with a space, and is "" if the run is not nested.
+    """
+    text = (
+        " The cross-validated scores of all outer folds were used, and every test row is a "
+        "validation row of other folds: test scores at the best sites are therefore biased upwards."
+    )
+    return text if v.is_nested else ""

@@ -484,18 +484,6 @@ def _choice(v: Verdict) -> str:
     )
 
 
-def pooled_ranking(v: Verdict) -> str:
-    """Return the caveat that follows a ranking of sites by validation scores of all outer folds.
-
-    It starts with a space, and is "" if the run is not nested.
-    """
-    text = (
-        " The cross-validated scores of all outer folds were used, and every test row is a "
-        "validation row of other folds: test scores at the best sites are therefore biased upwards."
-    )
-    return text if v.is_nested else ""
-
-
 def grid_name(probe: str) -> str:
     """Return the name of a probe's penalty parameter; "C" if it has none or is unknown.
 
