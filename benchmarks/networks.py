@@ -187,7 +187,7 @@ def main() -> None:
     for number, model_type in enumerate(todo, 1):
         found = row(model_type, chosen.seconds)
         with chosen.csv.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             if not file.tell():
                 writer.writeheader()
             writer.writerow(found)

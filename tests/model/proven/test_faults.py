@@ -213,6 +213,13 @@ def test_experts_that_regroup_rows_do_not_excuse_a_leak_in_attention(number):
     assert f"later tokens change addition 1 of block {number}, whose input is equal" in reason
 
 
+def test_experts_may_differ_by_rounding_only():
+    model = tiny_network("olmoe")
+    replaced(model.model.layers[BLOCK].mlp, batch_leak(1e-3))
+    reason = prove(model, sites=()).refused["all"]
+    assert "other texts of a batch change addition 2 of block 2, whose input is equal" in reason
+
+
 def test_without_a_planted_error_nothing_is_refused(model):
     proven = prove(model)
     assert not proven.refused

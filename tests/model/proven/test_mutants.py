@@ -37,8 +37,7 @@ def leak_from_later_tokens(module):
     def forward(_, original, *args, **kwargs):
         out = original(*args, **kwargs)
         x = first(out)
-        last = x[:, -1:] if x.ndim > 2 else x[-1:]
-        return with_first(out, x + 1e-5 * last)
+        return with_first(out, x + 1e-5 * x[:, -1:])
 
     replaced(module, forward)
 
@@ -55,13 +54,12 @@ def copy_that_runs(module):
 
 
 def cached_step_that_differs(module):
-    """In a pass over one token, as in a generation, the output is 5 % larger."""
+    """In a pass over one token, as in a generation, the features of the output are rotated."""
 
     def forward(_, original, *args, **kwargs):
         out = original(*args, **kwargs)
         x = first(out)
-        is_step = x.shape[1] == 1 if x.ndim > 2 else len(x) == 1
-        return with_first(out, x * 1.05) if is_step else out
+        return with_first(out, x.roll(1, -1)) if x.shape[1] == 1 else out
 
     replaced(module, forward)
 
@@ -73,18 +71,19 @@ MUTANTS = {
     copy_that_runs: None,
     cached_step_that_differs: "generation",
 }
-AT_NIGHT = ("gpt2", "cohere", "gemma3_text", "olmoe", "falcon", "qwen3_5_text")
+AT_NIGHT = ("gpt2", "cohere", "gemma3_text", "gpt_neox", "falcon", "qwen3_5_text")
 
 
 def modules_of_block(model_type):
-    """Return the names of the modules of a block with an output of floating-point rows."""
+    """Return the names of the modules of a block with an output of shape (batch, pos, n)."""
     model, found = tiny_network(model_type, layers=2), []
     blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
     handles = []
     for name, module in blocks[BLOCK].named_modules():
 
         def keep(_, __, out, name=name):
-            if isinstance(first(out), torch.Tensor) and first(out).is_floating_point():
+            # Others have an axis of heads before that of positions.
+            if isinstance(first(out), torch.Tensor) and first(out).ndim == 3:
                 found.append(name)
 
         handles.append(module.register_forward_hook(keep))
@@ -92,20 +91,29 @@ def modules_of_block(model_type):
     return list(dict.fromkeys(found))
 
 
+def hooked_modules(proven):
+    """Return the names of the modules at which sites are read."""
+    places = {p.module for layer in proven.layers for step in layer.steps for p in step.places}
+    seen = {door[0] for layer in proven.layers for door in layer.seen}
+    inside = {f"{name}.attention function" for name in proven.attention.values()}
+    return places | seen | inside | set(proven.linears.values())
+
+
 def accepted_mutants(model_type, names):
     """Return the mutants that are accepted, by module and kind of mutant."""
     accepted = []
-    clean = set(prove(tiny_network(model_type, layers=2)).sites)
+    clean = prove(tiny_network(model_type, layers=2))
+    hooked = hooked_modules(clean)
     for name in names:
+        full = f"{clean.block(BLOCK)}.{name}".removesuffix(".")
         for mutant, feature in MUTANTS.items():
+            if feature is None and not any(one.startswith(f"{full}.") for one in hooked):
+                continue  # nothing inside is named
             model = tiny_network(model_type, layers=2)
-            blocks = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
-            module = blocks[BLOCK].get_submodule(name)
-            has_sites = any(True for _ in module.children())
-            mutant(module)
+            mutant(model.get_submodule(full))
             proven = prove(model, sites=None if feature is None else ())
             if feature is None:
-                is_refused = set(proven.sites) < clean or not has_sites
+                is_refused = proven.sites.keys() < clean.sites.keys()
             else:
                 is_refused = feature in proven.refused or "all" in proven.refused
             if not is_refused:
