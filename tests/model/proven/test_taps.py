@@ -90,7 +90,7 @@ def test_gradients_flow_to_every_requested_site(llama):
     assert all(slope.any() for slope in slopes)
 
 
-@pytest.mark.parametrize("model_type", ["llama", "minicpm3", "falcon", "gemma3_text"])
+@pytest.mark.parametrize("model_type", ["llama", "minicpm3", "falcon", "falcon_h1"])
 def test_a_tap_that_only_reads_changes_no_bit(model_type):
     proven = prove(tiny_network(model_type))
     ids = ids_of(2, 7)
