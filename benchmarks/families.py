@@ -36,6 +36,9 @@ _SHAPES: dict[str, dict[str, Any]] = {
     "Gemma 3 1B": {"model_type": "gemma3_text", "of": (1152, 6912, 4, 1), "head_dim": 256},
     "Phi-3 mini": {"model_type": "phi3", "of": (3072, 8192, 32, 32), "sliding_window": 2047},
     "OLMoE 1B-7B": {"model_type": "olmoe", "of": (2048, 1024, 16, 16)},
+    "OLMo 3 7B": {"model_type": "olmo3", "of": (4096, 11008, 32, 32)},
+    "Mixtral, 2048 wide": {"model_type": "mixtral", "of": (2048, 7168, 16, 4)},
+    "Qwen3 30B-A3B": {"model_type": "qwen3_moe", "of": (2048, 6144, 32, 4), "head_dim": 128},
     "OPT 1.3B": {"model_type": "opt", "of": (2048,), "ffn_dim": 8192, "num_attention_heads": 32},
 }
 

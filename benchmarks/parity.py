@@ -7,7 +7,7 @@ included) and get ragged batches, padded left or right. "absolute" is the larges
 difference; "relative" is the largest difference divided by the largest absolute value of the site
 in the sequence.
 
-Then OPT, Phi-3 and OLMoE, a row for each tiny network of the tests and each dtype: the largest
+Then the other families, a row for each tiny network of the tests and each dtype: the largest
 absolute difference of the logits, and the largest relative difference of any other site.
 """
 
@@ -17,8 +17,9 @@ from collections import defaultdict
 
 import torch
 
+from probekit.model.families.from_transformers import from_transformers
 from tests.model.families.configurations import CONFIGURATIONS
-from tests.model.families.recorded import NORMS, site_differences
+from tests.model.families.recorded import site_differences
 from tests.model.reference import SMALL, TINY, differences
 
 GROUPS = {
@@ -59,8 +60,9 @@ def main() -> None:
     print(f"\n{'network':30} {'dtype':8} {'logits':>8} {'sites':>8} {'of':>4}  largest at")
     tokens = torch.randint(1, 97, (2, 21), generator=torch.Generator().manual_seed(1))
     for row in CONFIGURATIONS:
-        for dtype in (torch.float32, torch.float64) if row.model_type in NORMS else ():
-            found = site_differences(row, dtype, tokens)
+        for dtype in (torch.float32, torch.float64):
+            reference = row.reference(dtype)
+            found = site_differences(reference, from_transformers(reference), tokens)
             logits, _ = found.pop("logits")
             site = max(found, key=lambda name: found[name][1])
             print(

@@ -31,7 +31,6 @@ from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.plan import Machines, plan_run, scheduled, task_seconds
 from probekit.pipeline.measure.probing import make_probers
 
-LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Rows and features of each site of given activations, and their number.
 SIZES = {"given": (40_000, 512, 12), "wide": (4_000, 4096, 6)}
 
@@ -102,9 +101,7 @@ def simulate(file: Path) -> None:
     """Print the predicted time of a hundred sites like those of given activations."""
     source = prepare(load_any_experiment(file))
     probers = make_probers(source.experiment, source.design)
-    width, first = source.widths[0], source.selections[0]
-    given = {width: source.activations.block(first)}
-    baselines, site, *_ = task_seconds(probers, [width], 1, LIMIT, given)
+    baselines, site, *_ = task_seconds(source, probers).tasks
     tasks = [baselines, *[site] * 100]
     print("workers  100 sites, seconds  times as fast")
     for n_workers in (1, 2, 4, 8, 16, 32, 64):

@@ -50,6 +50,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from probekit.memory import importing
+
 # Threads of torch that wait for each other do not spin: next to other work that takes ten times as
 # long. torch reads this when it is imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -105,4 +107,5 @@ def __getattr__(name: str) -> Any:
         return import_module("probekit.provenance").origin().version
     if name not in _HOME:
         raise AttributeError(f"module 'probekit' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    with importing():
+        return getattr(import_module(_HOME[name]), name)

@@ -59,8 +59,7 @@ def joined_names(names: Sequence[str]) -> str:
     >>> joined_names(["a", "b", "c"]), joined_names(["a"])
     ('a, b and c', 'a')
     """
-    parts = [", ".join(names[:-1]), *names[-1:]]  # all names but the last; then the last
-    return " and ".join(part for part in parts if part)
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def first_names(names: Sequence[str], most: int = 5) -> str:

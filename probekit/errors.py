@@ -140,8 +140,7 @@ def path_of(name: str, value: Any, remedy: str = "") -> Path:
 
 def check_ordered(name: str, values: Any) -> None:
     """Raise ConfigError if values have no order, are one text, or cannot be iterated."""
-    has_no_order = isinstance(values, Mapping | Set)
-    if has_no_order or isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+    if isinstance(values, Mapping | Set | str | bytes) or not hasattr(values, "__iter__"):
         raise ConfigError(
             f"{name} is of type {type(values).__name__}. Give a list or an array with one value "
             f"for each row, in the order of the rows; of a dict, such as list({name}.values())."

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -188,10 +187,8 @@ class Disk:
 
     def link(self, old: Path, new: Path) -> None:
         """Create a hard link; fails if the new name exists."""
-        if os.link in os.supports_follow_symlinks:
-            os.link(old, new, follow_symlinks=False)
-        else:
-            os.link(old, new)
+        options = {"follow_symlinks": False} if os.link in os.supports_follow_symlinks else {}
+        os.link(old, new, **options)
 
     def remove(self, path: Path) -> None:
         """Remove a directory entry of a file."""
@@ -229,8 +226,8 @@ def is_on_network(folder: Path) -> bool:
         if folder.resolve().drive.startswith("\\\\"):  # Windows: \\server\share
             return True
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-        fields = [line.split() for line in mounts.splitlines()]  # device, mount point, type, ...
-        type_of = {mount_point: kind for _, mount_point, kind, *_ in fields}
+        # A line is device, mount point, type, ...
+        type_of = dict(line.split()[1:3] for line in mounts.splitlines())
         path = folder.resolve()
         inner_to_outer = map(str, (path, *path.parents))
         mount_point = next((name for name in inner_to_outer if name in type_of), "")
@@ -679,8 +676,7 @@ def csv_text(table: pd.DataFrame) -> str:
     "label,score\n'-1,-1.5\na,\n"
     """
     safe = _mapped(table, quoted)
-    columns = (column for _, column in safe.select_dtypes(exclude=_NUMBERS).items())
-    texts = chain(safe.columns, *columns)
+    texts = [*safe.columns, *safe.select_dtypes(exclude=_NUMBERS).to_numpy().flat]
     # The csv module does not quote a lone carriage return, and readers end the row there.
     has_return = any(isinstance(text, str) and "\r" in text for text in texts)
     quoting: Any = csv.QUOTE_NONNUMERIC if has_return else csv.QUOTE_MINIMAL

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # saved probes are applied without torch
     from torch import Tensor
 
 # A block has at most BLOCK_ROWS rows and BLOCK_NUMBERS numbers, but at least FEWEST_ROWS rows.
-BLOCK_ROWS, BLOCK_NUMBERS, FEWEST_ROWS = 4096, 1 << 22, 256
+BLOCK_ROWS, BLOCK_NUMBERS, FEWEST_ROWS = 4096, 1 << 21, 256
 # On an accelerator, a block has this many times as many rows: each costs a millisecond of launches.
 ELSEWHERE = 16
 LOADED_BYTES = 1 << 28  # rows up to this size are read once and kept
@@ -38,7 +38,7 @@ def rows_of_block(n_features: int, device: str = "cpu") -> int:
     """Return the number of rows of this width that are read at once, to compute on a device.
 
     >>> rows_of_block(768), rows_of_block(8192), rows_of_block(8192, "cuda")
-    (4096, 512, 8192)
+    (2730, 256, 4096)
     """
     n_rows = min(BLOCK_ROWS, max(FEWEST_ROWS, BLOCK_NUMBERS // max(1, n_features)))
     return n_rows * ELSEWHERE if is_accelerator(device) else n_rows

@@ -1,11 +1,13 @@
-"""Memory that this process can still use, and the error where it is not enough."""
+"""Memory that this process can still use, the error where it is not enough, and its collector."""
 
 import ctypes
+import gc
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from probekit.amounts import size_in_words
@@ -18,10 +20,29 @@ _VERSIONS = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
+LIBRARIES = 412 << 20  # measured bytes of a process with all libraries
 SHARE = "PROBEKIT_MEMORY"  # environment variable: bytes for a worker on a machine with others
 # Messages of torch, on CPU and GPU, and of oneDNN, which does not name its reason.
 _FAILED = re.compile("(allocate|out of) memory|ALLOC_FAILED|could not create a (memory|primitive)")
 _PART_FOR_WEIGHTS = 0.8  # of the available memory; the rest is for activations and copies
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import modules in the block without garbage collection.
+
+    Python's collector would visit the million objects of torch and others several times, which
+    takes as long as half of their import, and finds no garbage.
+    """
+    thresholds, before = gc.get_threshold(), len(sys.modules)
+    gc.set_threshold(0)  # no collection
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if len(sys.modules) > before and not gc.get_freeze_count():  # the caller has frozen none
+            gc.freeze()  # these two move all objects to the oldest generation, and visit none
+            gc.unfreeze()
 
 
 def device_text(device: str | Sequence[str]) -> str:
@@ -89,10 +110,13 @@ def release_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def peak_memory() -> float:
-    """Return the most memory that this process has used so far, in bytes; 0 if it is not known."""
+def used_memory(field: str = "VmRSS") -> float:
+    """Return the memory that this process uses, in bytes; 0 if it is not known.
+
+    With the field VmHWM it is the most that it has used so far.
+    """
     with suppress(OSError, KeyError, ValueError):
-        return _kilobytes(PROC / "self/status", "VmHWM")
+        return _kilobytes(PROC / "self/status", field)
     return 0.0
 
 

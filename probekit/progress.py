@@ -199,8 +199,8 @@ class NotebookBars:
             return
         self._drawn = time.monotonic()
         if self._handle is None:
-            display = import_module("IPython.display").display  # only notebooks have IPython
-            self._handle = display(self, display_id=True)
+            # Only notebooks have IPython.
+            self._handle = import_module("IPython.display").display(self, display_id=True)
         else:
             self._handle.update(self)
 

@@ -72,8 +72,7 @@ class VisibleStream:
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write each line."""
-        for line in lines:
-            self.write(line)
+        self.write("".join(lines))
 
     def __getattr__(self, name: str) -> Any:
         if name == "buffer":
@@ -159,10 +158,9 @@ class Interruptible:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            handlers = {number: signal.getsignal(number) for number in SIGNALS}
             # Only a handler installed from Python is callable. SIG_IGN, SIG_DFL and None, which is
             # one that C code installed, stay in place.
-            self._handlers = {n: handler for n, handler in handlers.items() if callable(handler)}
+            self._handlers = {n: old for n in SIGNALS if callable(old := signal.getsignal(n))}
             for number in self._handlers:
                 signal.signal(number, self._handle)
         return self

@@ -15,12 +15,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 6749,
-    "pipeline": 6960,
-    "probes": 7110,
-    "model": 5387,
+    "pipeline": 6990,
+    "probes": 7300,
+    "model": 5770,
     "activations": 3235,
     "cli": 2045,
-    "chosen": 1940,
+    "chosen": 1955,
     "interventions": 1718,
     "experiment": 1732,
     "data": 2156,
@@ -39,6 +39,7 @@ analysis/ pipeline/look/ report/pages/lens_page report/pages/heads_page results/
 report/pages/attribution_page report/pages/weights_page report/figures/maps report/elements/tokens
 model/families/gemma model/families/llama model/families/neox model/families/olmo2 cli/models
 model/families/olmoe model/families/opt model/families/phi3 model/families/rotary model/text/chat
+model/families/mixtral model/families/qwen3_moe
 model/families/from_transformers model/text/hub_tokenizer model/weights/other_formats
 model/proven/ model/transformer_lens model/weights/hub hub accelerators
 model/generation report/pages/texts_page cli/texts cli/view_server cli/around_runs

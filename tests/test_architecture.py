@@ -49,6 +49,7 @@ DOORS = {
         "texts": "settings source",
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
+        "work": "source fitted spec X penalty",
     },
     "page": {
         **dict.fromkeys(

@@ -65,10 +65,10 @@ def network(model_type, **changes):
 
 def values_of_network(model_type, **changes):
     model = network(model_type, **changes)
-    is_dense = "blocks.0.mlp.hook_post" in model.sites
-    mlp = "mlp.hook_post" if is_dense else "mlp.hook_chosen_weights"
-    blocks = ("attn.hook_pattern", "attn.hook_z", mlp, "hook_resid_post")
-    sites = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in blocks]
+    either = ("mlp.hook_post", "mlp.hook_chosen_weights")  # of a dense block, of one with experts
+    names = ("attn.hook_pattern", "attn.hook_z", *either, "hook_resid_post")
+    sites = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in names]
+    sites = [site for site in sites if site in model.sites]
     logits, cache = model.run_with_cache(torch.from_numpy(TOKENS), sites)
     return {"logits": some(logits), **{site: some(cache[site]) for site in sites}}
 
@@ -277,7 +277,9 @@ def test_numbers_of_a_network_depend_on_its_settings(model_type):
         if name.endswith(("eps", "epsilon", "softcapping", "scalar", "theta", "freq")):
             assert differing(as_json(values_of_network(model_type, **{name: 1.2 * value})), before)
         if name == "rope_parameters":
-            wider = value | {"rope_theta": 1.2 * value["rope_theta"]}
+            sections = {key: one for key, one in value.items() if isinstance(one, dict)}
+            wider = {key: one | {"rope_theta": 77.0} for key, one in sections.items()}
+            wider = wider or value | {"rope_theta": 1.2 * value["rope_theta"]}
             assert differing(as_json(values_of_network(model_type, **{name: wider})), before)
 
 

@@ -1,5 +1,6 @@
-"""The memory that a process can still use, and errors where it is not enough."""
+"""The memory that a process can still use, errors where it is not enough, and its collector."""
 
+import gc
 import sys
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from probekit import memory
 from probekit.errors import OutOfMemoryError
-from probekit.memory import available_memory, fits_in_memory, is_out_of_memory
+from probekit.memory import available_memory, fits_in_memory, importing, is_out_of_memory
 from probekit.model.families.table import load_model
 from probekit.model.weights import checkpoint
 
@@ -129,3 +130,32 @@ def test_too_little_memory_for_a_map_is_no_damage(tmp_path, monkeypatch):
 )
 def test_failed_allocations_are_told_from_other_errors(error, expected):
     assert is_out_of_memory(error) == expected
+
+
+def test_modules_are_imported_without_garbage_collection():
+    collections, thresholds = [], gc.get_threshold()
+
+    def count(phase, _):
+        collections.append(phase)
+
+    def failing_import():
+        with importing():
+            assert len([[] for _ in range(10 * thresholds[0])]) > len(collections) == 0
+            raise ImportError
+
+    gc.callbacks.append(count)
+    try:
+        with pytest.raises(ImportError):
+            failing_import()
+        assert len([[] for _ in range(10 * thresholds[0])]) > len(collections) > 0
+    finally:
+        gc.callbacks.remove(count)
+    assert gc.get_threshold() == thresholds
+
+
+def test_imported_modules_are_old_and_no_longer_visited_often(monkeypatch):
+    with importing():
+        monkeypatch.setitem(sys.modules, "a_new_module", object())
+        kept = [[] for _ in range(100)]
+    assert not any(one is kept for one in gc.get_objects(generation=0))
+    assert gc.get_freeze_count() == 0

@@ -23,11 +23,13 @@ from probekit.model.config import ModelConfig
 from probekit.model.families.gemma import GemmaConfig
 from probekit.model.families.gpt2 import GPT2Config
 from probekit.model.families.llama import LlamaConfig
+from probekit.model.families.mixtral import MixtralConfig
 from probekit.model.families.neox import NeoXConfig
 from probekit.model.families.olmo2 import OLMo2Config
 from probekit.model.families.olmoe import OLMoEConfig
 from probekit.model.families.opt import OPTConfig
 from probekit.model.families.phi3 import Phi3Config
+from probekit.model.families.qwen3_moe import Qwen3MoeConfig
 from probekit.probes.score.metric_table import METRICS, SELECTING, Metric
 from probekit.results.study import RIVAL_COLUMNS, STUDY_COLUMNS
 from probekit.results.table import DIFFERENCES, RESULTS, SOURCES, TableColumn
@@ -226,6 +228,8 @@ NETWORKS = {
     "neox_in_sequence": NeoXConfig(use_parallel_residual=False),
     "olmo2": OLMo2Config(),
     "olmoe": OLMoEConfig(),
+    "mixtral": MixtralConfig(),
+    "qwen3_moe": Qwen3MoeConfig(mlp_only_layers=(0,)),
     "opt": OPTConfig(),
     "phi3": Phi3Config(),
 }

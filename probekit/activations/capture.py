@@ -32,7 +32,7 @@ from probekit.activations.upkeep import caches_in, removed_after_failure
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import OutOfMemoryError, StoreError
-from probekit.memory import available_memory, is_out_of_memory
+from probekit.memory import LIBRARIES, available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import config_of
 from probekit.model.network import Network
@@ -42,8 +42,8 @@ from probekit.terminal import SILENT, Watcher
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
 OnRows = Callable[[int], None]  # called with the number of newly computed rows
 
-# Measured memory of a process: its libraries, and batches whose rows are in memory together.
-_LIBRARIES, _BATCHES = 320 << 20, 3
+# Batches whose rows are in memory together.
+_BATCHES = 3
 MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 
 
@@ -275,8 +275,7 @@ class Work:
         counts = np.diff(plan.offsets)
         tokens = RowPlan(np.repeat(plan.example, counts), plan.positions, every)
         places = forward.ranges(plan.offsets[first.rows], counts[first.rows])
-        n_rows = min(ROWS_COMPARED, len(places))
-        chosen = np.linspace(0, len(places) - 1, n_rows).astype(int)
+        chosen = np.linspace(0, len(places) - 1, min(ROWS_COMPARED, len(places))).astype(int)
         member = np.repeat(first.member, counts[first.rows])[chosen]
         used, member = np.unique(member, return_inverse=True)
         batch = forward.Batch([first.sequences[one] for one in used], places[chosen], member)
@@ -329,7 +328,7 @@ def capture_bytes(
     # Arrays that are in memory together: four as wide as the stream in float32; in the dtype of the
     # weights four more, and two as wide as the MLP.
     wide, deep = sizes["d_model"], sizes["d_mlp"]
-    size = _LIBRARIES + n_tokens * (4 * 4 * wide + dtype.itemsize * (4 * wide + 2 * deep))
+    size = LIBRARIES + n_tokens * (4 * 4 * wide + dtype.itemsize * (4 * wide + 2 * deep))
     if in_memory:
         size += count_parameters(config) * dtype.itemsize
         n_rows = max(sum(len(one.rows) for one in shard[:_BATCHES]) for shard in shards)

@@ -6,7 +6,8 @@ section.py  its section of the experiment file, and the rules of its keys: `chec
             experiment)`. It imports no numerics
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
             `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
-            transfer between data sets
+            transfer between data sets; `work(source, ...)`: a part of its fits at all sites,
+            which is timed to predict the time of a run
 page.py     what the page of a run shows, by place: `first_figures(run)` after the layer curve, and
             `figures(run)` after all others; `sections(run)` and `curves(run)` before the table of
             all sites, `details(run)` and `examples(run)` after the figures that are folded
@@ -22,6 +23,8 @@ from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
+
+from probekit.memory import importing
 
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
 DIFFERENCE = "difference difference_low difference_high p"
@@ -62,7 +65,8 @@ class Analysis:
     def door(self, file: str, name: str) -> Callable[..., Any] | None:
         """Return a function of a module of its folder; None if it has none of this name."""
         module = f"{__package__}.{self.name}.{file}"
-        return getattr(import_module(module), name, None) if find_spec(module) else None
+        with importing():
+            return getattr(import_module(module), name, None) if find_spec(module) else None
 
 
 # In the order of what they show at the same place of a page.

@@ -5,6 +5,8 @@ configuration error, 3 model or data missing, 130 interrupted, 143 terminated. H
 imported when they are used, after a command has checked its arguments; see `options.later`.
 """
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -28,6 +30,8 @@ globals().update(later(__file__))
 
 def main() -> None:
     """Run the command line and exit with its exit code."""
+    # Python's last collections would visit all objects, half a second with torch, before they end.
+    atexit.register(gc.freeze)
     # Replace closed streams; escape control characters and characters not in the encoding.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from probekit.memory import importing
 from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
 from probekit.terminal import Watcher, escape_streams
 
@@ -46,7 +47,8 @@ class Later:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # doctest, which inspects all objects, imports nothing
             raise AttributeError(name)
-        return getattr(import_module(self._module), name)
+        with importing():
+            return getattr(import_module(self._module), name)
 
 
 def later(file: str) -> dict[str, Later]:

@@ -132,8 +132,7 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         terminal.echo(f"{'; '.join(legend)}.")
-    answers = run_page.run_answers(causes.open_causes(result.folder), facts)
-    terminal.echo("\n" + "\n".join(answers))
+    terminal.echo("\n" + "\n".join(run_page.run_answers(causes.open_causes(result.folder), facts)))
     compared = run_tables.comparison_table(v, facts.control)
     if compared:
         terminal.echo()

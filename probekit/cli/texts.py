@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
     from probekit.results import network as measured
-    from probekit.results import record
 globals().update(later(__file__))
 
 # Columns of predictions, in order; free text is the last one.
@@ -209,7 +208,7 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     It predicts a label and a score per text or per token, and with --threshold an alarm.
     """
     texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
-    record.check_saved_probe(probe)
+    application.check_saved_probe(probe)
     per = application.choose_per(saved, per)
     with watching() as watcher:
         readings = probekit.apply_probe(saved, texts, watcher=watcher, **given)

@@ -98,8 +98,7 @@ class _Splits:
         Args:
             of_folds: the labels or examples with a problem in each fold; empty without one.
         """
-        n_folds = sum(1 for found in of_folds if found)
-        return f"{n_folds} of {len(self.parts)} outer folds"
+        return f"{sum(map(bool, of_folds))} of {len(self.parts)} outer folds"
 
 
 def check_dataset(

@@ -326,8 +326,7 @@ def is_typo(label: str, other: str) -> bool:
     >>> is_typo("pats", "past"), is_typo("plurale", "plural"), is_typo("nsubj", "csubj")
     (True, True, False)
     """
-    is_tag = label.isupper() and other.isupper()
-    shortest = _MIN_UPPER_LENGTH if is_tag else _MIN_LENGTH
+    shortest = _MIN_UPPER_LENGTH if label.isupper() and other.isupper() else _MIN_LENGTH
     if min(len(label), len(other)) < shortest or label[0] != other[0]:
         return False
     start = _n_common(label, other)

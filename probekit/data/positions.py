@@ -383,8 +383,7 @@ def _shift(
     target = first + span.position[edge] - tokens.position[first] + offset
     if rule.share is not None:  # of 0
         begins = np.array([(spans[number] or (0, 0))[0] for number in aligned.tolist()])
-        ends = tokens.ranges[:, 1]
-        target = np.searchsorted(ends, tokens.start[text] + begins, side="right") - 1
+        target = np.searchsorted(tokens.ranges[:, 1], tokens.start[text] + begins, "right") - 1
     inside = (first <= target) & (target < stop)
 
     shifted = np.zeros_like(span.first)

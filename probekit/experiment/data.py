@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from probekit.data.examples import Dataset, Example
 from probekit.data.frames import HubSection, tables_in
-from probekit.data.readers import FORMATS, FormatName, TableFormat, read_dataset
+from probekit.data.readers import FORMATS, FormatName, read_dataset
 from probekit.data.table import Columns, OptionalColumn
 from probekit.errors import ConfigError
 from probekit.experiment.replies import ReplyLabelSection
@@ -63,8 +63,7 @@ class MemorySection(Section):
 def _has_no_format_of_its_own(schema: dict[str, Any]) -> None:
     """Make `format` optional, unless there are files."""
     schema["required"].remove("format")
-    files = ["file", "train", "test"]
-    schema["dependentRequired"] = {file: ["format"] for file in files}
+    schema["dependentRequired"] = {file: ["format"] for file in ("file", "train", "test")}
 
 
 class DataSection(HoldingSection):
@@ -207,26 +206,7 @@ def read_examples(data: DataSection, values: Sequence[str] = ()) -> Dataset:
         sources = {side: Path(data.root) / file for side, file in files.items() if file is not None}
         if len({os.path.realpath(path) for path in sources.values()}) < len(sources):
             raise ConfigError(f"data.train and data.test are the same file, {data.train}.")
-    return _read(data, sources, values)
-
-
-def read_negatives(data: DataSection, file: str, format: TableFormat) -> Dataset:
-    """Return the examples of a file of negatives; their labels have no meaning.
-
-    Args:
-        data: gives folder and columns; the file needs no columns of labels, ids and splits.
-        file: the file.
-        format: its format.
-
-    Raises:
-        UnknownNameError: a column does not exist.
-        MissingError: the file does not exist.
-        DataError: the contents are invalid.
-    """
-    own = {"label": data.columns.text, "id": None, "split": None}
-    columns = data.columns.model_copy(update=own)
-    changes = {"name": Path(file).stem, "format": format, "columns": columns, "pairs": None}
-    return _read(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
+    return read_sources(data, sources, values)
 
 
 def read_tables(
@@ -244,12 +224,12 @@ def read_tables(
         DataError: the rows are invalid.
     """
     found = tables_in(tables)
-    examples = _read(data, {table.side: table for table in found}, values)
+    examples = read_sources(data, {table.side: table for table in found}, values)
     facts = {"kind": found[0].kind, "n_rows": len(examples), "digest": examples.digest}
     return examples, facts | {"is_split": len(found) > 1}
 
 
-def _read(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
+def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence[str]) -> Dataset:
     """Return the examples of all sources, each assigned to the side of its source, if it has one.
 
     Args:

@@ -359,8 +359,7 @@ def explain(fault: ErrorDetails, kind: type[BaseModel]) -> tuple[KeyPath, str]:
         near = nearest(str(fault["input"]), _choices(field.annotation))
         return keys, " ".join(dict.fromkeys((f"{given}.", near, _allowed(field))))
     if fault["type"] in ("model_type", "model_attributes_type"):
-        section = _section_at(kind, keys)
-        (first, first_field), *_ = section.model_fields.items()
+        (first, first_field), *_ = _section_at(kind, keys).model_fields.items()
         # The value of the first key alone, as in `position: last`.
         is_first = fault["input"] in _choices(first_field.annotation)
         example = f" Write {{{first}: {fault['input']}}}." if is_first else ""

@@ -69,6 +69,8 @@ class WeightNames:
     Attributes:
         prefix: beginning of the names in checkpoints of the language model, such as `model.`;
             checkpoints of the body alone lack it.
+        nested: regular expression of what precedes the names of the language model in checkpoints
+            that also have other networks.
         embedding: name of the token embedding without the prefix.
         unembedding: name of the unembedding, which has no prefix.
         layers: beginning of the names of the tensors of a block, before its index, such as `h.`.
@@ -77,6 +79,7 @@ class WeightNames:
         transposed: regular expression of the linear maps stored as [in, out].
         sizes: keys of config.json that the shapes of tensors show, by tensor, for messages.
         other_names: names that other releases give to a tensor, each with that of the network.
+        renamed: parts of names in checkpoints, each with its replacement in the network.
         switches: end of the name of an extra tensor, and the entry of config.json that makes it
             part of the network.
         norm: module of the final norm.
@@ -91,11 +94,13 @@ class WeightNames:
     layers: str
     sizes: tuple[tuple[str, tuple[str, ...]], ...]
     prefix: str = "model."
+    nested: str = r"(?!)"  # matches nothing
     unembedding: str = "lm_head.weight"
     n_layers: str = "num_hidden_layers"
-    buffers: str = r"(?!)"  # matches nothing
+    buffers: str = r"(?!)"
     transposed: str = r"(?!)"
     other_names: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
     switches: tuple[tuple[str, str], ...] = (("lm_head.weight", '"tie_word_embeddings": false'),)
     norm: str = "norm"
     heads: str = "self_attn.o_proj"
@@ -121,7 +126,8 @@ class WeightNames:
                 f"{adapter[0]} is of an adapter. Merge it with peft: model.merge_and_unload()."
             )
         ends = (name for name in bare.values() if name.endswith(self.embedding))
-        start = next(ends, "").removesuffix(self.embedding).removesuffix(self.prefix)
+        start = next(ends, "").removesuffix(self.embedding)
+        start = re.sub(f"({self.nested})?({re.escape(self.prefix)})?$", "", start)
         start = start if re.fullmatch(r"((module|model)\.)+", start) else ""
         return {name: one.removeprefix(start) for name, one in bare.items()}
 
@@ -132,7 +138,9 @@ class WeightNames:
         >>> WEIGHTS.in_network("gpt_neox.embed_in.weight"), WEIGHTS.in_network("lm_head.weight")
         ('embed_in.weight', 'embed_out.weight')
         """
-        short = name.removeprefix(self.prefix)
+        short = re.sub(f"^({self.nested})", "", name).removeprefix(self.prefix)
+        for theirs, own in self.renamed:
+            short = short.replace(theirs, own)
         return dict(self.other_names).get(short, short)
 
     def in_checkpoint(self, name: str) -> str:
@@ -142,6 +150,8 @@ class WeightNames:
         >>> WEIGHTS.in_checkpoint("embed_in.weight"), WEIGHTS.in_checkpoint("embed_out.weight")
         ('gpt_neox.embed_in.weight', 'embed_out.weight')
         """
+        for theirs, own in self.renamed:
+            name = name.replace(own, theirs)
         return name if name == self.unembedding else self.prefix + name
 
 
@@ -159,6 +169,7 @@ class Component:
         part: the sublayer that it belongs to, `attention` or `MLP`; empty for none.
         tied: member of the config that replaces the weight by the token embedding; empty if there
             is none.
+        layers: the blocks that have it; None for all.
     """
 
     name: str
@@ -167,6 +178,7 @@ class Component:
     bias: str = ""
     part: str = ""
     tied: str = ""
+    layers: tuple[int, ...] | None = None
 
     @property
     def in_block(self) -> bool:
@@ -478,8 +490,9 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
     in_block = [component for component in config.components if component.in_block]
     parts = dict.fromkeys(component.part for component in in_block if component.part)
     sums = [_sum(part, [each for each in in_block if each.part == part], config) for part in parts]
-    parts_and_norms = dict.fromkeys(component.part or component.name for component in in_block)
-    block = _sum("block", in_block, config, " + ".join(parts_and_norms))
+    in_all = [component for component in in_block if component.layers is None]
+    parts_and_norms = dict.fromkeys(component.part or component.name for component in in_all)
+    block = _sum("block", in_all, config, " + ".join(parts_and_norms))
     total = count_parameters(config)
     return (*sums, block, ParameterCount("total", "n_layers x block + the others", total))
 
@@ -487,13 +500,14 @@ def count_sums(config: ModelConfig) -> tuple[ParameterCount, ...]:
 def _sum(
     name: str, components: Sequence[Component], config: ModelConfig, formula: str = ""
 ) -> ParameterCount:
-    """Return the parameter count of several components of a block together.
+    """Return the parameter count of several components of the same blocks together.
 
     The default of the formula is the sum of the names of the components.
     """
     names = (component.name.rpartition(".")[2] for component in components)
-    number = sum(_count(component, config).number for component in components)
-    return ParameterCount(name, formula or " + ".join(names), number, times=config.n_layers)
+    counts = [_count(component, config) for component in components]
+    number, times = sum(one.number for one in counts), counts[0].times
+    return ParameterCount(name, formula or " + ".join(names), number, times)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -513,7 +527,7 @@ def _count(component: Component, config: ModelConfig) -> ParameterCount:
         name=component.name,
         formula=" + ".join(" x ".join(axes) for axes in tensors) or "tied: the token embedding",
         number=sum(math.prod(_size(axis, config) for axis in axes) for axes in tensors),
-        times=config.n_layers if component.in_block else 1,
+        times=len(component.layers or range(config.n_layers)) if component.in_block else 1,
     )
 
 

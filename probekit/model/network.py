@@ -193,8 +193,7 @@ class FamilyNetwork(nn.Module):
         parameter = super().get_parameter(target)
         if not parameter.is_meta or self.is_in_memory:
             return parameter
-        weight = to_device(self._readers[target](), self.device)
-        return nn.Parameter(weight, requires_grad=False)
+        return nn.Parameter(to_device(self._readers[target](), self.device), requires_grad=False)
 
     @contextmanager
     def weights_of(self, part: str) -> Iterator[None]:
@@ -602,8 +601,7 @@ class FamilyNetwork(nn.Module):
         >>> gradient.shape
         torch.Size([1, 3, 256])
         """
-        parts = self.sites.select(["*"] if sites is None else sites)
-        names = [part.text for part in parts]
+        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
         values: dict[str, Tensor] = {}
         with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
             out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)

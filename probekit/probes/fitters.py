@@ -37,7 +37,15 @@ from probekit.probes.score.metrics import (
 from probekit.probes.score.scored import log_frequencies, rating
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from probekit.probes.solve.descent import StoppingRule
-from probekit.probes.solve.fits import Judge, Search, TunedProbeFit, Tuning, best_rated, fit_jointly
+from probekit.probes.solve.fits import (
+    Judge,
+    Search,
+    TunedProbeFit,
+    Tuning,
+    best_rated,
+    fit_jointly,
+    placed,
+)
 from probekit.probes.solve.kernel import is_wide
 from probekit.probes.solve.layers import AffineLayer, FittedLayers
 from probekit.probes.solve.solver import OnFit, Problem, Solver
@@ -150,6 +158,11 @@ class FittedRows:
         return len(self.data.classes)
 
     @property
+    def is_balanced(self) -> bool:
+        """Whether all classes have the same total weight in each fit."""
+        return self.settings.class_weight == "balanced"
+
+    @property
     def positive(self) -> int | None:
         """The code of the positive class; None if there is none."""
         return self.data.positive_code if self.settings.reads == "classes" else None
@@ -163,8 +176,7 @@ class FittedRows:
         settings = self.settings
         # Without a judge C is selected by accuracy, the only default metric of classes.
         judge = None if METRICS[settings.main_metric].is_main else self.judge(spec)
-        is_balanced = settings.class_weight == "balanced"
-        tuning = Tuning(StoppingRule(max_iter=settings.max_iter), judge, is_balanced)
+        tuning = Tuning(StoppingRule(max_iter=settings.max_iter), judge, self.is_balanced)
         return Search(self.rows, columns, self.fold_of_row, tuning, typical=self.typical)
 
     def predictions(
@@ -267,8 +279,7 @@ def tuned_together(
     each part.
     """
     pairs = [(rows, [one[rows.rows] for one in columns]) for rows, columns in parts]
-    is_mixed = len({rows.typical is None for rows, _ in pairs}) > 1
-    if spec.kind != "logistic" or not is_wide(X) or is_mixed:
+    if not is_one_batch(spec, X, [rows for rows, _ in pairs]):
         return [
             rows.fitter(spec).tune(X.select(rows.rows), own, step)
             for (rows, own), step in zip(pairs, steps, strict=True)
@@ -281,6 +292,33 @@ def tuned_together(
 
     searches = [rows.search(spec, own) for rows, own in pairs]
     return [list(one) for one in fit_jointly(X, searches, pairs[0][0].settings.C, report)]
+
+
+def refitted(
+    X: LazyRows,
+    parts: Sequence[tuple[FittedRows, Codes, Sequence[LabelsAndPenalty], Sequence[Mask]]],
+) -> list[list[list[FittedLayers]]]:
+    """Return the logistic fits of parts of the rows X, given with their numbers, in one batch."""
+    shares, problems = list[Mask](), list[Problem]()
+    typical = np.ones(len(X), dtype=bool)
+    for rows, inside, tasks, masks in parts:
+        if rows.typical is not None:
+            typical[inside] = rows.typical
+        for codes, C in tasks:
+            assert C is not None  # logistic fits always have a penalty
+            whole, balanced = placed(codes, inside, len(X)), rows.is_balanced
+            own = range(len(shares), len(shares) + len(masks))
+            problems += [Problem(whole, C, share, balanced=balanced) for share in own]
+        shares += [placed(mask, inside, len(X)) for mask in masks]
+    stopping = StoppingRule(max_iter=parts[0][0].settings.max_iter)
+    fits = iter(Solver(X, shares, typical=typical).solve(problems, stopping))
+    return [[[next(fits) for _ in masks] for _ in tasks] for _, _, tasks, masks in parts]
+
+
+def is_one_batch(spec: ProbeSpec, X: LazyRows, parts: Sequence[FittedRows]) -> bool:
+    """Return whether logistic fits on all parts of the rows are computed from their products."""
+    is_mixed = len({rows.typical is None for rows in parts}) > 1
+    return spec.kind == "logistic" and is_wide(X) and not is_mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,11 +370,6 @@ class Fitter:
         """Return, for each label column with its penalty, the fit on the rows of each mask."""
         return [[self._path([penalty], X, y, mask)[0] for mask in masks] for y, penalty in tasks]
 
-    @property
-    def _balanced(self) -> bool:
-        """Whether all classes have the same total weight in each fit."""
-        return self.rows.settings.class_weight == "balanced"
-
     def left_out(
         self, X: Rows, column: LabelColumn, fit: FittedLayers, penalty: float | None
     ) -> Floats | None:
@@ -352,7 +385,7 @@ class Fitter:
             return None
         codes = np.searchsorted(fit.classes, column)
         data = TrainingRows(X, codes, self.rows.groups, self.rows.typical)
-        weights = balanced_weights(codes) if self._balanced else None
+        weights = balanced_weights(codes) if self.rows.is_balanced else None
         if kind == "logistic" and n_classes == 2:
             return logistic_left_out(data, fit.layers[0], penalty, weights)
         if kind == "ridge":
@@ -399,11 +432,4 @@ class _LogisticFitter(Fitter):
     def refit(
         self, X: Rows, tasks: Sequence[LabelsAndPenalty], masks: Sequence[Mask]
     ) -> list[list[FittedLayers]]:
-        solver = Solver(X, masks, typical=self.rows.typical)
-        problems, n_masks = [], len(masks)
-        for codes, C in tasks:
-            assert C is not None  # logistic fits always have a penalty
-            for share in range(n_masks):
-                problems.append(Problem(codes, C, share, balanced=self._balanced))
-        fits = solver.solve(problems, StoppingRule(max_iter=self.rows.settings.max_iter))
-        return [list(fits[start : start + n_masks]) for start in range(0, len(fits), n_masks)]
+        return refitted(LazyRows.of(X), [(self.rows, np.arange(len(X)), tasks, masks)])[0]

@@ -17,6 +17,7 @@ from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.controls import why_no_control
 from probekit.probes.data import ProbeData, names_of, typical_rows
 from probekit.probes.fitters import FittedRows, LabelColumn, tuned_together
+from probekit.probes.score.description_length import coding_fits
 from probekit.probes.score.exchange import LabelExchange
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, ClassPredictions, Resamples, take
@@ -363,8 +364,12 @@ def _read(
     parts += [] if whole is None else [(whole, [splits[0].task])]
     callbacks = [*steps[: len(splits)], steps[-1]][: len(parts)]
     tuned = tuned_together(spec, X, parts, callbacks)
-    pairs = zip(splits, tuned, strict=False)
-    scores = [split.read(spec, X, random, of_split) for split, of_split in pairs]
+    pairs = list(zip(splits, tuned, strict=False))
+    coding = coding_fits(spec, X, random, pairs)
+    scores = [
+        split.read(spec, X, random, of_split, of_blocks)
+        for (split, of_split), of_blocks in zip(pairs, coding, strict=True)
+    ]
     return scores, None if whole is None else tuned[-1][0]
 
 

@@ -103,7 +103,7 @@ class SplitProber:
         return GroupedTokens.of(np.sort(self.data.test), self.data.examples)
 
     @cached_property
-    def _blocks(self) -> list[coding.CodedBlock]:
+    def blocks(self) -> list[coding.CodedBlock]:
         """The blocks of the online code."""
         return coding.blocks(self.fitted.groups, len(self.data.classes), self.settings.seed)
 
@@ -163,6 +163,7 @@ class SplitProber:
         X: LazyRows,
         random: bool,
         tuned: Sequence[TunedProbeFit[FittedLayers]],
+        coding_fits: Sequence[Sequence[FittedLayers]] = (),
     ) -> list[Scored]:
         """Return the scores of one kind of probe at one site.
 
@@ -177,6 +178,7 @@ class SplitProber:
             random: whether they are those of a network with random weights, for which only the
                 task is scored, without a learning curve.
             tuned: the tuned fits of the `labels`; empty for kinds that read texts or trees.
+            coding_fits: those of `coding_fits`, of each of the labels.
         """
         target = "random_weights" if random else "task"
         if not spec.traits.scores_rows:
@@ -206,8 +208,8 @@ class SplitProber:
             comparable, metric = test.take(self.comparable), self.settings.main_metric
             selectivity = replace(comparable, metric=metric, against=control.predictions)
             scores += [control, Scored.of_draws(validations), selectivity]
-        if self.settings.description and len(self._blocks) > 1 and not self.settings.reads_numbers:
-            scores += coding.description_lengths(self.fitted, self._blocks, [task, *controls])
+        if any(coding_fits):
+            scores += coding.description_lengths(self, [task, *controls], coding_fits)
         if self.settings.learning_steps and not random:
             scores += coding.learning_curve(self, task, outside)
         return scores

@@ -431,24 +431,3 @@ def read_record(path: Path, kind: type[Record], *, is_sealed: bool = True) -> Re
             run = "It changed after the run. Run" if is_changed else "Otherwise, run"
             raise DataError(f"{error} {run} the experiment again to rewrite it.") from error
     return record
-
-
-def check_saved_probe(path: Path) -> None:
-    """Verify the digests of a saved probe that is in the folder of a run; others have none there.
-
-    Args:
-        path: common stem of the two files of the probe, or one of the files.
-
-    Raises:
-        MissingError: a file does not exist, or the run is not finished.
-        DataError: a file of the probe or run.json was changed after the run.
-    """
-    from probekit.probes.probe_files import probe_files  # imports SciPy
-
-    # Probes of a run are in its folder `probes`; other probes have no run.
-    folders = (one.parent for one in path.absolute().parents if one.name == "probes")
-    run_dir = next(folders, None)
-    if run_dir is not None and is_run(run_dir):
-        check_finished(run_dir)
-        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
-        open_record(run_dir, names)

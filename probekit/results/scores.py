@@ -75,9 +75,9 @@ class Scores:
         return Scores(only(rows, **values))
 
     def of_runs(self) -> Iterator[Scores]:
-        """Yield the scores of each run."""
-        for _, rows in self.rows.groupby("run", sort=False):
-            yield Scores(rows)
+        """Yield the scores of each run; of a single one these scores, with what they derive."""
+        runs = self.rows.groupby("run", sort=False)
+        yield from [self] if len(runs) == 1 else (Scores(rows) for _, rows in runs)
 
     @cached_property
     def layers(self) -> dict[int, str]:
@@ -228,8 +228,7 @@ class Scores:
 
 def best_first(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the rows sorted by their value of a metric, best first; ties keep their order."""
-    ascending = METRICS[metric].lower_is_better
-    return rows.sort_values("value", ascending=ascending, kind="stable")
+    return rows.sort_values("value", ascending=METRICS[metric].lower_is_better, kind="stable")
 
 
 def site_with_head(site: str, head: float | None) -> str:

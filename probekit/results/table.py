@@ -266,10 +266,11 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
     if column.type not in ("text", "boolean"):
         numbers = pd.to_numeric(cells, errors="coerce").astype(float)
         is_whole, is_filled = column.type in WHOLE, column.type in FILLED
-        is_blank = numbers.isna() & cells.str.lower().isin(["", "nan"])
-        is_wrong = numbers.isna() & ~is_blank
+        is_wrong = numbers.isna()
         if is_filled:
-            is_wrong |= is_blank | numbers.isin([math.inf, -math.inf])
+            is_wrong |= numbers.isin([math.inf, -math.inf])
+        elif is_wrong.any():
+            is_wrong &= ~cells.str.lower().isin(["", "nan"])
         if is_whole:  # up to 2^53, float64 represents every integer
             is_wrong |= numbers.notna() & ~(numbers.between(0, 2**53) & (numbers % 1 == 0))
         kind = "an integer from 0 to 2^53" if is_whole else "a number"
@@ -279,8 +280,7 @@ def _converted(cells: pd.Series[str], column: TableColumn, path: Path) -> pd.Ser
         return numbers.astype(int) if is_whole and is_filled else numbers
     allowed = ("True", "False", "") if column.type == "boolean" else column.allowed
     if allowed:
-        text = f"Allowed: {', '.join(filter(None, allowed))}."
-        raise_if(~cells.isin(allowed), cells, path, text)
+        raise_if(~cells.isin(allowed), cells, path, f"Allowed: {', '.join(filter(None, allowed))}.")
     if column.type == "boolean":
         return cells.map({"True": True, "False": False}).astype("boolean")
     return cells.astype(object)
@@ -476,7 +476,7 @@ def only(table: pd.DataFrame, **values: str | int) -> pd.DataFrame:
     """Return the rows whose columns hold the given values."""
     keep = np.ones(len(table), dtype=bool)
     for column, value in values.items():
-        keep &= (table[column] == value).to_numpy()
+        keep &= table[column].to_numpy() == value
     return table[keep]
 
 

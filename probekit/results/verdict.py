@@ -110,8 +110,7 @@ class HeadlineScore(BaseModel, frozen=True):
         the interval of the paired difference from the majority class it would be 8 %.
         """
         sign = METRICS[self.metric].sign
-        best = self.ci_high if sign > 0 else self.ci_low
-        return sign * (best - self.chance) < 0
+        return sign * ((self.ci_high if sign > 0 else self.ci_low) - self.chance) < 0
 
 
 class Rival(BaseModel, frozen=True):

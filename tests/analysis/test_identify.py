@@ -33,7 +33,7 @@ def test_right_tensors_are_verified_and_planted_errors_are_named(name, dtype):
     for error, one in found.wrong:
         assert one.label == DIFFERS, (error.error, one.sentence)
         # In half precision a token may have another expert than in the pass that is compared.
-        is_mixture = name == "OLMoE" and dtype != "float32"
+        is_mixture = name in ("OLMoE", "Mixtral", "Qwen3Moe") and dtype != "float32"
         assert is_mixture or error.words in one.sentence, (error.error, one.sentence)
     # What it takes for a right tensor is not far above what the two precisions differ by.
     assert max(one.error / one.expected for _, _, one, _ in found.right) < 2

@@ -21,6 +21,7 @@ VARYING = {
     r"\b([0-9a-f]{12}|(?=\d*[a-f])[0-9a-f]{10,})\b": "DIGEST",
     r"48;2;\d+;\d+;\d+": "48;2;RGB",
     r"[\d,]+ (tokens|texts)/s": r"N \1/s",
+    r"\d+ % of the time is the step `.*": "THE LONGEST STEP",
     r"(less than a|about \d+) (seconds?|minutes)": "SECONDS",
     r"Expected one of .* at start": "Expected one of DEVICES at start",
     r"Available devices: .*": "Available devices: DEVICES.",

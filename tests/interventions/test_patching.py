@@ -36,7 +36,8 @@ blocks.1.mlp.hook_post[neuron=4] blocks.1.attn.hook_v blocks.1.attn.hook_rot_q b
 """
 GPT2_SITES, FAMILY_SITES = _OF_GPT2.split(), _OF_FAMILIES.split()
 # Sites that a family does not have.
-LACKING = {"opt": ("hook_rot_q",), "olmoe": ("hook_pre", "hook_post", "[neuron=4]")}
+LACKING = dict.fromkeys(("olmoe", "mixtral"), ("hook_pre", "hook_post", "[neuron=4]"))
+LACKING |= {"opt": ("hook_rot_q",), "qwen3_moe with dense blocks": ("[neuron=4]",)}
 
 
 @cache

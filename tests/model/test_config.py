@@ -21,7 +21,8 @@ from tests.model.families.configurations import ONE_PER_NETWORK, rows
 
 TOKENS = torch.tensor([[3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46, 26]])
 KEYS = YAML(typ="safe").load(Path(__file__).with_name("config_keys.yaml"))
-ROWS = rows([*ONE_PER_NETWORK, "gemma3", "gpt2", "llama3", "phi3 with longrope"])
+OTHERS = ("gemma3", "gpt2", "llama3", "phi3 with longrope", "olmo3 with yarn", "gemma3 with images")
+ROWS = rows([*ONE_PER_NETWORK, *OTHERS])
 
 
 @pytest.fixture(scope="module")

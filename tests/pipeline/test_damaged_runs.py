@@ -12,18 +12,13 @@ from probekit.cli.main import cli
 from probekit.cli.view_server import find_page
 from probekit.errors import ConfigError, DataError, MissingError, StoreError
 from probekit.pipeline.compare.compare import compare
+from probekit.pipeline.look.apply import check_saved_probe
 from probekit.probes.saved_probe import SavedProbe
 from probekit.progress import STAGE
 from probekit.report.pages.compare_page import load_runs
 from probekit.report.pages.index_page import index_page
 from probekit.report.pages.run_page import run_figures, write_report
-from probekit.results.record import (
-    RESULT_FILES,
-    RunRecord,
-    check_saved_probe,
-    load_record,
-    pack_record,
-)
+from probekit.results.record import RESULT_FILES, RunRecord, load_record, pack_record
 from tests.pipeline.planted import QUICK
 from tests.pipeline.planted import QUICK_SITES as SITES
 from tests.pipeline.scale import Heard

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import AutoModelForCausalLM, GraniteMoeConfig
 from transformers import Qwen3_5TextConfig as Hybrid
 
 from probekit import load_model, run
@@ -26,7 +26,7 @@ SIZES = {
     "pad_token_id": None,
 }
 CONFIGS = {
-    "mixtral": lambda: MixtralConfig(**SIZES, num_local_experts=4),
+    "mixture": lambda: GraniteMoeConfig(**SIZES, num_local_experts=4),
     "hybrid": lambda: Hybrid(
         **SIZES,
         head_dim=8,
@@ -37,7 +37,7 @@ CONFIGS = {
         layer_types=["linear_attention", "full_attention", "linear_attention"],
     ),
 }
-AT_NIGHT = ["mixtral", pytest.param("hybrid", marks=pytest.mark.nightly)]
+AT_NIGHT = ["mixture", pytest.param("hybrid", marks=pytest.mark.nightly)]
 
 
 @pytest.fixture(scope="module", autouse=True)

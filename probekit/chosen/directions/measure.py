@@ -23,10 +23,10 @@ from sklearn.preprocessing import StandardScaler
 from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
 from probekit.chosen.selected_probe import SelectedProbe
-from probekit.lazy_rows import Floats, LazyRows
+from probekit.lazy_rows import Features, Floats, LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
-from probekit.pipeline.engines.engine import Activations
+from probekit.pipeline.engines.engine import Activations, Engine
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.k_sparse import explained_shares
@@ -46,6 +46,7 @@ MOST_COVARIANCE = 1024  # maximum number of features for which PCA computes thei
 COMPONENTS = 50  # PCA components for LDA: with more features than rows LDA separates any labels
 NULL_DRAWS = 50  # permutations of the labels for the null distribution of cosines
 HALVINGS = 10  # random divisions of the groups into halves, to which directions are fitted
+_TIMED = 5  # parts of these fits; one is timed to predict the time of all
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
 
@@ -137,10 +138,8 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
-    if not isinstance(chosen.site, SiteSelection) or not _is_whole_stream(chosen.site):
+    if chosen.site not in (streams := _streams(chosen.source)):
         return pd.DataFrame()
-    sites = chosen.source.selections
-    streams = [s for s in sites if isinstance(s, SiteSelection) and _is_whole_stream(s)]
     places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
@@ -153,11 +152,8 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
     spec = chosen.spec
-    penalties: dict[SiteSelection, Any] = {
-        stream: probes[stream.text].facts.hyperparameters.get(spec.grid_name or "C")
-        for stream in streams
-        if stream.text in probes
-    }
+    name, with_probe = spec.grid_name or "C", [one for one in streams if one.text in probes]
+    penalties = {one: probes[one.text].facts.hyperparameters.get(name) for one in with_probe}
     how = chosen.source.activations, chosen.position, chosen.prober.saved_rows, spec
     job = partial(_refitted_directions, *how)
     n_threads = max(1, cpu_count() // len(penalties))  # as for `probe_sites`
@@ -183,6 +179,21 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
             row["certainty"] = round(of_all, 6) if a in better else None
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def work(source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: Any) -> int:
+    """Fit a part of the further probes of a site; return the number of such parts at all sites.
+
+    It is 0 if `cosine_rows` fits no probes at sites of this width. For other arguments see
+    `permuted_fits`; X are the features of all rows.
+    """
+    n_sites = len(_streams(source))
+    if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1]:
+        return 0
+    how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
+    permuted_fits(*how, NULL_DRAWS // _TIMED)
+    _half_fits(*how, HALVINGS // _TIMED)
+    return n_sites * _TIMED
 
 
 def _refitted_directions(
@@ -249,9 +260,10 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
-def _is_whole_stream(site: SiteSelection) -> bool:
-    """Return whether a selection is a whole site whose features are those of d_model."""
-    return site.index is None and describe(site.site).axes[-1] == "d_model"
+def _streams(source: Engine) -> list[SiteSelection]:
+    """Return the probed sites that are whole and whose features are those of d_model."""
+    sites = [site for site in source.selections if isinstance(site, SiteSelection)]
+    return [one for one in sites if one.index is None and describe(one.site).axes[-1] == "d_model"]
 
 
 def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:

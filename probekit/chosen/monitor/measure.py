@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from probekit.chosen.selected_probe import SelectedProbe, rates_at
 from probekit.data.examples import Finding
 from probekit.data.labels import appearance, check_names, folded
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.data import read_negatives
+from probekit.experiment.data import read_sources
 from probekit.lazy_rows import Floats, LazyRows, Mask
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.setup.design import Probed
@@ -66,7 +67,14 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
     with experiment.at("monitor"):
         if experiment.data.positive is None and len(set(own.labels)) != 2:
             raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
-        dataset = read_negatives(experiment.data, settings.negatives, settings.format)
+        # Its labels have no meaning; it needs no columns of labels, ids and splits.
+        data, file = experiment.data, Path(settings.negatives)
+        columns = {"label": data.columns.text, "id": None, "split": None}
+        changes = {
+            "columns": data.columns.model_copy(update=columns),
+            **{"name": file.stem, "format": settings.format, "pairs": None},
+        }
+        dataset = read_sources(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
         n_read, found = len(dataset), read(dataset)
         # A text that looks like an earlier one is not new, nor is a known group.
         known = {appearance(example.text) for example in own.examples}

@@ -1,4 +1,4 @@
-"""Gemma 2 and Gemma 3 (text), written to be read.
+"""Gemma 2 and the language model of Gemma 3, written to be read.
 
     Gemma: resid = sqrt(d_model) embed_tokens[tokens]; Block, ..., Block
            logits = cap(norm(resid) @ embed_tokens.T)
@@ -7,22 +7,24 @@
 
 The gain of a norm is 1 + weight. cap(x) = c tanh(x / c) bounds the logits, and in Gemma 2 the
 attention scores. Most blocks attend to a sliding window; in Gemma 3 these rotate queries and keys
-with a smaller base. Parameters have the names of the Hugging Face checkpoints.
+with a smaller base. Parameters have the names of the Hugging Face checkpoints. Of a Gemma 3 that
+also reads images, only the language model is computed, which is that of the text models.
 
 Source: Gemma Team 2024, "Gemma 2: Improving Open Language Models at a Practical Size"; Gemma Team
 2025, "Gemma 3 Technical Report".
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probekit.errors import ConfigError
+from probekit.errors import CheckpointError, ConfigError
 from probekit.model import config as base
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import cross_entropy
@@ -65,14 +67,14 @@ _SCORES_3 = shared.NORMS_OF_HEADS | {
         "rot_q rot_k / sqrt(query_pre_attn_scalar), -inf where masked"
     ),
 }
+# Keys outside of the language model of a Gemma 3 that also reads images.
+_OUTSIDE = ("text_config", "vision_config", "mm_tokens_per_image", "tie_word_embeddings")
 SITES_OF_GEMMA2 = table(_FORMULAS | _SCORES_2, GROUPED)
 SITES_OF_GEMMA3 = table(_FORMULAS | _SCORES_3, GROUPED)
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
-
 
 @dataclass(frozen=True)
-class GemmaConfig(shared.GatedConfig):
+class GemmaConfig(shared.LayerTypesConfig):
     """Sizes and switches of a Gemma 2 or 3; the defaults are those of Gemma 2 2B.
 
     >>> config = GemmaConfig()
@@ -98,7 +100,10 @@ class GemmaConfig(shared.GatedConfig):
         ),
     }
     WEIGHTS: ClassVar[base.WeightNames] = replace(
-        shared.GATED_WEIGHTS, after_heads="post_attention_layernorm"
+        shared.GATED_WEIGHTS,
+        nested=r"(model\.)?language_model\.",
+        buffers=rf"{shared.GATED_WEIGHTS.buffers}|^(vision_tower|multi_modal_projector)\.",
+        after_heads="post_attention_layernorm",
     )
     REQUIRED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "hidden_activation": ("gelu_pytorch_tanh",),
@@ -109,7 +114,11 @@ class GemmaConfig(shared.GatedConfig):
         **shared.GatedConfig.REPEATS,
         "sliding_window_size": "sliding_window",
     }
-    COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
+    # As in the published models.
+    PERIODS: ClassVar[Mapping[str, int]] = {"gemma2": 2, "gemma3_text": 6}
+    BASES: ClassVar[Mapping[str, Any]] = {
+        "gemma3_text": (("rope_theta", 1e6), ("rope_local_base_freq", 1e4))
+    }
 
     model_type: str = "gemma2"
     vocab_size: int = 256000
@@ -120,10 +129,7 @@ class GemmaConfig(shared.GatedConfig):
     num_key_value_heads: int = 4
     head_dim: int = 256  # d_head
     max_position_embeddings: int = 8192
-    rotary_in_windows: shared.RotaryPositions = field(default_factory=shared.RotaryPositions)
     query_pre_attn_scalar: float = 256  # scores are divided by its square root
-    sliding_window: int = 4096
-    layer_types: tuple[str, ...] | None = None  # which blocks have a window
     attn_logit_softcapping: float | None = 50.0  # of Gemma 2
     final_logit_softcapping: float | None = 30.0
     tie_word_embeddings: bool = True
@@ -140,36 +146,37 @@ class GemmaConfig(shared.GatedConfig):
                 f"attn_logit_softcapping is {self.attn_logit_softcapping!r}. Allowed for "
                 "gemma3_text: null, because the published code of Gemma 3 has no such cap."
             )
-        shared.check_layer_types(self.types_of_layers, (_FULL, _SLIDING), self.num_hidden_layers)
+
+    @classmethod
+    def from_hub(
+        cls, entries: Mapping[str, Any], path: Path | str, ignore: Sequence[str] = ()
+    ) -> Self:
+        """Return the config described by the entries of a config.json.
+
+        If the model also reads images, it is that of its language model, a `gemma3_text`.
+
+        Raises:
+            CheckpointError: an entry is invalid or unknown, or describes a network that the
+                family's code does not compute.
+        """
+        if entries.get("model_type") == "gemma3":
+            try:
+                entries = of_language_model(entries)
+            except ConfigError as error:
+                raise CheckpointError(f"{path}: {error}") from error
+        return super().from_hub(entries, path, ignore)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
         """Return the rotary positions of both types of blocks, and the type of each block.
 
-        Rotary positions of Gemma 2 are equal. For Gemma 3, releases of transformers before 5 write
-        `rope_theta`, `rope_scaling` and `rope_local_base_freq`, later ones a section for each type.
-        Without types of blocks, they are those of the `model_type`.
+        Without `layer_types`, the types follow from `sliding_window_pattern` or the `model_type`.
 
         Raises:
             ConfigError: a key is unknown, a number is invalid, the period is not a positive
                 integer, or two names of a key differ.
         """
-        read = shared.RotaryPositions.from_hub
-        if entries.get("model_type") != "gemma3_text":
-            rotary = local = read(entries)
-        else:
-            sections = entries.get("rope_parameters") or {}
-            if not isinstance(sections, Mapping) or not sections.keys() <= {_FULL, _SLIDING}:
-                raise ConfigError(
-                    f"rope_parameters must have the sections {_FULL} and {_SLIDING}, not "
-                    f"{sections!r}."
-                )
-            full, sliding = (f"rope_parameters.{kind}" for kind in (_FULL, _SLIDING))
-            rotary = read(entries, {"rope_theta": ("rope_theta", 1e6)}, ("rope_scaling", full))
-            local = read(entries, {"rope_theta": ("rope_local_base_freq", 1e4)}, (sliding,))
-        types, period = entries.get("layer_types"), entries.get("sliding_window_pattern")
-        # Anything but a list is reported when the config is made.
-        types = tuple(types) if isinstance(types, list) else types
+        found, period = super().computed(entries), entries.get("sliding_window_pattern")
         if period is not None:
             if not isinstance(period, int) or isinstance(period, bool) or period < 1:
                 raise ConfigError(
@@ -178,35 +185,10 @@ class GemmaConfig(shared.GatedConfig):
             n_layers = entries.get("num_hidden_layers", cls.num_hidden_layers)
             # An impossible number is reported when the config is made.
             is_possible = isinstance(n_layers, int) and n_layers <= base.MAX_LAYERS
-            pattern = _pattern(n_layers, period) if is_possible else None
-            both = {"layer_types": types, "sliding_window_pattern": pattern}
-            types = base.value_of(both, *both)
-        return {"rotary": rotary, "rotary_in_windows": local, "layer_types": types}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return sizes and switches under the keys of config.json, without special tokens."""
-        entries = super().to_json() | {"layer_types": list(self.types_of_layers)}
-        if self.model_type == "gemma3_text":
-            local = self.rotary_in_windows.to_json()
-            entries["rope_parameters"] = {_FULL: entries["rope_parameters"], _SLIDING: local}
-        return entries
-
-    @property
-    def types_of_layers(self) -> tuple[str, ...]:
-        """Type of the attention of each block: `full_attention` or `sliding_attention`."""
-        if self.layer_types is not None:
-            return self.layer_types
-        period = 6 if self.model_type == "gemma3_text" else 2  # as in the published models
-        return _pattern(self.num_hidden_layers, period)
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each block attends to; None for all."""
-        return tuple(self.sliding_window if t == _SLIDING else None for t in self.types_of_layers)
-
-    def rotary_in(self, window: int | None) -> shared.RotaryPositions:
-        """Return the rotary positions of the blocks with this window, or without one if None."""
-        return self.rotary if window is None else self.rotary_in_windows
+            pattern = shared.types_by_period(n_layers, period) if is_possible else None
+            both = {"layer_types": found["layer_types"], "sliding_window_pattern": pattern}
+            found["layer_types"] = base.value_of(both, *both)
+        return found
 
     @property
     def has_norms_of_heads(self) -> bool:
@@ -229,13 +211,39 @@ class GemmaConfig(shared.GatedConfig):
         )
 
 
-def _pattern(n_layers: int, period: int) -> tuple[str, ...]:
-    """Return the types of blocks if every `period`-th block attends to all tokens.
+def of_language_model(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of the language model, from those of a Gemma 3 that also reads images.
 
-    >>> _pattern(3, 2)
-    ('sliding_attention', 'full_attention', 'sliding_attention')
+    Outside of `text_config`, ids of tokens and `tie_word_embeddings` are read. Other keys that may
+    change the computation, and do not repeat one of `text_config`, are renamed to `gemma3.KEY`,
+    which is unknown.
+
+    >>> text = {"model_type": "gemma3_text", "hidden_size": 24}
+    >>> of_language_model({"model_type": "gemma3", "text_config": text, "logit_scale": 2})
+    {'model_type': 'gemma3_text', 'hidden_size': 24, 'tie_word_embeddings': True,
+     'gemma3.logit_scale': 2}
+
+    Raises:
+        ConfigError: `text_config` is not that of a language model, caps the logits, or has another
+            `tie_word_embeddings`.
     """
-    return tuple(_SLIDING if layer % period else _FULL for layer in range(1, n_layers + 1))
+    text, tied = entries.get("text_config") or {}, entries.get("tie_word_embeddings", True)
+    if not isinstance(text, Mapping) or text.get("model_type", "gemma3_text") != "gemma3_text":
+        raise ConfigError(f"text_config must be that of a gemma3_text, not {text!r:.80}.")
+    if (cap := text.get("final_logit_softcapping")) is not None:
+        raise ConfigError(
+            f"final_logit_softcapping of text_config is {cap!r}. Allowed: null, because the "
+            "published code of a Gemma 3 with images has no such cap."
+        )
+    both = {"tie_word_embeddings": tied, "text_config": text}
+    base.value_of(both, "tie_word_embeddings", "text_config.tie_word_embeddings")
+    found = {**text, "model_type": "gemma3_text", "tie_word_embeddings": tied}
+    for key, value in entries.items():
+        if key in ("bos_token_id", "eos_token_id", "quantization_config") and value is not None:
+            found[key] = value
+        elif not (key in _OUTSIDE or base.is_harmless(key, value) or text.get(key) == value):
+            found[f"gemma3.{key}"] = value
+    return found
 
 
 class GemmaNorm(shared.RMSNorm):

@@ -45,7 +45,6 @@ _FORMULAS = (
 SITES = table(_FORMULAS, GROUPED)
 SITES_WITH_NORMS_OF_HEADS = table(_FORMULAS | shared.NORMS_OF_HEADS, GROUPED)
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 _WINDOW_KEYS = ("use_sliding_window", "sliding_window", "max_window_layers", "layer_types")
 
 
@@ -93,7 +92,7 @@ class LlamaConfig(shared.GatedConfig):
                 f"max_window_layers must be a number, not {self.max_window_layers!r}."
             )
         if self.layer_types is not None:
-            shared.check_layer_types(self.layer_types, (_FULL, _SLIDING), self.num_hidden_layers)
+            shared.check_layer_types(self.layer_types, self.num_hidden_layers)
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,9 +132,9 @@ class LlamaConfig(shared.GatedConfig):
             return tuple(self.sliding_window for _ in layers)
         if not self.use_sliding_window:
             return tuple(None for _ in layers)
-        first = self.max_window_layers
-        types = self.layer_types or [_SLIDING if layer >= first else _FULL for layer in layers]
-        return tuple(self.sliding_window if type_ == _SLIDING else None for type_ in types)
+        first, full, sliding = self.max_window_layers, shared.FULL, shared.SLIDING
+        types = self.layer_types or [sliding if layer >= first else full for layer in layers]
+        return tuple(self.sliding_window if type_ == sliding else None for type_ in types)
 
     @property
     def site_rows(self) -> tuple[Site, ...]:

@@ -1,4 +1,4 @@
-"""OLMo 2, written to be read.
+"""OLMo 2 and OLMo 3, written to be read.
 
     OLMo 2: resid = embed_tokens[tokens]; Block, ..., Block; logits = norm(resid) @ lm_head.T
     Block:  resid = resid + post_attention_layernorm(attn(resid))
@@ -6,18 +6,20 @@
 
 Attention and MLP read the residual stream as it is; what they add to it is normalized. Queries and
 keys are each normalized over all heads together, then rotated by angles proportional to their
-positions. Parameters have the names of the Hugging Face checkpoints.
+positions. In OLMo 3 three of four blocks attend to a sliding window, and only the others scale the
+angles for longer texts. Parameters have the names of the Hugging Face checkpoints.
 
-Source: OLMo team 2024, "2 OLMo 2 Furious".
+Source: OLMo team 2024, "2 OLMo 2 Furious"; OLMo team 2025, "Olmo 3".
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
+from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import rotary as shared
 from probekit.model.passes.context import BlockContext
@@ -45,19 +47,31 @@ _FORMULAS = shared.GATED_FORMULAS | {
     "blocks.{l}.hook_mlp_out": "post_feedforward_layernorm(post W_down)",
 }
 _SCALES = ("blocks.{l}.attn.q_norm.hook_scale", "blocks.{l}.attn.k_norm.hook_scale")
+_BASE = 5e5  # of the rotations of an OLMo 3, by default
 SITES = table(_FORMULAS, {**GROUPED, **dict.fromkeys(_SCALES, ("batch", "pos", "1"))})
 
 
 @dataclass(frozen=True)
-class OLMo2Config(shared.GatedConfig):
-    """Sizes and switches of an OLMo 2; the defaults are those of the hub.
+class OLMo2Config(shared.LayerTypesConfig):
+    """Sizes and switches of an OLMo 2 or 3; the defaults are those of the hub.
 
     >>> OLMo2Config(num_attention_heads=32, num_key_value_heads=8).axis_sizes["n_kv_heads"]
     8
+    >>> OLMo2Config(model_type="olmo3").windows[:4]
+    (4096, 4096, 4096, None)
+
+    Raises:
+        ConfigError: a size is not a positive integer, the heads cannot be grouped, or another
+            number or a switch is invalid.
     """
 
     TITLE: ClassVar[str] = "OLMo 2"
-    KINDS: ClassVar[Mapping[str, Kind]] = {"olmo2": Kind()}
+    KINDS: ClassVar[Mapping[str, Kind]] = {
+        "olmo2": Kind(),
+        "olmo3": Kind(reads=frozenset({"sliding_window", "layer_types"})),
+    }
+    PERIODS: ClassVar[Mapping[str, int]] = {"olmo2": 1, "olmo3": 4}
+    BASES: ClassVar[Mapping[str, Any]] = {"olmo3": (("rope_theta", _BASE), ("rope_theta", _BASE))}
     WEIGHTS: ClassVar[WeightNames] = replace(
         shared.GATED_WEIGHTS,
         switches=(*shared.GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
@@ -69,6 +83,23 @@ class OLMo2Config(shared.GatedConfig):
     vocab_size: int = 50304
     rms_norm_eps: float = 1e-5
     eos_token_id: int | list[int] | None = field(default=50279, compare=False, kw_only=True)
+
+    @classmethod
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rotary positions of both types of blocks, and the type of each block.
+
+        Raises:
+            ConfigError: as in `LayerTypesConfig`, or an OLMo 3 has another base outside of the
+                sections.
+        """
+        outside = entries.get("rope_theta")
+        if entries.get("model_type") == "olmo3" and outside not in (None, _BASE):
+            raise ConfigError(
+                f"rope_theta is {outside!r}: releases of transformers before 5 read it for all "
+                "blocks, later ones for those without a window. Write it into both sections of "
+                f"rope_parameters, {shared.FULL} and {shared.SLIDING}."
+            )
+        return super().computed(entries)
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -126,7 +157,7 @@ class OLMo2Block(shared.ResidualBlock):
 
 
 class OLMo2(shared.RotaryNetwork):
-    """OLMo 2 with a tap at every site; arguments as in `RotaryNetwork`.
+    """OLMo 2 or 3 with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11}
     >>> heads = {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}

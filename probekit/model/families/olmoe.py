@@ -30,6 +30,14 @@ from probekit.products import SILU, is_derived
 
 _OF_OLMO2 = {site.name: site for site in olmo2.SITES}
 _NORMS_OF_HEADS = {name: site.formula for name, site in _OF_OLMO2.items() if "_norm." in name}
+OF_EXPERTS = {  # formulas of the sites of experts
+    "blocks.{l}.mlp.hook_router": "post_attention_layernorm(resid_mid) W_gate",
+    "blocks.{l}.mlp.hook_chosen": "1 for the num_experts_per_tok largest of router, else 0",
+    "blocks.{l}.mlp.hook_chosen_weights": (
+        "softmax(router) * chosen, divided by its sum if norm_topk_prob"
+    ),
+    "blocks.{l}.hook_mlp_out": "sum of chosen_weights * expert(post_attention_layernorm(mid))",
+}
 SITES = table(
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
@@ -38,24 +46,35 @@ SITES = table(
         **heads_of("input_layernorm(resid_pre)", biases=True),
         "blocks.{l}.attn.hook_rot_q": "q_norm(q) rotated by its position",
         "blocks.{l}.attn.hook_rot_k": "k_norm(k) rotated by its position",
-        "blocks.{l}.mlp.hook_router": "post_attention_layernorm(resid_mid) W_gate",
-        "blocks.{l}.mlp.hook_chosen": "1 for the num_experts_per_tok largest of router, else 0",
-        "blocks.{l}.mlp.hook_chosen_weights": (
-            "softmax(router) * chosen, divided by its sum if norm_topk_prob"
-        ),
-        "blocks.{l}.hook_mlp_out": "sum of chosen_weights * expert(post_attention_layernorm(mid))",
+        **OF_EXPERTS,
     },
     {name: site.axes for name, site in _OF_OLMO2.items()},
 )
 
-_MLP, _EXPERT = "layers.{l}.mlp.", "layers.{l}.mlp.experts.{e}."
-_INPUTS, _OUTPUTS = ("n_experts", "d_model", "d_mlp"), ("n_experts", "d_mlp", "d_model")
-MLP_COMPONENTS = (
-    Component("mlp.gate", _MLP + "gate", ("d_model", "n_experts"), part="MLP"),
-    Component("mlp.experts.gate_proj", _EXPERT + "gate_proj", _INPUTS, part="MLP"),
-    Component("mlp.experts.up_proj", _EXPERT + "up_proj", _INPUTS, part="MLP"),
-    Component("mlp.experts.down_proj", _EXPERT + "down_proj", _OUTPUTS, part="MLP"),
-)
+
+def experts_mlp(
+    d_expert: str = "d_mlp", layers: tuple[int, ...] | None = None
+) -> tuple[Component, ...]:
+    """Return the modules of an MLP of experts.
+
+    Args:
+        d_expert: axis of the neurons of an expert.
+        layers: the blocks that have experts; None for all.
+    """
+    inputs, outputs = ("n_experts", "d_model", d_expert), ("n_experts", d_expert, "d_model")
+    maps = {"gate": ("d_model", "n_experts"), "experts.gate_proj": inputs}
+    maps |= {"experts.up_proj": inputs, "experts.down_proj": outputs}
+    mlp = "layers.{l}.mlp."
+    return tuple(
+        Component(
+            name=f"mlp.{name}",
+            module=mlp + name.replace("experts.", "experts.{e}."),
+            axes=axes,
+            part="MLP",
+            layers=layers,
+        )
+        for name, axes in maps.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -108,11 +127,7 @@ class OLMoEConfig(shared.GatedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_experts_per_tok > self.num_experts:
-            raise ConfigError(
-                f"num_experts_per_tok={self.num_experts_per_tok} exceeds "
-                f"num_experts={self.num_experts}."
-            )
+        check_chosen(self.num_experts_per_tok, self.num_experts)
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -126,21 +141,38 @@ class OLMoEConfig(shared.GatedConfig):
             before=("input_layernorm",),
             of_heads=("n_heads d_head", "n_kv_heads d_head"),
             between=("post_attention_layernorm",),
-            mlp=MLP_COMPONENTS,
+            mlp=experts_mlp(),
         )
+
+
+def check_chosen(n_chosen: int, n_experts: int) -> None:
+    """Raise ConfigError if more experts are chosen for a token than there are.
+
+    Raises:
+        ConfigError: `n_chosen` exceeds `n_experts`.
+    """
+    if n_chosen > n_experts:
+        raise ConfigError(f"num_experts_per_tok={n_chosen} exceeds num_experts={n_experts}.")
 
 
 class Experts(nn.Module):
-    """Gated MLPs, the experts, and a router that chooses some of them for each token."""
+    """Gated MLPs, the experts, and a router that chooses some of them for each token.
 
-    def __init__(self, config: OLMoEConfig) -> None:
+    Args:
+        d_model: width of the residual stream.
+        d_expert: number of neurons of an expert.
+        n_experts: number of experts.
+        n_chosen: number of experts that compute a token.
+        is_normalized: whether the weights of the chosen experts are divided by their sum.
+    """
+
+    def __init__(
+        self, d_model: int, d_expert: int, n_experts: int, n_chosen: int, *, is_normalized: bool
+    ) -> None:
         super().__init__()
-        self.n_chosen, self.is_normalized = config.num_experts_per_tok, config.norm_topk_prob
-        self.gate = Linear(config.d_model, config.num_experts, bias=False)
-        experts = (
-            shared.GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
-            for _ in range(config.num_experts)
-        )
+        self.n_chosen, self.is_normalized = n_chosen, is_normalized
+        self.gate = Linear(d_model, n_experts, bias=False)
+        experts = (shared.GatedMLP(d_model, d_expert, SILU, bias=False) for _ in range(n_experts))
         self.experts = nn.ModuleList(experts)
 
     def forward(self, x: Tensor, tap: Taps) -> Tensor:
@@ -169,14 +201,34 @@ class Experts(nn.Module):
         return out.view(x.shape).to(x.dtype)
 
 
+class ExpertsNetwork(shared.RotaryNetwork):
+    """A network with experts in all blocks or in some; arguments as in `RotaryNetwork`."""
+
+    def mlp_output(self, layer: int) -> Tensor:
+        """Return W_out of a layer's MLP, shape [d_model d_mlp].
+
+        Raises:
+            ConfigError: the MLP has experts, which have no single output matrix.
+        """
+        mlp = f"{self.config.WEIGHTS.layers}{layer}.mlp"
+        if isinstance(experts := self.get_submodule(mlp), Experts):
+            raise ConfigError(
+                f"The MLP of block {layer} has {len(experts.experts)} experts, and no single "
+                f"output matrix. Read model.get_parameter('{mlp}.experts.0.down_proj.weight')."
+            )
+        return self.get_parameter(f"{mlp}.down_proj.weight")
+
+
 class OLMoEBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
-        super().__init__(config, olmo2.attention_of(config), Experts(config))
+        sizes = (config.d_model, config.d_mlp, config.num_experts, config.num_experts_per_tok)
+        experts = Experts(*sizes, is_normalized=config.norm_topk_prob)
+        super().__init__(config, olmo2.attention_of(config), experts)
 
 
-class OLMoE(shared.RotaryNetwork):
+class OLMoE(ExpertsNetwork):
     """OLMoE with a tap at every site; arguments as in `RotaryNetwork`.
 
     >>> sizes = {"vocab_size": 97, "hidden_size": 24, "intermediate_size": 11, "num_experts": 5}
@@ -189,16 +241,3 @@ class OLMoE(shared.RotaryNetwork):
 
     CONFIG = OLMoEConfig
     BLOCK = OLMoEBlock
-    config: OLMoEConfig
-
-    def mlp_output(self, layer: int) -> Tensor:
-        """Raise ConfigError: the experts of a block have no single output matrix.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(
-            f"The MLP of block {layer} has {self.config.num_experts} experts, and no single "
-            "output matrix. Read "
-            f"model.get_parameter('layers.{layer}.mlp.experts.0.down_proj.weight')."
-        )

@@ -25,7 +25,7 @@ from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, value_of
 from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import Linear, attend_heads
-from probekit.model.passes.context import BlockContext, Context
+from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
 from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
 from probekit.products import SILU
@@ -145,6 +145,10 @@ class Phi3Config(shared.GatedConfig):
             return 1.0
         return math.sqrt(1 + math.log(longer) / math.log(n_first))
 
+    def scale_in(self, window: int | None) -> float:  # noqa: ARG002
+        """Return the factor of rotated queries and keys."""
+        return self.attention_factor
+
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Number of tokens that each block attends to; None for all."""
@@ -222,9 +226,3 @@ class Phi3(shared.RotaryNetwork):
     CONFIG = Phi3Config
     BLOCK = Phi3Block
     config: Phi3Config
-
-    def block_inputs(self, context: Context) -> list[tuple[Any, ...]]:
-        """Return visibility and angles for each block, cosine and sine times attention_factor."""
-        factor = self.config.attention_factor
-        inputs = super().block_inputs(context)
-        return [(visible, tuple(factor * one for one in angles)) for visible, angles in inputs]

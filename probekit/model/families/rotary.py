@@ -1,7 +1,9 @@
 """What the families with rotary positions share: positions, config, modules and network.
 
 Source of the rotation: Su et al. 2021, "RoFormer: Enhanced Transformer with Rotary Position
-Embedding". The features of a head are paired as in the published checkpoints: i with i + half.
+Embedding"; of its scaling for longer texts: Peng et al. 2023, "YaRN: Efficient Context Window
+Extension of Large Language Models", and the code published with Llama 3.1. The features of a head
+are paired as in the published checkpoints: i with i + half.
 """
 
 import math
@@ -28,8 +30,10 @@ _SHARED = ("rope_theta", "partial_rotary_factor", "rope_type")
 # Key of `rope_parameters` -> its name outside of this section, and its default.
 Names = Mapping[str, tuple[str, float]]
 OUTSIDE = {"rope_theta": ("rope_theta", 1e4), _SHARED[1]: (_SHARED[1], 1.0)}
+FULL, SLIDING = "full_attention", "sliding_attention"  # types of blocks
 _BOTH = ("rope_scaling", "rope_parameters")
 FIRST_LENGTH = "original_max_position_embeddings"
+_YARN = "beta_fast beta_slow attention_factor mscale mscale_all_dim truncate"
 _LLAMA3 = f"factor low_freq_factor high_freq_factor {FIRST_LENGTH}"
 
 
@@ -39,29 +43,40 @@ class RotaryPositions:
 
     Attributes:
         KINDS: keys that each type of scaling reads; it needs all of them.
+        OPTIONAL: keys that each type reads if they are there.
         rope_theta: base of the wavelengths.
-        rope_type: `default`, `linear` (positions are divided by `factor`), `llama3` (only long
-            wavelengths are multiplied by `factor`, with a smooth transition), or, in Phi-3,
-            `longrope`.
+        rope_type: `default`, `linear` (positions are divided by `factor`), `llama3` and `yarn`
+            (only long wavelengths are multiplied by `factor`, with a transition that is linear in
+            the number of turns or in the index of the pair), or, in Phi-3, `longrope`.
         partial_rotary_factor: share of the features of a head that is rotated.
         factor: how much longer the texts are than those of the first training.
         low_freq_factor: pairs with at most this number of turns over a text of the first training
             have their wavelength multiplied by `factor`.
         high_freq_factor: pairs with at least this number of turns keep their wavelength.
         original_max_position_embeddings: number of tokens of a text in the first training.
+        beta_slow: `low_freq_factor` of `yarn`; None means 1.
+        beta_fast: `high_freq_factor` of `yarn`; None means 32.
+        truncate: whether the first and last pair of the transition are rounded outwards; None means
+            true.
+        attention_factor: factor of rotated queries and of rotated keys, for `yarn`; None computes
+            it from `factor`, and from `mscale` and `mscale_all_dim` if both are given.
+        mscale: factor of log(factor) in the numerator of `attention_factor`.
+        mscale_all_dim: factor of log(factor) in its denominator.
         short_factor: number that multiplies the wavelength of each pair, for `longrope`.
         long_factor: the same for texts longer than those of the first training, which are refused.
 
     Raises:
-        ConfigError: the type is unknown, a number is missing or not positive, or `low_freq_factor`
-            is not below `high_freq_factor`.
+        ConfigError: the type is unknown, a number is missing or not positive, `low_freq_factor` is
+            not below `high_freq_factor`, or `beta_slow` above `beta_fast`.
     """
 
     KINDS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "default": (),
         "linear": ("factor",),
         "llama3": tuple(_LLAMA3.split()),
+        "yarn": ("factor", FIRST_LENGTH),
     }
+    OPTIONAL: ClassVar[Mapping[str, tuple[str, ...]]] = {"yarn": tuple(_YARN.split())}
 
     rope_theta: float = 10000.0
     rope_type: str = "default"
@@ -70,6 +85,12 @@ class RotaryPositions:
     low_freq_factor: float | None = None
     high_freq_factor: float | None = None
     original_max_position_embeddings: int | None = None
+    beta_slow: float | None = None
+    beta_fast: float | None = None
+    truncate: bool | None = None
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
 
@@ -79,7 +100,15 @@ class RotaryPositions:
                 f"rope_type is {self.rope_type!r}. {nearest(str(self.rope_type), self.KINDS)} "
                 f"probekit computes no other scaling of rotary positions. {base.OTHER_MODELS}"
             )
-        for name in ("rope_theta", "partial_rotary_factor", *self.KINDS[self.rope_type]):
+        if not isinstance(self.truncate, bool | None):
+            raise ConfigError(f"truncate must be true or false, not {self.truncate!r}.")
+        optional = (
+            name
+            for name in self.OPTIONAL.get(self.rope_type, ())
+            if name != "truncate" and getattr(self, name) is not None
+        )
+        needed = ("rope_theta", "partial_rotary_factor", *self.KINDS[self.rope_type])
+        for name in (*needed, *optional):
             value = getattr(self, name)
             for number in value if isinstance(value, tuple) else (value,):
                 if not base.is_number(number) or not number > 0:
@@ -90,11 +119,32 @@ class RotaryPositions:
         low, high = self.low_freq_factor, self.high_freq_factor
         if self.rope_type == "llama3" and not cast(float, low) < cast(float, high):
             raise ConfigError(f"low_freq_factor={low} must be below high_freq_factor={high}.")
+        slow, fast = self.beta_slow or 1.0, self.beta_fast or 32.0
+        if self.rope_type == "yarn" and (slow > fast or self.rope_theta == 1):
+            raise ConfigError(
+                f"beta_slow={slow} must not exceed beta_fast={fast}, nor rope_theta be 1."
+            )
+
+    @property
+    def scale(self) -> float:
+        """Factor of rotated queries and of rotated keys: `attention_factor` of `yarn`, else 1.
+
+        >>> RotaryPositions(0.5, "yarn", factor=math.e, original_max_position_embeddings=8).scale
+        1.1
+        """
+        if self.rope_type != "yarn" or self.attention_factor is not None:
+            return self.attention_factor or 1.0
+        longer = max(0.0, math.log(cast(float, self.factor)))
+        if self.mscale and self.mscale_all_dim:
+            return (0.1 * self.mscale * longer + 1) / (0.1 * self.mscale_all_dim * longer + 1)
+        return 0.1 * longer + 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the entries of `rope_parameters`, without those that the type does not read."""
-        read = (*_SHARED, *self.KINDS[self.rope_type])
-        values = {key: value for key, value in asdict(self).items() if key in read}
+        optional = self.OPTIONAL.get(self.rope_type, ())
+        read = (*_SHARED, *self.KINDS[self.rope_type], *optional)
+        entries = ((key, value) for key, value in asdict(self).items() if key in read)
+        values = {key: one for key, one in entries if one is not None or key not in optional}
         return {key: list(one) if isinstance(one, tuple) else one for key, one in values.items()}
 
     @classmethod
@@ -134,7 +184,7 @@ class RotaryPositions:
         kind = "default" if kind is None else "longrope" if kind == "su" else kind  # an old name
         if not isinstance(kind, str) or kind not in cls.KINDS:
             return cls(rope_type=kind)  # raises
-        known = (*_SHARED, *cls.KINDS[kind])
+        known = (*_SHARED, *cls.KINDS[kind], *cls.OPTIONAL.get(kind, ()))
         # Types that do not read the length of the first training may have it all the same.
         not_read = {"type", FIRST_LENGTH}.difference(known)
         entered = ((k, v) for k, v in section.items() if v is not None and k not in not_read)
@@ -172,6 +222,10 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     if rotary.rope_type == "linear":
         assert rotary.factor is not None
         return plain / rotary.factor  # the same angles as with positions / factor
+    if rotary.rope_type == "yarn":
+        unchanged = _unchanged_by_yarn(rotary, n_rotated)
+        stretched = 1.0 / (cast(float, rotary.factor) * wavelength)
+        return (1 - unchanged) * stretched + unchanged * plain
     if rotary.rope_type != "llama3":
         return plain
     # Long wavelengths are stretched by `factor`. Source: the code published with Llama 3.1
@@ -183,15 +237,36 @@ def frequencies(rotary: RotaryPositions, d_head: int) -> Tensor:
     return (1 - unchanged) * plain / factor + unchanged * plain
 
 
-def turn(positions: Tensor, frequency: Tensor) -> tuple[Tensor, Tensor]:
+def _unchanged_by_yarn(rotary: RotaryPositions, n_rotated: int) -> Tensor:
+    """Return the share of each pair that keeps its wavelength, shape [n_pairs].
+
+    Source: Peng et al. 2023, section 3.2; with `truncate` as in the code published with it.
+    """
+
+    def pair_with(n_turns: float) -> float:  # over a text of the first training
+        longest = cast(int, rotary.original_max_position_embeddings) / (n_turns * 2 * math.pi)
+        return n_rotated * math.log(longest) / (2 * math.log(rotary.rope_theta))
+
+    first, last = pair_with(rotary.beta_fast or 32), pair_with(rotary.beta_slow or 1)
+    if rotary.truncate is not False:
+        first, last = math.floor(first), math.ceil(last)
+    # The published code bounds `last` by the number of features, not of pairs.
+    first, last = max(first, 0), min(last, n_rotated - 1)
+    length = 0.001 if first == last else last - first
+    pairs = torch.arange(n_rotated // 2, dtype=torch.float32, device="cpu")
+    return 1 - ((pairs - first) / length).clamp(0, 1)
+
+
+def turn(positions: Tensor, frequency: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return cosine and sine of the angles at positions, shape [batch pos 1 n_pairs] each.
 
     Args:
         positions: position of each token, shape [batch pos].
         frequency: angle per position, shape [n_pairs].
+        scale: factor of both.
     """
     angles = positions[:, :, None, None].float() * frequency.to(positions.device)
-    return angles.cos(), angles.sin()
+    return scale * angles.cos(), scale * angles.sin()
 
 
 def rotate(x: Tensor, angles: tuple[Tensor, ...]) -> Tensor:
@@ -277,14 +352,6 @@ def components(
     def attention(name: str, *axes: str, bias: str = "") -> Component:
         return Component(f"attn.{name}", f"layers.{{l}}.self_attn.{name}", axes, bias, "attention")
 
-    def gated(name: str, *axes: str) -> Component:
-        return Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", axes, mlp_bias, "MLP")
-
-    gated_mlp = (
-        gated("gate_proj", "d_model", "d_mlp"),
-        gated("up_proj", "d_model", "d_mlp"),
-        gated("down_proj", "d_mlp", "d_model"),
-    )
     queries, keys = "n_heads d_head", "n_kv_heads d_head"
     return (
         Component("token embedding", "embed_tokens", ("d_vocab", "d_model")),
@@ -296,23 +363,35 @@ def components(
         *(attention(f"{of}_norm", axis) for of, axis in zip("qk", of_heads, strict=False)),
         attention("o_proj", queries, "d_model", bias=output_bias),
         *norms(between),
-        *(mlp or gated_mlp),
+        *(mlp or gated_mlp(mlp_bias)),
         *norms(after),
         Component("final norm", "norm", ("d_model",)),
         Component("unembedding", "lm_head", ("d_vocab", "d_model"), tied="tie_word_embeddings"),
     )
 
 
-def check_layer_types(types: object, allowed: Sequence[str], n_layers: int) -> None:
-    """Raise ConfigError unless `types` is a list with an allowed type for each layer.
+def gated_mlp(
+    bias: str = "", part: str = "MLP", layers: tuple[int, ...] | None = None
+) -> tuple[Component, ...]:
+    """Return the modules of a gated MLP; arguments as in `Component`."""
+    axes = ("d_model", "d_mlp")
+    maps = {"gate_proj": axes, "up_proj": axes, "down_proj": axes[::-1]}
+    return tuple(
+        Component(f"mlp.{name}", f"layers.{{l}}.mlp.{name}", one, bias, part, layers=layers)
+        for name, one in maps.items()
+    )
+
+
+def check_layer_types(types: object, n_layers: int) -> None:
+    """Raise ConfigError unless `types` is a list with `FULL` or `SLIDING` for each layer.
 
     Raises:
         ConfigError: it is something else.
     """
     is_list = isinstance(types, list | tuple) and len(types) == n_layers
-    if not is_list or not all(type_ in allowed for type_ in cast(Sequence[object], types)):
+    if not is_list or not all(one in (FULL, SLIDING) for one in cast(Sequence[object], types)):
         raise ConfigError(
-            f"layer_types must be a list of {' or '.join(allowed)} for each of {n_layers} layers, "
+            f"layer_types must be a list of {FULL} or {SLIDING} for each of {n_layers} layers, "
             f"not {types!r}."
         )
 
@@ -352,10 +431,11 @@ class RotaryConfig(base.ModelConfig):
         super().__post_init__()
         if getattr(self, "head_dim", None) is None:  # d_head is d_model / n_heads
             self.check_divides("num_attention_heads", "hidden_size")
-        share = self.rotary.partial_rotary_factor
-        if share != 1 and not (self.ROTATES_PART and share < 1):
-            allowed = "at most 1" if self.ROTATES_PART else "1"
-            raise ConfigError(f"partial_rotary_factor is {share!r}. Allowed: {allowed}.")
+        for rotary in (self.rotary_in(None), self.rotary_in(1)):
+            share = rotary.partial_rotary_factor
+            if share != 1 and not (self.ROTATES_PART and share < 1):
+                allowed = "at most 1" if self.ROTATES_PART else "1"
+                raise ConfigError(f"partial_rotary_factor is {share!r}. Allowed: {allowed}.")
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,6 +454,10 @@ class RotaryConfig(base.ModelConfig):
     def rotary_in(self, window: int | None) -> RotaryPositions:  # noqa: ARG002
         """Return the rotary positions of the blocks with this window, or without one if None."""
         return self.rotary
+
+    def scale_in(self, window: int | None) -> float:
+        """Return the factor of rotated queries and keys in the blocks with this window."""
+        return self.rotary_in(window).scale
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -425,6 +509,99 @@ class GatedConfig(RotaryConfig):
     def norm_epsilon(self) -> float:
         """Number that the RMS norms add to the mean square."""
         return self.rms_norm_eps
+
+
+@dataclass(frozen=True)
+class LayerTypesConfig(GatedConfig):
+    """What the families have in addition whose blocks are of two types, with and without a window.
+
+    Attributes:
+        PERIODS: of each `model_type`, every how many blocks one attends to all tokens, if the
+            config has no `layer_types`.
+        BASES: of each `model_type` in which each type of blocks has rotary positions of its own:
+            name outside of a section and default of `rope_theta`, for full and sliding attention.
+
+    Raises:
+        ConfigError: `layer_types` is not a list with a type for each block, or as in `GatedConfig`.
+    """
+
+    COMPUTED: ClassVar[frozenset[str]] = frozenset({"rotary", "rotary_in_windows"})
+    PERIODS: ClassVar[Mapping[str, int]]
+    BASES: ClassVar[Mapping[str, tuple[tuple[str, float], tuple[str, float]]]]
+
+    rotary_in_windows: RotaryPositions = field(default_factory=RotaryPositions)  # with BASES
+    sliding_window: int = 4096
+    layer_types: tuple[str, ...] | None = None  # which blocks have a window
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_layer_types(self.types_of_layers, self.num_hidden_layers)
+
+    @classmethod
+    def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rotary positions of both types of blocks, and the type of each block.
+
+        Releases of transformers before 5 write `rope_theta` and `rope_scaling`, which is that of
+        blocks without a window, later ones a section for each type.
+
+        Raises:
+            ConfigError: a key is unknown, a number is invalid, or two names of a key differ.
+        """
+        types, read = entries.get("layer_types"), RotaryPositions.from_hub
+        # Anything but a list is reported when the config is made.
+        found = {"layer_types": tuple(types) if isinstance(types, list) else types}
+        if (bases := cls.BASES.get(str(entries.get("model_type")))) is None:
+            return found | super().computed(entries)
+        sections = entries.get("rope_parameters") or {}
+        if not isinstance(sections, Mapping) or not sections.keys() <= {FULL, SLIDING}:
+            raise ConfigError(
+                f"rope_parameters must have the sections {FULL} and {SLIDING}, not {sections!r}."
+            )
+        full, sliding = (f"rope_parameters.{kind}" for kind in (FULL, SLIDING))
+        rotary = read(entries, {"rope_theta": bases[0]}, ("rope_scaling", full))
+        local = read(entries, {"rope_theta": bases[1]}, (sliding,))
+        if False in (rotary.truncate, local.truncate):
+            raise ConfigError(
+                "truncate is false in the rotary positions of a type of blocks, where transformers "
+                "does not read it. Remove it, or set it to true."
+            )
+        return found | {"rotary": rotary, "rotary_in_windows": local}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return sizes and switches under the keys of config.json, without special tokens."""
+        entries = super().to_json()
+        if "layer_types" in entries:  # not all kinds read it
+            entries["layer_types"] = list(self.types_of_layers)
+        if self.model_type in self.BASES:
+            local = self.rotary_in_windows.to_json()
+            entries["rope_parameters"] = {FULL: entries["rope_parameters"], SLIDING: local}
+        return entries
+
+    @property
+    def types_of_layers(self) -> tuple[str, ...]:
+        """Type of the attention of each block: `full_attention` or `sliding_attention`."""
+        if self.layer_types is not None:
+            return self.layer_types
+        return types_by_period(self.num_hidden_layers, self.PERIODS[self.model_type])
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Number of tokens that each block attends to; None for all."""
+        return tuple(self.sliding_window if t == SLIDING else None for t in self.types_of_layers)
+
+    def rotary_in(self, window: int | None) -> RotaryPositions:
+        """Return the rotary positions of the blocks with this window, or without one if None."""
+        has_own = window is not None and self.model_type in self.BASES
+        return self.rotary_in_windows if has_own else self.rotary
+
+
+def types_by_period(n_layers: int, period: int) -> tuple[str, ...]:
+    """Return the types of blocks if every `period`-th block attends to all tokens.
+
+    >>> types_by_period(3, 2)
+    ('sliding_attention', 'full_attention', 'sliding_attention')
+    """
+    return tuple(SLIDING if layer % period else FULL for layer in range(1, n_layers + 1))
 
 
 class RMSNorm(Norm):
@@ -628,12 +805,16 @@ class RotaryNetwork(FamilyNetwork):
         config = self.config
         names, d_vocab, d_model = config.WEIGHTS, config.vocab_size, config.hidden_size
         self.add_module(names.embedding.removesuffix(".weight"), embedding(d_vocab, d_model))
-        blocks = [self.BLOCK(config) for _ in range(config.num_hidden_layers)]
+        blocks = [self._block(layer) for layer in range(config.num_hidden_layers)]
         self.add_module(names.layers.removesuffix("."), nn.ModuleList(blocks))
         self.add_module(names.norm, self.NORM(d_model, config.norm_epsilon))
         if not config.tie_word_embeddings:
             unembedding = nn.Linear(d_model, d_vocab, bias=False)
             self.add_module(names.unembedding.removesuffix(".weight"), unembedding)
+
+    def _block(self, layer: int) -> nn.Module:  # noqa: ARG002
+        """Return a block without weights; a family with several kinds of blocks overrides it."""
+        return self.BLOCK(self.config)
 
     def embedded(self, tokens: Tensor, context: Context, tap: Taps) -> Tensor:  # noqa: ARG002
         """Return the residual stream before the first block, shape [batch pos d_model]."""
@@ -643,7 +824,10 @@ class RotaryNetwork(FamilyNetwork):
         """Return visibility and angles for each block."""
         positions = to_device(context.positions, context.device)
         inputs = {
-            window: (visible_in_window(context, window), turn(positions, frequency))
+            window: (
+                visible_in_window(context, window),
+                turn(positions, frequency, self.config.scale_in(window)),
+            )
             for window, frequency in self.frequencies.items()
         }
         return [inputs[window] for window in self.config.windows]

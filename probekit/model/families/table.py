@@ -56,10 +56,12 @@ _FAMILIES = "probekit.model.families."
 FAMILIES = (
     NetworkFamily("GPT-2", ("gpt2",), _FAMILIES + "gpt2:GPT2", _BYTE_PAIRS),
     NetworkFamily("Llama", ("llama", "mistral", "qwen2", "qwen3"), _FAMILIES + "llama:Llama"),
-    NetworkFamily("Gemma", ("gemma2", "gemma3_text"), _FAMILIES + "gemma:Gemma"),
+    NetworkFamily("Gemma", ("gemma2", "gemma3_text", "gemma3"), _FAMILIES + "gemma:Gemma"),
     NetworkFamily("Pythia", ("gpt_neox",), _FAMILIES + "neox:NeoX"),
-    NetworkFamily("OLMo 2", ("olmo2",), _FAMILIES + "olmo2:OLMo2"),
+    NetworkFamily("OLMo 2", ("olmo2", "olmo3"), _FAMILIES + "olmo2:OLMo2"),
     NetworkFamily("OLMoE", ("olmoe",), _FAMILIES + "olmoe:OLMoE"),
+    NetworkFamily("Mixtral", ("mixtral",), _FAMILIES + "mixtral:Mixtral"),
+    NetworkFamily("Qwen3-MoE", ("qwen3_moe",), _FAMILIES + "qwen3_moe:Qwen3Moe"),
     NetworkFamily("Phi-3", ("phi3",), _FAMILIES + "phi3:Phi3"),
     NetworkFamily("OPT", ("opt",), _FAMILIES + "opt:OPT", _BYTE_PAIRS),
 )
@@ -81,7 +83,7 @@ def family_of(entries: Mapping[str, Any], path: Path | str) -> NetworkFamily:
     for family in FAMILIES:
         if model_type in family.model_types:
             return family
-    architectures = entries.get("architectures")  # names of classes, such as MixtralForCausalLM
+    architectures = entries.get("architectures")  # names of classes, such as BloomForCausalLM
     named = f" ({', '.join(map(str, architectures))})" if isinstance(architectures, list) else ""
     described = ", ".join(f"{one.title} ({', '.join(one.model_types)})" for one in FAMILIES)
     raise CheckpointError(

@@ -232,5 +232,4 @@ class _CrossEntropy(torch.autograd.Function):
 def _autocast(x: Tensor) -> Tensor:
     """Return x in the dtype in which autocast computes matrix products."""
     device = x.device.type
-    is_on = torch.is_autocast_enabled(device)
-    return x.to(torch.get_autocast_dtype(device)) if is_on else x
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x

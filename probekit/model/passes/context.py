@@ -60,8 +60,7 @@ def causal(n_queries: int, n_keys: int, device: torch.device) -> Tensor:
     >>> causal(2, 3, torch.device("cpu")).tolist()
     [[True, True, False], [True, True, True]]
     """
-    ones = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return ones.tril(n_keys - n_queries)
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
 def positions_and_visible(
@@ -151,8 +150,7 @@ class Context:
         lengths = [keys.shape[1] for keys, _ in filter(None, before or ())]  # all are equal
         n_before = past.length if past is not None else max(lengths, default=0)
         positions, visible = positions_and_visible(tokens, mask, n_before)
-        context = cls(positions, visible, mask, n_before, at, device, past, before or ())
-        return context.on(device)
+        return cls(positions, visible, mask, n_before, at, device, past, before or ()).on(device)
 
     def on(self, device: torch.device) -> Context:
         """Return the same context for blocks on another device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -32,7 +32,7 @@ class ProvenSites(Sites):
     proven: frozenset[str]
     reasons: Mapping[str, str]
 
-    def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+    def _names(self, rows: Sequence[Site]) -> tuple[str, ...]:
         """Return the full names of the proven sites in rows of the table, in forward order."""
         return tuple(name for name in super()._names(rows) if name in self.proven)
 

@@ -31,6 +31,7 @@ class Site:
             not include it.
         in_stream: part of the residual stream, or added to it, so that the logit lens applies.
         masked: value at keys that a query does not attend to.
+        layers: the blocks that have it; None for all.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Site:
     on_request: bool = False
     in_stream: bool = False
     masked: float = 0.0
+    layers: tuple[int, ...] | None = None
 
     @property
     def in_block(self) -> bool:

@@ -41,8 +41,7 @@ class SiteSelection:
     @property
     def selector(self) -> str | None:
         """`head`, `kv_head` or `neuron`; None for a whole site."""
-        chosen = (name for name in SELECTED_AXES if getattr(self, name) is not None)
-        return next(chosen, None)
+        return next((name for name in SELECTED_AXES if getattr(self, name) is not None), None)
 
     @property
     def index(self) -> int | None:
@@ -117,18 +116,19 @@ class Sites(Sequence[str]):
     @cached_property
     def without_request(self) -> tuple[str, ...]:
         """Names of the sites that are not computed on request only."""
-        return self._names(row for row in self.rows if not row.on_request)
+        return self._names([row for row in self.rows if not row.on_request])
 
-    def _names(self, rows: Iterable[Site]) -> tuple[str, ...]:
+    def _names(self, rows: Sequence[Site]) -> tuple[str, ...]:
         """Return the full names of the sites in rows of the table, in forward order."""
-        of_stage: dict[str, list[str]] = {stage: [] for stage in get_args(Stage)}
-        for row in rows:
-            of_stage[row.stage].append(row.name)
-        return (
-            *of_stage["embedding"],
-            *(name.format(l=layer) for layer in range(self.n_layers) for name in of_stage["block"]),
-            *of_stage["output"],
+        of_stage = {stage: [row for row in rows if row.stage == stage] for stage in get_args(Stage)}
+        in_blocks = (
+            row.name.format(l=layer)
+            for layer in range(self.n_layers)
+            for row in of_stage["block"]
+            if row.layers is None or layer in row.layers
         )
+        before, after = ([row.name for row in of_stage[at]] for at in ("embedding", "output"))
+        return (*before, *in_blocks, *after)
 
     @cached_property
     def _by_name(self) -> dict[str, Site]:

@@ -76,8 +76,7 @@ def weight_readers(
         )
     if dtype is None:
         stored = tensors[names.embedding].read().dtype
-        allowed = (torch.bfloat16, torch.float64)
-        dtype = stored if stored in allowed else torch.float32
+        dtype = stored if stored in (torch.bfloat16, torch.float64) else torch.float32
     largest_first = sorted(tensors, key=lambda name: -math.prod(tensors[name].shape))
     return {
         name: partial(_converted, path, names, dtype, name, tensors[name]) for name in largest_first

@@ -77,8 +77,7 @@ def target_network(
     dtype = dtype or getattr(torch, experiment.model.dtype)
     config = network_config(experiment, Proving(device))
     device = device if given is None else given.devices
-    n_bytes = count_parameters(config) * dtype.itemsize
-    fits = to_compute and fits_in_memory(n_bytes, device)
+    fits = to_compute and fits_in_memory(count_parameters(config) * dtype.itemsize, device)
     if target == TASK:
         with experiment.at("model", "source"):
             return load_model(experiment.model.name, dtype, device, in_memory=fits)

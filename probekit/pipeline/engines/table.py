@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from probekit.experiment.activations import ActivationExperiment, AnyExperiment
 from probekit.experiment.schema import Experiment
+from probekit.memory import importing
 from probekit.terminal import SILENT, Watcher
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ def prepare(experiment: AnyExperiment, how: How = PLAIN) -> Engine:
         DataError: the data cannot be read, tokenized, aligned or split, or a text has no request.
     """
     name = engine_of(experiment).name
-    engine = getattr(import_module(f"{__package__}.{name}"), f"{name.title()}Engine")
+    with importing():
+        engine = getattr(import_module(f"{__package__}.{name}"), f"{name.title()}Engine")
     prepared: Engine = engine.prepare(experiment, how)
     return prepared

@@ -5,13 +5,13 @@ counts: one batch of the capture, and whole sites, with random features if none 
 """
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product, starmap
-from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -22,33 +22,57 @@ from probekit.activations.capture import capture_bytes, described_reading
 from probekit.activations.forward import make_batches, make_shards, run_batches
 from probekit.activations.records import CODES, SHARD_ROWS, batch_tokens
 from probekit.amounts import counted, duration, size_in_words
+from probekit.chosen.registry import asked
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import ConfigError, DataError
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
-from probekit.memory import available_memory, fits_in_memory
+from probekit.memory import LIBRARIES, available_memory, fits_in_memory, used_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
 from probekit.model.families.table import network_class
 from probekit.model.network import Network
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
+from probekit.model.weights.hub import find_model
 from probekit.pipeline.capture.jobs import plan_capture, plan_tokens
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.measure.probing import make_probers, probing_bytes, usable_cores
+from probekit.pipeline.intervene.run import predicted_work
+from probekit.pipeline.measure.probing import make_probers, probing_bytes
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
+from probekit.probes.solve.kernel import MOST_ROWS, WIDE
 from probekit.products import START_UP, threads
 
-# The fewest numbers of a measured sample, and the most features and numbers of a measured site.
-_FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 1 << 19, 1024, 1 << 24
+# The fewest rows and numbers of a measured sample, and the most features and numbers of a site.
+_FEWEST_ROWS, _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 256, 1 << 16, 1024, 1 << 24
+# Splits that are measured of several, of fits from products of rows, which are one batch; and the
+# power of the number of fits with which the time of a batch grows.
+_SPLITS, _OF_MORE = 2, 0.75
+_FEW_NUMBERS = 1 << 21  # and scores of fits that are measured at once; twice as many of a batch
+# The measurement takes about this share of the predicted time, and at most so many seconds.
+_SHARE, _MOST_SECONDS, _TINY = 0.02, 4.0, 1e-6
+_MAPPED = 1 << 30  # bytes of activations that stay mapped; more are released when memory is short
 _TIMED = 5 * 10**9  # parameters times tokens of a timed batch, at most; less than a second
-_LIMIT = 20.0  # expected seconds of a sample from which it is not measured
 # Measured readings of the fitted rows of a site that stays in its file, for each split: by kind,
 # and of the others.
 _READINGS, _OTHER_READINGS = {"logistic": 80, "k_sparse": 40}, 25
+
+
+class Probing(NamedTuple):
+    """Estimated seconds of probing on one core or device.
+
+    Attributes:
+        tasks: of each task: at each position the baselines, then each site.
+        untrained: of the networks with random weights, within those of `tasks`.
+        analyses: of further probes at all sites, which analyses of the selected probe fit.
+    """
+
+    tasks: tuple[float, ...]
+    untrained: float
+    analyses: float
 
 
 class Cost(NamedTuple):
@@ -56,19 +80,21 @@ class Cost(NamedTuple):
 
     Attributes:
         sizes: sizes of the capture, see `plan_capture`, unless activations are given; `memory`,
-            bytes of a process that probes; and `capture_memory` of one that captures on a CPU.
+            bytes of a process that probes; `capture_memory` of one that captures on a CPU; and
+            `run_memory` of one that does both, pages of mapped files included.
         widths: number of features of each site.
-        tasks: seconds of each task of probing on one core or device; None if this machine does not
-            have the device.
+        probing: seconds of probing; None if this machine does not have the device.
         capture: seconds to capture all rows of all networks with all cores of this machine; None if
             nothing is captured, not on the CPU, or with a known throughput.
+        interventions: seconds of the interventions; None without, or if `capture` is None.
         note: how weights are read that are larger than memory; "" otherwise.
     """
 
     sizes: dict[str, Any]
     widths: Sequence[int]
-    tasks: tuple[float, ...] | None
+    probing: Probing | None
     capture: float | None = None
+    interventions: float | None = None
     note: str = ""
 
 
@@ -101,6 +127,11 @@ class Machines:
         if self.device != "cpu":
             return self.devices or self.workers
         return self.cores or usable_cores()
+
+
+def usable_cores() -> int:
+    """Return the number of cores of this machine that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def capture_times(
@@ -201,12 +232,7 @@ def scheduled(tasks: Sequence[float], workers: int, units: int) -> float:
 
 
 def cost_of(
-    source: Engine,
-    probers: Sequence[Prober],
-    machines: Machines,
-    *,
-    limit: float,
-    known: dict[Any, tuple[float, ...]],
+    source: Engine, probers: Sequence[Prober], machines: Machines, known: dict[Any, Probing]
 ) -> Cost:
     """Return the cost of an experiment.
 
@@ -214,102 +240,136 @@ def cost_of(
         source: the experiment with its rows, and with their activations if these are given.
         probers: the rows and settings at each position.
         machines: the device, and the throughput if it need not be measured.
-        limit: expected seconds of a sample from which it is not measured.
-        known: measured times of tasks of other cells of a study; those of this one are added. A
+        known: measured times of other cells of a study; those of this one are added. A
             cell with the settings of another, and about as many rows, is not measured again.
 
     Raises:
         ProbekitError: one of its subclasses; the message names the problem and its location.
     """
     experiment, widths, n_networks = source.experiment, source.widths, len(source.networks)
-    sizes, given, note = dict[str, Any](), dict[int, LazyRows](), ""
-    capture: float | None = None
-    if source.texts is None:
-        sites = zip(widths, source.selections, strict=True)
-        given = {width: source.activations.block(site) for width, site in sites}
-    else:
+    sizes, note, capture, interventions = dict[str, Any](), "", None, None
+    # Bytes besides libraries and tokenizer: of weights next to their files, and of a capture.
+    loaded, captured, used = 0, 0, used_memory() or LIBRARIES
+    if source.texts is not None:
         texts, source = source.texts, cast(NetworkEngine, source)
         sizes = plan_capture(source, machines.device)
         if machines.device == "cpu":
             config, model = texts.config, source.experiment.on_device("cpu").model
             dtype = getattr(torch, model.dtype)
-            in_memory = model.in_memory is not None or fits_in_memory(
-                count_parameters(config) * dtype.itemsize
-            )
+            needed = count_parameters(config) * dtype.itemsize
+            in_memory = model.in_memory is not None or fits_in_memory(needed)
             batches = make_batches(texts.ids, texts.plan, batch_tokens("cpu"))
             shards = make_shards(batches, SHARD_ROWS)
             sizes["capture_memory"] = capture_bytes(
                 config, dtype, texts.sites, shards, in_memory=in_memory
             )
+            captured = sizes["capture_memory"] - LIBRARIES
+            if model.in_memory is None and in_memory:
+                files = find_model(model.source).glob("*.safetensors")
+                loaded = needed + sum(path.stat().st_size for path in files)
             if not in_memory:
                 note = described_reading(config, dtype, "cpu", shards)
             if machines.throughput is None:
                 network = zero_network(config, dtype)
                 seconds = estimate_seconds(network, texts.ids, texts.plan, texts.sites)
                 capture = n_networks * seconds
+                if source.experiment.interventions:
+                    # Texts pass the captured blocks; an edit passes those after its site.
+                    n_blocks = 1 + max(layer_of(site) or 0 for site in texts.sites)
+                    work, activations = predicted_work(source, network)
+                    interventions = work * seconds / (n_blocks * sizes["tokens"])
+                    captured = max(captured, needed + activations)
     size = round(2 * math.log2(len(probers[0].data.y)))
     key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
     with suppress(ConfigError):  # another machine has the device
         check_device(machines.device)
         if key not in known:
-            known[key] = task_seconds(probers, widths, n_networks, limit, given)
+            known[key] = task_seconds(source, probers)
     sizes["memory"] = probing_bytes(probers, widths)
-    return Cost(sizes, widths, known.get(key), capture, note)
+    # What a capture has freed stays with the process.
+    probed = captured + sizes["memory"] - LIBRARIES + min(source.n_bytes, _MAPPED)
+    sizes["run_memory"] = round(used + max(loaded, probed))
+    return Cost(sizes, widths, known.get(key), capture, interventions, note)
 
 
-def task_seconds(
-    probers: Sequence[Prober],
-    widths: Sequence[int],
-    n_networks: int,
-    limit: float,
-    given: Mapping[int, LazyRows] = MappingProxyType({}),
-) -> tuple[float, ...]:
-    """Return the estimated time of each task of probing on one core or device, in seconds.
+def task_seconds(source: Engine, probers: Sequence[Prober]) -> Probing:
+    """Return the estimated time of probing on one core or device.
 
-    The tasks of a position are its baselines and its sites. Sites are measured with larger and
-    larger samples of examples, as far as that takes seconds.
+    Some splits of a sample of the rows are measured, first of few rows, then of as many as a small
+    share of the predicted time allows. Features are those of a given site, or random.
 
     Args:
+        source: the experiment, its sites and its networks.
         probers: the rows and settings at each position.
-        widths: number of features of each site.
-        n_networks: number of probed networks, the one of the experiment and those with random
-            weights.
-        limit: expected seconds of a sample from which it is not measured.
-        given: the rows of a site of each width; random features are used for a width without.
     """
-    of_width = {
-        width: _of_width(probers[0], width, n_networks, limit, given.get(width))
-        for width in set(widths)
-    }
-    baselines = of_width[widths[0]][0]
-    return len(probers) * (float(baselines), *(float(of_width[width][1]) for width in widths))
+    widths, n_random, of_width = source.widths, len(source.networks) - 1, dict[int, Floats]()
+    for width in set(widths):
+        sites = [one for one, own in zip(source.selections, widths, strict=True) if own == width]
+        middle = sites[len(sites) // 2]
+        given = None if source.texts is not None else source.activations.block(middle)
+        of_width[width] = _of_width(source, probers[0], width, given)
+    tasks = [of_width[widths[0]][0]]
+    tasks += [of_width[width][1] + n_random * of_width[width][2] for width in widths]
+    untrained = len(probers) * n_random * sum(of_width[width][2] for width in widths)
+    analyses = sum(found[3] for found in of_width.values())
+    return Probing(len(probers) * tuple(map(float, tasks)), float(untrained), float(analyses))
 
 
-def _of_width(
-    prober: Prober, width: int, n_networks: int, limit: float, given: LazyRows | None
-) -> Floats:
-    """Return the estimated seconds of the baselines, and of a site."""
-    n_rows = len(prober.data.y)
-    if width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
+def _of_width(source: Engine, prober: Prober, width: int, given: LazyRows | None) -> Floats:
+    """Return the estimated seconds of the entries of `_seconds`, for all rows and splits.
+
+    The time grows with a power of the rows, which is measured: 0 to 1, or up to 2 if fits are
+    computed from products of rows.
+    """
+    n_rows, splits = len(prober.data.y), prober.splits
+    is_wide = n_rows <= min(MOST_ROWS, WIDE * width)
+    if not is_wide and width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
         # The time grows with a power of the width, which is that from half the features to all.
         half, whole = (
-            _of_width(prober, part, n_networks, limit, given)
-            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+            _of_width(source, prober, part, given) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
         )
         power = np.log2(width / _MOST_FEATURES)
-        return np.array([whole[0], whole[1] * (whole[1] / half[1]) ** power])
-    sizes = [n_rows]
-    while sizes[0] // 4 * width >= _FEWEST_NUMBERS:
-        sizes.insert(0, sizes[0] // 4)
-    measured = [(0, np.zeros(2))]
-    for size in sizes:
-        if measured[1:] and _extrapolated(measured, size).sum() > limit:
-            break
-        if (sample := sample_of(prober, size)) is not None:
-            part, rows = sample
-            X = imitated(part.data, width) if given is None else given[rows][:, :width]
-            measured.append((size, _seconds(part, X, n_networks)))
-    return _extrapolated(measured, n_rows)
+        return np.array([whole[0], *(whole[1:] * (whole[1:] / half[1:]) ** power)])
+    n_splits, n_few = len(splits), _SPLITS if is_wide else 1
+    few, ratios = Prober([one.data for one in splits[:n_few]], prober.settings), np.ones(4)
+    if prober.within or few.has_control != prober.has_control:
+        few = prober
+    elif n_splits > n_few:
+        # A site of several splits has a further fit, of all rows. More fits from products take less
+        # time each.
+        of_site = (n_splits + 0.5) / (n_few + 0.5 * (n_few > 1))
+        ratios = np.array([n_splits / n_few, of_site, n_splits / n_few, 1.0])
+        ratios[1:3] **= _OF_MORE if is_wide else 1.0
+    ratios[3] = (
+        0.2 ** (1 - _OF_MORE) if is_wide else 1.0
+    )  # a fifth of the fits of analyses is timed
+    most, n_scores = 2.0 if is_wide else 1.0, max(1, len(prober.data.classes) - 1)
+    # A sample is fitted by the same algorithm as all rows.
+    size = max(_FEWEST_ROWS, _FEWEST_NUMBERS // width, 0 if is_wide else int(2 * WIDE * width))
+    is_quick = {one.kind for one in prober.settings.specs} == {"logistic"}
+    if is_quick and n_rows * width * n_scores <= most * _FEW_NUMBERS:
+        size = n_rows
+    measured = list[tuple[int, Floats]]()
+    while len(measured) < 2 and size > (1.5 * measured[0][0] if measured else 0):
+        sample = sample_of(few, size) if size < n_rows else (few, np.arange(n_rows))
+        if sample is None:
+            size *= 2
+            continue
+        part, rows = sample
+        X = imitated(part.data, width) if given is None else given[rows][:, :width]
+        start = time.process_time()
+        measured.append((len(rows), _TINY + ratios * _seconds(source, part, X)))
+        spent = time.process_time() - start
+        # With the time of all sites, the size that may still be measured.
+        all_rows = measured[0][1] * (n_rows / len(rows)) ** (0.75 * most)
+        total = all_rows[0] + len(source.widths) * all_rows[1:3].sum() + all_rows[3]
+        allowed = min(_MOST_SECONDS, _SHARE * total) / spent
+        size = int(min(n_rows, len(rows) * allowed ** (1 / most)))
+    n, seconds = measured[-1]
+    power = np.full(4, 0.75 * most)
+    if len(measured) > 1:
+        power = np.log(seconds / measured[0][1]) / math.log(n / measured[0][0])
+    return np.asarray(seconds * (n_rows / n) ** power.clip(0, most))
 
 
 def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
@@ -350,41 +410,45 @@ def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
     return (sample, rows) if sample.has_control == prober.has_control else None
 
 
-def _extrapolated(measured: Sequence[tuple[int, Floats]], n_rows: int) -> Floats:
-    """Return the seconds for some number of rows, which grow as before the last measured size."""
-    (one, before), (two, seconds) = measured[-2:]
-    return seconds + np.maximum(0, seconds - before) / (two - one) * (n_rows - two)
+def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
+    """Return the seconds of baselines, a site, an untrained network there, and further probes.
 
-
-def _seconds(prober: Prober, X: Features, n_networks: int) -> Floats:
-    """Return the seconds of the baselines, and of a site with the features X."""
+    The last ones are of analyses of the selected probe, at all sites of this width.
+    """
     # Seconds of this process do not depend on what else runs on the machine.
     clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
     with threads(1):
         times = [clock()]
         prober.baselines()
         times.append(clock())
-        prober.site(X)
+        site = prober.site(X)
         times.append(clock())
-        if n_networks > 1:
-            prober.random_site([X], 1)
+        if len(source.networks) > 1:
+            prober.random_site([imitated(prober.data, X.shape[1], 0.0)], 1)
         times.append(clock())
-    baselines, site, random = np.diff(times)
-    return np.array([baselines, site + (n_networks - 1) * random])
+        analyses, spec = 0.0, prober.settings.specs[0]
+        for analysis, _ in asked(source.experiment):
+            work = analysis.door("measure", "work")
+            if work is not None and spec.text in site.fits:
+                start, penalty = clock(), site.penalties[spec.text]
+                n_times = work(source, prober.saved_rows, spec, X, penalty)
+                analyses += n_times * (clock() - start)
+    return np.array([*np.diff(times), analyses])
 
 
-def imitated(data: ProbeData, width: int) -> Features:
+def imitated(data: ProbeData, width: int, of_label: float = 4.0) -> Features:
     """Return random features (n_rows, width) whose fits need about as long as those of activations.
 
-    Rows of one group, word or label are similar, and few directions have most of the variance.
+    Rows of one group, word or label are similar, and few directions have most of the variance. Of
+    networks with random weights, labels have no part (`of_label`) in the features.
     """
-    generator = np.random.default_rng(0)
-    X = generator.standard_normal((len(data.y), width))
-    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, 4 / width**0.5)):
+    generator, n_axes = np.random.default_rng(0), min(width, len(data.y))
+    X = generator.standard_normal((len(data.y), n_axes))
+    for names, scale in ((data.groups, 1.0), (data.types, 1.0), (data.y, of_label / n_axes**0.5)):
         distinct, codes = np.unique(names, return_inverse=True)
-        X += scale * generator.standard_normal((len(distinct), width))[codes]
-    axes, _ = np.linalg.qr(generator.standard_normal((width, width)))
-    return np.asarray(X / np.arange(1, width + 1) @ axes, np.float32)
+        X += scale * generator.standard_normal((len(distinct), n_axes))[codes]
+    axes, _ = np.linalg.qr(generator.standard_normal((width, n_axes)))
+    return np.asarray(X / np.arange(1, n_axes + 1) @ axes.T, np.float32)
 
 
 def plan_model(
@@ -396,7 +460,7 @@ def plan_model(
 
 
 def plan_run(
-    experiment: AnyExperiment, machines: Machines, known: dict[Any, tuple[float, ...]] | None = None
+    experiment: AnyExperiment, machines: Machines, known: dict[Any, Probing] | None = None
 ) -> dict[str, Any]:
     """Return the sizes of an experiment, its memory, and the times of capture and probing.
 
@@ -412,7 +476,7 @@ def plan_run(
     Args:
         experiment: the experiment.
         machines: what computes it.
-        known: measured times of tasks of experiments of a study; those of this one are added. An
+        known: measured times of experiments of a study; those of this one are added. An
             experiment with the settings of another, and about as many rows, is not measured again.
 
     Raises:
@@ -424,13 +488,15 @@ def plan_run(
     start = START_UP + time.perf_counter() - began
     probers = make_probers(experiment, source.design, machines.device)
     known = {} if known is None else known
-    cost = cost_of(source, probers, machines, limit=_LIMIT, known=known)
+    cost = cost_of(source, probers, machines, known)
     numbers, bytes_of_number = cost.sizes, 4
     if "caches" in numbers:
         bytes_of_number = ITEM_SIZES[CODES[numbers["dtype"]]] * numbers["caches"]
         times["capture"] = capture_times(numbers, machines, cost.capture, start)
     n_read = bytes_of_number * sum(starmap(_numbers_read, product(probers, cost.widths)))
-    times["probing"] = probing_times(cost.tasks, numbers["memory"], n_read, machines)
+    times["probing"] = probing_times(
+        cost.probing and cost.probing.tasks, numbers["memory"], n_read, machines
+    )
     numbers["tasks"] = len(probers) * (1 + len(cost.widths))
     return numbers | slowest_steps(**times)
 
@@ -515,10 +581,11 @@ def estimate_seconds(
     def timed(sites: Sequence[str]) -> float:
         times = []
         for _ in range(3):  # the first is a warm-up
-            start = time.perf_counter()
+            start, own = time.perf_counter(), time.process_time()
             for part in run_batches(model, [batch], plan, sites, "float32"):
                 part.arrays()
-            times.append(time.perf_counter() - start)
+            # The time of a busy machine is longer than that of this process.
+            times.append(min(time.perf_counter() - start, time.process_time() - own))
         return min(times[1:])
 
     if n_blocks > 2 and of_block * n_blocks * batch.n_tokens > 2 * _TIMED:

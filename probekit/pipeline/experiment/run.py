@@ -15,7 +15,7 @@ from probekit.errors import path_of
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.study import Study
-from probekit.memory import device_text
+from probekit.memory import device_text, importing
 from probekit.pipeline.experiment.finished import find_finished, finished_result, inputs_digest
 from probekit.progress import shown_progress
 from probekit.terminal import Watcher
@@ -140,20 +140,19 @@ def run(  # noqa: PLR0913  # one call, whose options have defaults
             return finished_result(finished, shown, page=page)
 
         # Data, columns and sites are checked before scikit-learn is imported, which takes seconds.
-        from probekit.accelerators import naming_lost_device
-        from probekit.workers import check_workers
-
+        with importing():
+            from probekit.accelerators import naming_lost_device
+            from probekit.pipeline.engines.table import How, prepare
+            from probekit.workers import check_workers
         check_workers(workers, least=0)
-        from probekit.pipeline.engines.table import How, prepare
-
         how = How(device, replies="generated", cache_root=cache_root, watcher=shown)
         source = prepare(made, how).ready(device)
         if inputs != inputs_digest(made, device):  # a file was changed while it was read
             inputs = None
 
-        from probekit.pipeline.experiment.run_job import by_workers
-        from probekit.pipeline.experiment.steps import run_source
-
+        with importing():
+            from probekit.pipeline.experiment.run_job import by_workers
+            from probekit.pipeline.experiment.steps import run_source
         crew = by_workers if workers == 0 else None
         if engine == "ray":
             from probekit.pipeline.experiment.ray_workers import tasks_by_ray

@@ -10,11 +10,13 @@ on one type of device.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -32,14 +34,22 @@ from probekit.activations.store import ActivationStore, files_at
 from probekit.activations.upkeep import is_cache
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import Experiment
-from probekit.files import Waiting, as_store_error, is_held, regular, state_of, write_atomic
+from probekit.files import (
+    Waiting,
+    as_store_error,
+    is_held,
+    regular,
+    state_of,
+    try_lock,
+    write_atomic,
+)
 from probekit.pipeline.engines.engine import Activations, Engine
 from probekit.pipeline.engines.network import CapturedRows, NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.intervene.run import Edits
 from probekit.pipeline.intervene.steps import compute_part, read_part
 from probekit.pipeline.measure.probing import SiteJob, make_probers, tasks_of, threads_of_site
-from probekit.pipeline.measure.run_folder import JOB, at_work, ended_workers, pause
+from probekit.pipeline.measure.run_folder import CLAIMS, JOB, PAUSE, ended_workers, pause
 from probekit.products import threads
 from probekit.provenance import PART_VERSIONS, digest_sources, seal, unseal, versions
 from probekit.results.record import STARTED, runs_in_progress
@@ -48,6 +58,30 @@ from probekit.terminal import SILENT, Watcher
 
 FORMAT = 1  # of the job file
 _SETTINGS: TypeAdapter[AnyExperiment] = TypeAdapter(AnyExperiment)
+
+
+@contextmanager
+def at_work(run_dir: Path) -> Iterator[None]:
+    """Hold a lock as a worker of a run during the block. If it fails, its error is saved.
+
+    The lock file is removed only if the block ends by itself.
+
+    Raises:
+        StoreError: the folder cannot be written or locked.
+    """
+    lock = run_dir / CLAIMS / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(2)}.worker"
+    with try_lock(lock, patience=PAUSE):  # `ended_workers` may hold it now
+        try:
+            yield
+        except Exception as error:
+            is_complete = isinstance(error, errors.ProbekitError)
+            message = str(error) if is_complete else f"{type(error).__name__}: {error}."
+            with suppress(errors.StoreError):  # such as a full disk, which may be the error itself
+                write_atomic(lock.with_suffix(".error"), message)
+            raise
+        with suppress(PermissionError):  # Windows removes only a closed file
+            lock.unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
 
 
 class TaskDone(NamedTuple):

@@ -23,9 +23,9 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.experiment.study import DATA, Study, StudyCell
 from probekit.files import csv_text, exclusive, write_atomic
-from probekit.memory import available_memory, peak_memory, release_memory
+from probekit.memory import available_memory, release_memory, used_memory
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.plan import Machines, plan_run, slowest_steps
+from probekit.pipeline.experiment.plan import Machines, Probing, plan_run, slowest_steps
 from probekit.pipeline.experiment.validate import capture_key
 from probekit.pipeline.measure.run_folder import RunFolder
 from probekit.progress import recorded_stage
@@ -140,7 +140,11 @@ def _rows(
         yield job(others.pop(0))
         seconds = time.perf_counter() - start
     n = min(workers, len(others))
-    if not shares_cells or n < 2 or n * max(peak_memory(), _LEAST_MEMORY) > available_memory():
+    if (
+        not shares_cells
+        or n < 2
+        or n * max(used_memory("VmHWM"), _LEAST_MEMORY) > available_memory()
+    ):
         yield from map(job, others)
         return
     alone, n_threads = partial(job, workers=1, watcher=SILENT), max(1, cpu_count() // n)
@@ -204,7 +208,7 @@ def plan_study(study: Study, machines: Machines, watcher: Watcher = SILENT) -> d
     Raises:
         ProbekitError: a cell cannot be planned; the message names the problem and its location.
     """
-    numbers, known, seen = Counter[str](), dict[Any, tuple[float, ...]](), set[str]()
+    numbers, known, seen = Counter[str](), dict[Any, Probing](), set[str]()
     times, memory = defaultdict[str, dict[str, float]](dict), Counter[str]()
     for number, cell in enumerate(study.cells, start=1):
         of_cell, key = plan_run(cell.experiment, machines, known), capture_key(cell.experiment)

@@ -21,6 +21,7 @@ from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
+from probekit.pipeline.experiment.plan import scheduled, task_seconds, usable_cores
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.run_study import over_training
 from probekit.pipeline.intervene.run import write_causes
@@ -32,7 +33,7 @@ from probekit.pipeline.setup.texts import read_card
 from probekit.probes.prober import Prober
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.targets import HEADLINE
-from probekit.progress import recorded_stage
+from probekit.progress import StageWriter, recorded_stage
 from probekit.report.notebooks.run_result import RunResult
 from probekit.results.judging import judge
 from probekit.results.network import AttentionPrompt
@@ -42,6 +43,7 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 from probekit.results.table import DIFFERENCES, RESULTS, make_table, page_table, read_columns
 from probekit.terminal import Watcher
 
+_FEW_NUMBERS = 1 << 24  # of all sites; their time is not predicted
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
@@ -90,10 +92,7 @@ def run_source(
     ):
         if is_finished(path):
             return finished_result(path, watcher, page=page)
-        expected = probing.probing_seconds(probers, source.widths, len(source.networks))
-        watched.expect(
-            "probe", probing.seconds_of_processes(expected, len(source.widths), n_workers)
-        )
+        expected = _expect(source, probers, watched, n_workers)
         # Before the long work, so that an unusable folder fails immediately.
         folder = RunFolder(path, created)
         with step("capture"):
@@ -144,6 +143,16 @@ def run_source(
         if page:
             write_page(path)
         return RunResult(path)
+
+
+def _expect(source: Engine, probers: Sequence[Prober], stage: StageWriter, n: int) -> float | None:
+    """Return the predicted seconds of all sites in one of `n` processes; None for few numbers."""
+    if len(probers[0].data.y) * sum(source.widths) * len(source.networks) < _FEW_NUMBERS:
+        return None
+    predicted, cores = task_seconds(source, probers), usable_cores()
+    stage.expect("probe", scheduled(predicted.tasks, n, cores))
+    stage.expect("probes of permuted labels", predicted.analyses / min(n, cores))
+    return sum(predicted.tasks)
 
 
 def _measured_sites(

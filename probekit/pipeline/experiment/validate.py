@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probekit.activations.replies import NotGeneratedError
-from probekit.amounts import counted, duration, first_names, size_in_words
+from probekit.amounts import counted, duration, first_names, percent, size_in_words
 from probekit.data.examples import WORD, Finding, by_level
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import AnyExperiment
@@ -23,8 +23,8 @@ from probekit.lazy_rows import Codes, Features
 from probekit.model.network import Network
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.experiment.plan import Machines, cost_of, probing_times
-from probekit.pipeline.measure.probing import make_probers, usable_cores
+from probekit.pipeline.experiment import plan
+from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import findings
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import read_card
@@ -36,7 +36,6 @@ from probekit.terminal import SILENT, Watcher
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
-_LIMIT = 4.0  # expected seconds of a sample from which its time is not measured
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 
 
@@ -55,10 +54,13 @@ class ValidationReport:
         n_rows: rows per captured or given site.
         n_sites: captured or given sites.
         bytes: size of all files of the captures, of all networks together, or of given activations.
-        seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`
-            and `interventions`; see `Cost`. A step that the run does not have is missing.
-        memory: predicted peak memory of a process that probes, in bytes.
-        capture_memory: predicted peak memory of a process that captures, in bytes; 0 if none does.
+        seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`,
+            `look` (probes of permuted labels) and `interventions`; see `Cost`. A step that the run
+            does not have is missing.
+        memory: predicted peak memory of a worker process that probes, in bytes.
+        run_memory: predicted peak memory of the process that runs the experiment, in bytes, with
+            pages of mapped files.
+        remedy: what takes most of the time, and the setting that halves it; "" for a study.
         n_cells: number of cells of a study; 1 for a single experiment.
     """
 
@@ -69,7 +71,8 @@ class ValidationReport:
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     memory: int = 0
-    capture_memory: int = 0
+    run_memory: int = 0
+    remedy: str = ""
     n_cells: int = 1
 
     @property
@@ -86,10 +89,8 @@ class ValidationReport:
             steps = [f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()]
             cost = f"on this machine: {', '.join(steps)}"
             if self.memory:
-                memory = f"{size_in_words(self.memory)} of memory in each process that probes"
-                if self.capture_memory:
-                    memory += f" and {size_in_words(self.capture_memory)} in each that captures"
-                cost = f"{memory}, {cost}"
+                workers = f"{size_in_words(self.memory)} in each further one that probes"
+                cost = f"{size_in_words(self.run_memory)} of memory, {workers}, {cost}"
             rows = f"{counted(self.n_examples, 'example')}, {counted(self.n_rows, 'row')}"
             if self.n_cells > 1:
                 rows = f"{counted(self.n_cells, 'cell')}, {rows}"
@@ -97,6 +98,7 @@ class ValidationReport:
                 f"{rows} at each of {counted(self.n_sites, 'site')}, "
                 f"{self.bytes / 1e6:,.1f} MB of rows, {cost}."
             )
+            lines += [self.remedy] if self.remedy else []
         return "\n".join([*lines, "ok" if self.ok else "not ok"])
 
 
@@ -129,11 +131,10 @@ def validate(
 
 
 def _of_experiment(
-    experiment: AnyExperiment, data: Any, known: dict[Any, tuple[float, ...]]
+    experiment: AnyExperiment, data: Any, known: dict[Any, plan.Probing]
 ) -> ValidationReport:
     """Return the report on an experiment; `known` has times of other cells, see `cost_of`."""
     read_card(experiment.data)
-    n_edits = 0
     try:
         experiment = make_experiment(experiment, data)
         source = prepare(experiment, How(to_compute=False, replies="stored"))
@@ -146,23 +147,24 @@ def _of_experiment(
         if isinstance(experiment, Experiment) and experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 
-            of_causes, n_edits = cause_findings(cast(NetworkEngine, source))
-            found += of_causes
+            found += cause_findings(cast(NetworkEngine, source))
     except NotGeneratedError as error:
         return ValidationReport((Finding("info", "replies", str(error)),))
     except DataError as error:
         return ValidationReport((Finding("error", "data", str(error)),))
-    here = Machines(workers=usable_cores())
-    cost = cost_of(source, probers, here, limit=_LIMIT, known=known)
+    here = plan.Machines(workers=plan.usable_cores())
+    cost = plan.cost_of(source, probers, here, known)
     sizes, seconds = cost.sizes, dict[str, float]()
     if cost.note:
         found.append(Finding("info", "weights-larger-than-memory", cost.note))
     if cost.capture is not None:
         seconds["capture"] = cost.capture
-    (seconds["probe"],) = probing_times(cost.tasks, sizes["memory"], 0, here).values()
-    if n_edits:  # most of them compute one position of the blocks after the site
-        n_tokens = sizes["caches"] * sizes["tokens"]
-        seconds["interventions"] = n_edits * seconds["capture"] / n_tokens / 2
+    assert cost.probing is not None, "a processor is always there"
+    (seconds["probe"],) = plan.probing_times(cost.probing.tasks, sizes["memory"], 0, here).values()
+    if cost.probing.analyses:
+        seconds["look"] = cost.probing.analyses / here.units
+    if cost.interventions is not None:
+        seconds["interventions"] = cost.interventions
     return ValidationReport(
         by_level(found),
         n_examples=len(design.dataset),
@@ -171,15 +173,28 @@ def _of_experiment(
         bytes=sizes.get("bytes", source.n_bytes),
         seconds=seconds,
         memory=sizes["memory"],
-        capture_memory=sizes.get("capture_memory", 0),
+        run_memory=sizes["run_memory"],
+        remedy=_remedy(seconds, cost.probing, len(source.networks) - 1),
     )
+
+
+def _remedy(seconds: Mapping[str, float], probing: plan.Probing, n_random: int) -> str:
+    """Return a sentence on what takes most of the time, and on the setting that halves it."""
+    step = max(seconds, key=lambda one: seconds[one])
+    share = percent(seconds[step] / sum(seconds.values()))
+    other = {"interventions": "half of its `draws` or sites", "capture": "half of the rows"}
+    halving = other.get(step, "half of the sites in `capture.sites`")
+    of_untrained = {"probe": probing.untrained / sum(probing.tasks), "capture": n_random - 0.5}
+    if of_untrained.get(step, 0.0) > 0.5:
+        halving = f"`model.random_weights: {n_random // 2}`, or {halving},"
+    return f"{share} of the time is the step `{step}`: {halving} would take about half of that."
 
 
 def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
     """Return the report on a study; see `ValidationReport`."""
     found, errors = list[Finding](), dict[str, tuple[Finding, list[str]]]()
     cells_of, first_message = defaultdict[str, list[str]](list), dict[str, str]()
-    reports, known = list[ValidationReport](), dict[Any, tuple[float, ...]]()
+    reports, known = list[ValidationReport](), dict[Any, plan.Probing]()
     seen, n_bytes, seconds = set[str](), 0, defaultdict[str, float](float)
     for number, cell in enumerate(study.cells, start=1):
         try:
@@ -204,7 +219,7 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
             n_bytes += 0 if key in seen else report.bytes
             seen.add(key)
         watcher.progress("cells", number, len(study.cells))
-    seconds["tables"] = len(reports) * _OTHER_SECONDS / usable_cores()
+    seconds["tables"] = len(reports) * _OTHER_SECONDS / plan.usable_cores()
     for one, (_, *others) in errors.values():
         also = f" Also in {counted(len(others), 'other cell')}: {first_names(others)}."
         found.append(replace(one, message=f"{one.message}{also if others else ''}"))
@@ -220,7 +235,7 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         bytes=n_bytes,
         seconds=seconds,
         memory=max(one.memory for one in reports),
-        capture_memory=max(one.capture_memory for one in reports),
+        run_memory=max(one.run_memory for one in reports),
         n_cells=len(reports),
     )
 

@@ -16,14 +16,14 @@ from probekit.data.positions import IntArray
 from probekit.data.readers import read_dataset
 from probekit.data.splits import Split
 from probekit.errors import ConfigError, DataError
-from probekit.experiment.interventions import CHOSEN
 from probekit.experiment.locations import bundled_data
 from probekit.experiment.schema import Experiment
-from probekit.interventions.causes import CauseSettings
 from probekit.interventions.directions import TEXTS_AT_ONCE
 from probekit.interventions.edits import BATCH_BYTES, BasePass
 from probekit.interventions.measures import AnswerMeasure, lacks_space, single_tokens
+from probekit.model.network import Network
 from probekit.model.passes.inputs import TokenBatch
+from probekit.model.sites.catalogue import layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.setup.texts import text_encoder
@@ -141,6 +141,24 @@ class CauseInputs:
             measures.append(AnswerMeasure(tokens(answer), wrong_tokens, measure.name))
         return tuple(measures)
 
+    def block_tokens(self, model: Network, site: str, n_passes: float, at: str) -> float:
+        """Return how many tokens go through a block if all test texts are edited at a site.
+
+        Texts and counterfactuals pass the whole network once; an edit is computed from its first
+        block and position on.
+
+        Args:
+            model: the network.
+            site: name of the site.
+            n_passes: number of edits of each text.
+            at: `probed`, `all` or `each`.
+        """
+        lengths, n_layers = self.batch.mask.sum(1).double(), model.axis_sizes["n_layers"]
+        n_positions, n_blocks = float(lengths.mean()), n_layers - (layer_of(site) or 0)
+        n_later = {"probed": float((lengths - self.position).mean()), "each": n_positions / 2}
+        edited = n_passes * n_blocks * n_later.get(at, n_positions)
+        return len(self.test) * (2 * n_layers * n_positions + edited)
+
     def of_folds(self, folds: Sequence[int]) -> CauseInputs:
         """Return the same inputs with the splits of some folds only; all examples are kept."""
         return replace(self, splits=tuple(self.splits[fold] for fold in folds))
@@ -229,36 +247,18 @@ def cause_inputs(source: NetworkEngine) -> CauseInputs:
     return CauseInputs(experiment, tokenizer, kept_examples, kept_position, splits, tuple(left_out))
 
 
-def cause_findings(source: NetworkEngine) -> tuple[tuple[Finding, ...], int]:
-    """Return warnings about rows and answers, with a finding on the cost, and the number of edits.
-
-    The number is that of edits of all texts together.
+def cause_findings(source: NetworkEngine) -> tuple[Finding, ...]:
+    """Return warnings about rows and answers, with a finding on the cost.
 
     Raises:
-        ConfigError: a site does not exist, or the probed position is not a single token.
+        ConfigError: the probed position is not a single token.
         DataError: a fold has no training or no test row left.
     """
-    experiment, inputs, n_passes = source.experiment, cause_inputs(source), 0
-    for number, step in enumerate(experiment.interventions):
-        named = [pattern for pattern in step.sites if pattern != CHOSEN]
-        with experiment.at("interventions", number, "sites"):
-            selected = source.texts.config.sites.select(named) if named else ()
-        n_sites = len(selected) + (1 if CHOSEN in step.sites else 0)
-        # An edit at each position needs a pass for each; directions need other numbers, below.
-        passes_of_site = sum(inputs.batch.ids.shape[1] if at == "each" else 1 for at in step.at)
-        if step.has_direction:
-            doses = len(step.by or CauseSettings.by) if step.do == "steer" else 1
-            draws = step.draws or CauseSettings.draws
-            passes_of_site = len(step.along or ("probe",)) * len(step.at) * draws * doses
-        n_passes += passes_of_site * n_sites
-    n_texts, n_positions = inputs.batch.ids.shape
-    at_once = min(TEXTS_AT_ONCE, n_texts)
-    n_bytes = BasePass.bytes_kept(source.texts.config.axis_sizes, at_once, n_positions, n_sites=1)
-    memory = BATCH_BYTES + 2 * n_bytes  # activations of texts and counterfactuals
+    experiment, inputs = source.experiment, cause_inputs(source)
+    at_once = counted(min(TEXTS_AT_ONCE, len(inputs.batch)), "text")
     message = (
-        f"Interventions: {counted(n_passes, 'edit')} of each of {len(inputs.test):,} texts, "
-        f"{memory / 1e6:,.0f} MB for the activations of "
-        f"{counted(at_once, 'text')} at a time."
+        f"Interventions: {len(inputs.test):,} test texts, "
+        f"{cause_bytes(source, inputs) / 1e6:,.0f} MB for the activations of {at_once} at a time."
     )
     warnings = [f"Interventions leave out {one.reason}" for one in inputs.left_out]
     findings = [Finding("warning", "interventions", warning) for warning in warnings]
@@ -277,7 +277,17 @@ def cause_findings(source: NetworkEngine) -> tuple[tuple[Finding, ...], int]:
                 "the text."
             )
             findings.append(Finding("warning", "unspaced-answers", text))
-    return (*findings, Finding("info", "interventions", message)), n_passes * len(inputs.test)
+    return (*findings, Finding("info", "interventions", message))
+
+
+def cause_bytes(source: NetworkEngine, inputs: CauseInputs) -> int:
+    """Return the bytes of the activations of texts, counterfactuals and edits at a time."""
+    n_texts, n_positions = inputs.batch.ids.shape
+    sizes, at_once = source.texts.config.axis_sizes, min(TEXTS_AT_ONCE, n_texts)
+    kept = BasePass.bytes_kept(sizes, at_once, n_positions, n_sites=1)
+    # Measured: edits along many directions fill two batches.
+    has_directions = any(step.has_direction for step in source.experiment.interventions)
+    return (1 + has_directions) * BATCH_BYTES + 2 * kept
 
 
 def _word(example: Example, name: str) -> str:

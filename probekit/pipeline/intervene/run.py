@@ -29,7 +29,7 @@ from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.engines.engine import TASK, Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
-from probekit.pipeline.intervene.inputs import CauseInputs, cause_inputs
+from probekit.pipeline.intervene.inputs import CauseInputs, cause_bytes, cause_inputs
 from probekit.pipeline.intervene.steps import (
     EffectStep,
     Part,
@@ -127,11 +127,13 @@ def write_causes(
                 found = compute_part(part, folder.path)
             yield found
 
-    numbers: dict[Path, dict[str, Any]] = {}
+    numbers, work = dict[Path, dict[str, Any]](), sum(one.work for one in parts)
     pausing = partial(pause, Waiting(folder.path, watcher.tell), folder.path)
     for part, found in until_done(parts, attempt, wait or pausing):
         numbers[part.file] = found
-        watcher.progress("interventions", len(numbers), len(parts))
+        # Parts count by their cost, so that the time left is that of the work left.
+        done = sum(one.work for one in parts if one.file in numbers)
+        watcher.progress("interventions", round(len(parts) * done / work, 1), len(parts))
     preferred = None if edits.unedited is None else numbers[edits.unedited.file]["share"]
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     warnings = []
@@ -190,6 +192,27 @@ def write_causes(
         warnings=tuple(warnings),
     )
     folder.write(f"{FOLDER}/{RECORD}", pretty_json(record.model_dump(mode="json")))
+
+
+def predicted_work(source: NetworkEngine, model: Network) -> tuple[float, int]:
+    """Return the work of all interventions (see `Part`), and the bytes of their activations.
+
+    A site that the probes choose counts as one in the middle of the network.
+
+    Args:
+        source: the experiment and its rows.
+        model: a network of the right shape, whose weights are not used.
+    """
+    middle = f"blocks.{model.axis_sizes['n_layers'] // 2}.hook_resid_post"
+    steps = [
+        step.model_copy(update={"sites": [middle if one == CHOSEN else one for one in step.sites]})
+        for step in source.experiment.interventions
+    ]
+    experiment = source.experiment.model_copy(update={"interventions": steps})
+    inputs = cause_inputs(source)
+    every = steps_of(experiment, inputs, model, None)
+    work = sum(part.work for step in every for part in step.parts(model))
+    return work, cause_bytes(source, inputs)
 
 
 def intervene(
@@ -334,4 +357,5 @@ def _unedited(inputs: CauseInputs, model: Network) -> Part | None:
             is_right.append(measure[rows].score(model, base.final, every, base.final))
         return {"share": float(torch.cat(is_right).mean())}
 
-    return Part("answers without edits", {"do": "none"}, compute)
+    work = inputs.block_tokens(model, "", 0, "all") / 2  # the texts alone
+    return Part("answers without edits", {"do": "none"}, compute, work)

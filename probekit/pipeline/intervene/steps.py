@@ -53,11 +53,13 @@ class Part:
         identity: settings of the edit, as JSON, that differ between the parts of a run; its digest
             names the file.
         compute: returns the numbers; `plain` turns its arrays and NaN into JSON.
+        work: its cost: the number of tokens that go through a block; see `block_tokens`.
     """
 
     title: str
     identity: Mapping[str, Any]
     compute: Callable[[], dict[str, Any]]
+    work: float
 
     @property
     def file(self) -> Path:
@@ -149,7 +151,9 @@ class EffectStep:
             where = {"folds": list(self.folds), "sites": [one.text for one in selected]}
             identity = {**what, "measures": measures, **where}
             title, compute = f"{self.step.do} {site} at {self.at}", partial(self._numbers, model)
-            yield Part(title, identity, partial(compute, selected))
+            n_passes = len(selected) * (self.inputs.batch.ids.shape[1] if self.at == "each" else 1)
+            work = self.inputs.block_tokens(model, site, n_passes, self.at)
+            yield Part(title, identity, partial(compute, selected), work)
 
     def _numbers(self, model: Network, selected: Sequence[SiteSelection]) -> dict[str, Any]:
         """Return the scores of each test row by each measure, without the edit and with it.
@@ -261,7 +265,11 @@ class VerdictStep:
             identity |= {"folds": list(self.folds), "draws": self.draws, "by": list(self.by)}
             identity |= {"swap": self.has_swap, "downstream": self.has_downstream}
             title = f"{self.along} direction at {selection.text}"
-            yield Part(title, identity, partial(self._numbers, model, selection))
+            # Each direction is erased, added at each dose and, with counterfactuals, exchanged.
+            n_directions = 1 + self.draws + CauseSettings.matched
+            n_passes = n_directions * (1 + len(self.by) + self.has_swap)
+            work = self.inputs.block_tokens(model, selection.site, n_passes, self.at)
+            yield Part(title, identity, partial(self._numbers, model, selection), work)
 
     def _numbers(self, model: Network, selection: SiteSelection) -> dict[str, Any]:
         """Return verdicts, null distributions and doses at a site.

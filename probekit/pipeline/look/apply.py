@@ -10,6 +10,7 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -35,7 +36,9 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
 from probekit.pipeline.setup.texts import TextEncoder, n_features
+from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
+from probekit.results import record
 from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 
@@ -43,6 +46,24 @@ TooLong = Literal["error", "truncate", "skip"]
 
 # Positions that exist in any text; words and spans are marked only in the data set.
 OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
+
+
+def check_saved_probe(path: Path) -> None:
+    """Verify the digests of a saved probe that is in the folder of a run; others have none there.
+
+    Args:
+        path: common stem of the two files of the probe, or one of the files.
+
+    Raises:
+        MissingError: a file does not exist, or the run is not finished.
+        DataError: a file of the probe or run.json was changed after the run.
+    """
+    # Probes of a run are in its folder `probes`; other probes have no run.
+    run_dir = next((one.parent for one in path.absolute().parents if one.name == "probes"), None)
+    if run_dir is not None and record.is_run(run_dir):
+        record.check_finished(run_dir)
+        names = [file.absolute().relative_to(run_dir).as_posix() for file in probe_files(path)]
+        record.open_record(run_dir, names)
 
 
 def choose_per(probe: SavedProbe, per: Per | None) -> Per:

@@ -138,8 +138,7 @@ def chosen_sites(results: Sequence[SiteResult], probers: Mapping[str, Prober]) -
     if task:
         draws: list[Scored | None] = []
         if all(choice.prober.has_control for choice in task):
-            n_draws = task[0].prober.settings.control_draws
-            draws = [_pooled(task, draw) for draw in range(n_draws)]
+            draws = [_pooled(task, n) for n in range(task[0].prober.settings.control_draws)]
         # Draws without predictions at a chosen site are left out; without any, so are the controls.
         known = [one for one in draws if one is not None]
         controls = Scored.of_draws(known) if known else None

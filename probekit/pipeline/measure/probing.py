@@ -1,11 +1,9 @@
-"""Probing the sites of a run: its probers, how long they will take, and their results.
+"""Probing the sites of a run: its probers, the memory they need, and their results.
 
 The results of each site are saved as soon as it is done.
 """
 
 import math
-import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,14 +19,13 @@ from probekit.errors import ConfigError, OutOfMemoryError, ProbekitError, TooFew
 from probekit.experiment.activations import AnyExperiment
 from probekit.files import Waiting, as_store_error
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, LazyRows, rows_of_block
-from probekit.memory import available_memory, is_out_of_memory
+from probekit.memory import LIBRARIES, available_memory, is_out_of_memory
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import JOINT, SiteSelection
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.measure.run_folder import RunFolder, do_task, pause, until_done
 from probekit.pipeline.setup.design import ExperimentDesign, Probed
 from probekit.probes.aggregation import text_sides
-from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.registry import OWN_WEIGHTS
 from probekit.probes.probe_files import HeldOutScore, ProbeFacts, probe_files
 from probekit.probes.prober import Prober
@@ -38,20 +35,16 @@ from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
 from probekit.probes.solve.layers import AffineLayer, unit_rows
 from probekit.probes.solve.solver import BATCH_BYTES
-from probekit.products import threads
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.terminal import SILENT, Watcher
 from probekit.workers import parallel_map
 
-# An estimate is made from fits of so many training rows and features, in less than 0.1 s.
-_WARM_UP, _MOST_ROWS, _MOST_FEATURES = 100, 4000, 192
-# Measured memory of a process: its libraries, and what a row takes in each split besides its
-# features (labels, groups, predictions), twice as much if labels are numbers, each with a text of
-# its own. Blocks of rows that are in memory together, in float64.
-_LIBRARIES, _OF_ROW, _BLOCKS = 412 << 20, 350, 5
+# Measured memory that a row takes in each split besides its features (labels, groups,
+# predictions), twice as much if labels are numbers, each with a text of its own. Blocks of rows
+# that are in memory together, in float64.
+_OF_ROW, _BLOCKS = 350, 5
 _MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by features
-_OTHER_WORK = 6.0  # time of a site, in times of its tuned fits: scores, intervals, description
 # At most so many rows and numbers are converted to float64 together.
 _ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
@@ -98,64 +91,6 @@ def make_probers(
     return tuple(probers)
 
 
-def probing_seconds(
-    probers: Sequence[Prober], widths: Sequence[int], n_networks: int
-) -> float | None:
-    """Return the estimated time to probe all sites in one process, in seconds.
-
-    A probe of each kind is tuned on random features of some training rows, and its time multiplied
-    by how many more numbers all rows of all sites have.
-    None if a kind reads whole texts or trees or is an MLP, whose single fits take seconds, or if
-    the sampled rows have one label.
-
-    Args:
-        probers: the rows and settings at each position.
-        widths: number of features of each site.
-        n_networks: number of probed networks, the one of the experiment and those with random
-            weights.
-    """
-    prober = probers[0]
-    data, settings, width = prober.data, prober.settings, min(max(widths), _MOST_FEATURES)
-    if any(kind.task in ("text", "tree") or kind.kind == "mlp" for kind in settings.specs):
-        return None
-    generator, seconds = np.random.default_rng(0), 0.0
-    for most in (_WARM_UP, _MOST_ROWS):
-        rows = generator.permutation(data.train)[:most]
-        if len(set(data.y[rows])) < 2:
-            return None
-        fitted = FittedRows(data, settings, rows, np.arange(len(rows)) % settings.folds)
-        X = generator.standard_normal((len(rows), width), dtype=np.float32)
-        with threads(1):
-            start = time.process_time()  # does not depend on what else runs on the machine
-            for spec in settings.specs:
-                fitted.fitter(spec).tune(X, [fitted.column], lambda *_: None)
-            seconds = time.process_time() - start
-    n_fits = len(prober.splits) * (n_networks + settings.control_draws * prober.has_control)
-    n_fits += len(prober.within)
-    size = sum(widths) / width * len(data.train) / len(rows)
-    return float(_OTHER_WORK * seconds * n_fits * size * len(probers))
-
-
-def seconds_of_processes(seconds: float | None, n_sites: int, workers: int | None) -> float | None:
-    """Return the time of `probing_seconds` if sites are shared among processes.
-
-    Args:
-        seconds: the time of one process; None if it is unknown.
-        n_sites: the number of sites.
-        workers: the number of processes; None for one per core.
-
-    >>> seconds_of_processes(60.0, n_sites=8, workers=1), seconds_of_processes(None, 8, None)
-    (60.0, None)
-    """
-    cores = usable_cores()
-    return seconds and seconds / min(workers or cores, cores, n_sites)
-
-
-def usable_cores() -> int:
-    """Return the number of cores of this machine that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     """Return the predicted peak memory of one process that probes the sites, in bytes.
 
@@ -171,7 +106,7 @@ def probing_bytes(probers: Sequence[Prober], widths: Sequence[int]) -> int:
     is_loaded = site <= LOADED_BYTES
     n_splits = sum(len(one.splits) + len(one.within) for one in probers)
     of_row = _OF_ROW * n_splits * (1 + settings.reads_numbers)
-    size = _LIBRARIES + of_row * n_rows + is_loaded * site
+    size = LIBRARIES + of_row * n_rows + is_loaded * site
     # Standardised rows; kinds without blocks have two copies, means none.
     kinds = {one.kind for one in settings.specs}
     # Aggregated probes read tokens by blocks, unless a rule has weights of its own.

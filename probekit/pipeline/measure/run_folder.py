@@ -9,23 +9,19 @@ A task is a site or an edit. Any process with access to the folder can do it: it
 that ends. Without locks in the file system, two processes may do a task, and save the same results.
 """
 
-import os
-import platform
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from probekit.errors import ProbekitError, StoreError
+from probekit.errors import StoreError
 from probekit.files import Waiting, holder_of, is_held, sweep_drafts, try_lock, write_atomic
 from probekit.provenance import digest, digest_json
 from probekit.results.record import STARTED, changed_files
 
 JOB, CLAIMS = "job.json", "claims"
-_PAUSE = 0.5  # seconds until the results of other processes are read again
+PAUSE = 0.5  # seconds until the results of other processes are read again
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,30 +44,6 @@ def do_task(
     name = f"{digest_json(file.as_posix())[:24]}.lock"
     with try_lock(run_dir / CLAIMS / name) as is_locked:
         return None if is_locked is False or read() is not None else compute()
-
-
-@contextmanager
-def at_work(run_dir: Path) -> Iterator[None]:
-    """Hold a lock as a worker of a run during the block. If it fails, its error is saved.
-
-    The lock file is removed only if the block ends by itself.
-
-    Raises:
-        StoreError: the folder cannot be written or locked.
-    """
-    lock = run_dir / CLAIMS / f"{platform.node()}-{os.getpid()}-{secrets.token_hex(2)}.worker"
-    with try_lock(lock, patience=_PAUSE):  # `ended_workers` may hold it now
-        try:
-            yield
-        except Exception as error:
-            is_complete = isinstance(error, ProbekitError)
-            message = str(error) if is_complete else f"{type(error).__name__}: {error}."
-            with suppress(StoreError):  # such as a full disk, which may be the error itself
-                write_atomic(lock.with_suffix(".error"), message)
-            raise
-        with suppress(PermissionError):  # Windows removes only a closed file
-            lock.unlink(missing_ok=True)
-    lock.unlink(missing_ok=True)
 
 
 def ended_workers(run_dir: Path) -> tuple[dict[str, str], bool]:
@@ -118,7 +90,7 @@ def until_done(
 
 def pause(waiting: Waiting, *run_dirs: Path) -> None:
     """Wait before results of other processes are read again; report those that do runs or tasks."""
-    time.sleep(_PAUSE)
+    time.sleep(PAUSE)
     locks = (lock for one in run_dirs for lock in (one / ".lock", *one.glob(f"{CLAIMS}/*.lock")))
     waiting.look(holder_of(lock.parent, lock.name) for lock in locks)
 

@@ -371,8 +371,7 @@ def _noting_removed(dataset: Dataset, n_dropped: int, template: str) -> Dataset:
     """Return the same data with a note on the number of removed examples, if any were removed."""
     if not n_dropped:
         return dataset
-    note = template.format(counted(n_dropped, "example"))
-    return replace(dataset, notes=(*dataset.notes, note))
+    return replace(dataset, notes=(*dataset.notes, template.format(counted(n_dropped, "example"))))
 
 
 def plan_positions(

@@ -143,7 +143,9 @@ def _by_products(
     With K the products of the scaled rows and D their curvature, the products of the rows with bias
     in whitened coordinates are D^-1 - p D^-1 (M - M 1 1^T M / 1^T M 1) D^-1, M = (K + p D^-1)^-1.
     """
-    rows = X[:] - scaling.mean.astype(X.dtype)
+    rows = np.empty(X.shape, X.dtype)
+    for place, block in X.blocks():
+        np.subtract(block, scaling.mean.astype(X.dtype), out=rows[place])
     rows /= scaling.scale.astype(X.dtype)
     matrix = (rows @ rows.T).astype(np.float64).T  # in the order of Fortran; it is symmetric
     matrix[np.diag_indices(len(rows))] += penalty / curvature

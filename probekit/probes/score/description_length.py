@@ -35,13 +35,16 @@ from scipy.special import log_softmax
 
 from probekit.errors import ConfigError
 from probekit.lazy_rows import Codes, Floats, Mask
+from probekit.probes.fitters import is_one_batch, refitted
 from probekit.probes.score.metric_table import Family
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.score.scored import Scored
 
 if TYPE_CHECKING:  # these modules import this one
     from probekit.lazy_rows import LazyRows
-    from probekit.probes.fitters import FittedRows
+    from probekit.probes.settings import ProbeSpec
+    from probekit.probes.solve.fits import TunedProbeFit
+    from probekit.probes.solve.layers import FittedLayers
     from probekit.probes.split import SplitProber, TunedColumn
 
 
@@ -270,23 +273,48 @@ def tempered(scores: Floats, truth: Codes, log_prior: Floats | float = 0.0) -> f
     return float(np.exp(scipy.optimize.minimize_scalar(loss, bounds=(-15, 15), method="bounded").x))
 
 
+def coding_fits(
+    spec: ProbeSpec,
+    X: LazyRows,
+    random: bool,
+    parts: Sequence[tuple[SplitProber, Sequence[TunedProbeFit[FittedLayers]]]],
+) -> list[list[list[FittedLayers]]]:
+    """Return the fits that code the blocks of each split, by label column and block but the first.
+
+    Logistic fits from products of the rows are one batch of all splits. `parts` have the tuned fits
+    of the labels of each split, at whose penalties these are fitted.
+    """
+    asked = []
+    for split, tuned in parts:
+        rows, settings = split.fitted, split.settings
+        columns = [column[rows.rows] for column in split.labels(random)]
+        tasks = list(zip(columns, [one.penalty for one in tuned], strict=True))
+        is_coded = settings.description and not settings.reads_numbers
+        coded = split.blocks[1:] if is_coded else []
+        masks = [np.isin(np.arange(len(rows.rows)), block.fitted) for block in coded]
+        asked.append((rows, rows.rows, tasks, masks))
+    if is_one_batch(spec, X, [rows for rows, *_ in asked]):
+        return refitted(X, asked)
+    return [
+        rows.fitter(spec).refit(X.select(own), tasks, masks) for rows, own, tasks, masks in asked
+    ]
+
+
 def description_lengths(
-    rows: FittedRows, coded: Sequence[CodedBlock], columns: Sequence[TunedColumn]
+    split: SplitProber, columns: Sequence[TunedColumn], fits: Sequence[Sequence[FittedLayers]]
 ) -> list[Scored]:
     """Return the description lengths of the training labels and of their control labels.
 
     Args:
-        rows: the training rows.
-        coded: their blocks, at least two.
+        split: the training rows and their blocks, at least two.
         columns: the labels of the task, then those of each draw of the control task.
+        fits: those of `coding_fits`.
     """
-    first, n_classes = columns[0], rows.n_classes
-    masks = [np.isin(np.arange(len(first.X)), block.fitted) for block in coded[1:]]
-    tasks = [(column.codes, column.tuned.penalty) for column in columns]
-    scores = []
-    for column, fits in zip(columns, first.fitter.refit(first.X, tasks, masks), strict=True):
+    rows, coded = split.fitted, split.blocks
+    n_classes, scores = rows.n_classes, []
+    for column, of_column in zip(columns, fits, strict=True):
         tables = []
-        for block, fit in zip(coded[1:], fits, strict=True):  # the fit on the blocks before
+        for block, fit in zip(coded[1:], of_column, strict=True):
             fitted = column.codes[block.fitted]
             outputs = fit.outputs(column.X.select(block.coded), n_classes)
             removed = rows.removed_prior(fitted)
@@ -296,7 +324,7 @@ def description_lengths(
                 outputs = outputs * tempered(train_scores, fitted, prior)
             tables.append(log_softmax(outputs + prior, axis=1))
         code = OnlineCode.of_blocks(coded, tables, column.codes)
-        facts = column.facts.of_fits(fits, split="online")
+        facts = column.facts.of_fits(of_column, split="online")
         scores.append(Scored((code,), (code.reference,), rows.groups, facts))
     task, *controls = scores
     return [task, Scored.of_draws(controls)] if controls else [task]

@@ -138,10 +138,10 @@ def fit_jointly(
         weights = np.ones(len(one.rows), dtype=bool) if one.weights is None else one.weights
         folds = range(int(one.fold_of_row.max()) + 1)
         for codes in one.columns:
-            whole = _placed(codes, one.rows, len(X))
+            whole = placed(codes, one.rows, len(X))
             tasks += [(whole, len(shares) + fold) for fold in folds]
         of_folds = [(one.fold_of_row != fold) * weights for fold in folds]
-        shares += [_placed(share, one.rows, len(X)) for share in (*of_folds, weights)]
+        shares += [placed(share, one.rows, len(X)) for share in (*of_folds, weights)]
         ends.append(len(tasks))
     solver = Solver(X, shares, typical=typical)
     total = len(tasks) * len(grid) + sum(len(one.columns) for one in searches)
@@ -177,7 +177,7 @@ def fit_jointly(
     return [[next(tuned) for _ in one.columns] for one in searches]
 
 
-def _placed(values: NDArray[Any], rows: Codes, n_rows: int) -> NDArray[Any]:
+def placed(values: NDArray[Any], rows: Codes, n_rows: int) -> NDArray[Any]:
     """Return numbers of some rows as an array of all (n_rows,), 0 elsewhere."""
     whole = np.zeros(n_rows, dtype=values.dtype)
     whole[rows] = values
@@ -317,13 +317,12 @@ def held_out_scores(
 def _blocks(rows: LazyRows, fold_of_row: Codes) -> Iterator[tuple[int, Codes, Any]]:
     """Yield each fold with the numbers of its held-out rows and the rows, to compute with.
 
-    There are several blocks of rows of a fold.
+    There may be several blocks of rows of a fold.
     """
-    for place, block in rows.computed():
-        folds = fold_of_row[place]
-        for fold in np.unique(folds):
-            inside = np.flatnonzero(folds == fold)
-            yield int(fold), place.start + inside, block[rows.put(inside)]
+    for fold in np.unique(fold_of_row):
+        numbers = np.flatnonzero(fold_of_row == fold)
+        for place, block in rows.select(numbers).computed():
+            yield int(fold), numbers[place], block
 
 
 def _mean(codes: Codes, fits: Sequence[Fit]) -> AffineLayer | None:

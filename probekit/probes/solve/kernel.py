@@ -36,7 +36,6 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from probekit.lazy_rows import Floats, LazyRows, Mask, fetched
-from probekit.memory import is_accelerator
 from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.design import moments
 from probekit.products import put
@@ -54,6 +53,9 @@ TRIALS = 9  # lengths of a step that are tried, from 0
 PATIENCE = 4  # steps without a smaller bound after which a fit stops: only rounding error is left
 LEAST_CURVATURE = 1e-7  # of a row that is predicted with certainty
 CONSTANT = 30.0  # of the products, relative to the inverse curvature of the intercept
+
+
+Map = Callable[[Tensor], Tensor]
 
 
 def is_wide(rows: LazyRows) -> bool:
@@ -210,8 +212,38 @@ class _Curvature:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnProducts:
+    """The products of the rows of each fit, computed for it alone.
+
+    Attributes:
+        matrix: (F, n, n), 0 at the rows that a fit lacks.
+    """
+
+    matrix: Tensor
+
+    def select(self, fits: Tensor) -> OwnProducts:
+        """Return those of some fits."""
+        return OwnProducts(self.matrix[fits])
+
+    def scores(self, dual: Tensor) -> Tensor:
+        """Return the exact products with dual coefficients (F, c, n)."""
+        return dual @ self.matrix
+
+    near_scores = scores
+
+    def inverse(self, curvature: _Curvature) -> Map:
+        """Return products with the inverse of 1 + R^T K R, or of its blocks of one class."""
+        root = curvature.diagonal
+        inner = self.matrix[:, None] + curvature.constant[..., None]
+        inner = inner * root[..., None] * root[..., None, :]
+        inner.diagonal(dim1=2, dim2=3).add_(1)
+        factor = torch.linalg.cholesky_ex(inner)[0]
+        return lambda x: torch.cholesky_solve(x[..., None], factor)[..., 0]
+
+
+@dataclass(frozen=True, eq=False)
 class Products:
-    """The products of the rows of each fit.
+    """The products of the rows of each fit, of which those of the site are an approximation.
 
     Attributes:
         site: those of the site.
@@ -234,8 +266,11 @@ class Products:
         """Return approximate products with dual coefficients (F, c, n)."""
         return dual @ self.site.products
 
-    def inverse(self, curvature: _Curvature) -> _Near:
-        """Return an approximate inverse of 1 + R^T K R."""
+    def inverse(self, curvature: _Curvature) -> Map:
+        """Return products with an approximate inverse of 1 + R^T K R.
+
+        K has leading axes and a constant rest (Woodbury).
+        """
         axes, pairs, sizes, rest = self.site.axes
         root, r = curvature.diagonal, axes.shape[1]
         squares = root * root
@@ -245,39 +280,26 @@ class Products:
         diagonal[..., :-1] += 1 / sizes
         diagonal[..., -1:] += 1 / (len(axes) * curvature.constant)
         inner = torch.cholesky_inverse(torch.linalg.cholesky_ex(inner)[0])
-        return _Near(axes, root, inverse, inner)
+
+        def times(x: Tensor) -> Tensor:
+            """Return the approximate inverse times x (F, c, n)."""
+            scaled = inverse * x
+            along = (((root * scaled) @ axes)[..., None, :] @ inner)[..., 0, :]
+            return scaled - inverse * root * (along @ axes.T)
+
+        return times
 
 
-@dataclass(frozen=True, eq=False)
-class _Near:
-    """Approximate inverse of 1 + R K R: K with leading axes U and a constant rest (Woodbury).
-
-    Attributes:
-        axes: the axes U (n, r).
-        root: the diagonal (F, c, n) of R.
-        inverse: the inverse (F, c, n) of 1 + rest * R^2.
-        inner: the inverse (F, c, r, r) of the system of the axes.
-    """
-
-    axes: Tensor
-    root: Tensor
-    inverse: Tensor
-    inner: Tensor
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return the approximate inverse times x (F, c, n)."""
-        scaled = self.inverse * x
-        along = (((self.root * scaled) @ self.axes)[..., None, :] @ self.inner)[..., 0, :]
-        return scaled - self.inverse * self.root * (along @ self.axes.T)
+System = Products | OwnProducts
 
 
-def _newton_step(system: Products, curvature: _Curvature, right: Tensor) -> Tensor:
+def _newton_step(system: System, curvature: _Curvature, right: Tensor) -> Tensor:
     """Return x (F, c, n) with (1 + R^T K R) x = right, approximately, by conjugate gradients."""
     inverse = system.inverse(curvature)
 
     def better_of(rest: Tensor) -> Tensor:
         """Return the residuals, preconditioned."""
-        return curvature.inside(inverse.times(rest))
+        return curvature.inside(inverse(rest))
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         """Return the inner products (F,)."""
@@ -360,13 +382,14 @@ class _State:
 
 
 def minimise(
-    system: Products,
+    system: System,
     labels: Tensor,
     weights: Tensor,
     C: Tensor,
     ramp: Tensor,
     start: tuple[Tensor, Tensor],
     stopping: StoppingRule,
+    wide: torch.dtype,
 ) -> Iterator[tuple[int, tuple[Tensor, Tensor, float, float, int]]]:
     """Yield index and minimum of sum(weight * cross-entropy) + |w|^2 / (2 C) of each of F fits.
 
@@ -381,12 +404,12 @@ def minimise(
         ramp: that of the first step, which is raised after each step; see `RAISED`.
         start: dual coefficients (F, c, n) and intercepts (F, c, 1) to start from.
         stopping: when a fit stops, by the bound of its excess.
+        wide: the dtype of sums over the rows.
     """
     aim = min(stopping.aim, stopping.tolerance)
     dual, intercept = start
     score = system.scores(dual) if bool(dual.any()) else torch.zeros_like(dual)
     number = torch.arange(len(C), device=C.device)
-    wide = C.dtype if is_accelerator(system.site.source.device) else torch.float64
     inf, idle = torch.full_like(C[:, 0, 0], torch.inf), torch.zeros_like(number)
     of_fits = number, labels, weights, C, ramp, dual, score + intercept, intercept
     state = _State(*of_fits, inf.to(wide), inf, idle)
@@ -406,12 +429,12 @@ def minimise(
         bare = state.score - state.intercept + length * change
         state.intercept = state.intercept + length * move
         # The products of the site give nearly the excess of the share, and cost less.
-        value, excess = _measured(system, state, bare, C, system.near_scores)
+        value, excess = _measured(state, bare, C, system.near_scores)
         nearly = torch.nonzero(excess <= 2 * stopping.tolerance).flatten()
         if len(nearly):
             part, of_part = system.select(nearly), state.select(nearly)
             bare = part.scores(of_part.dual)  # without the rounding errors of earlier steps
-            value[nearly], excess[nearly] = _measured(part, of_part, bare, C[nearly], part.scores)
+            value[nearly], excess[nearly] = _measured(of_part, bare, C[nearly], part.scores)
             state.score[nearly], state.intercept[nearly] = of_part.score, of_part.intercept
         state.ramp = torch.where(excess[:, None, None] <= NEAR, RAISED, CAREFUL) * C
         excess = torch.where(is_raised := (C < state.C)[:, 0, 0], torch.inf, excess)
@@ -433,13 +456,10 @@ def minimise(
             state, system = state.select(~stopped), system.select(~stopped)
 
 
-def _measured(
-    system: Products, state: _State, bare: Tensor, C: Tensor, scores: Callable[[Tensor], Tensor]
-) -> tuple[Tensor, Tensor]:
+def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tensor, Tensor]:
     """Return the objectives (F,) and the bounds of their relative excess; sets the best intercepts.
 
     Args:
-        system: the products of the rows.
         state: the fits; their scores become `bare` with the best intercepts.
         bare: scores (F, c, n) without intercepts.
         C: the inverse regularisation strengths (F, 1, 1).
@@ -448,13 +468,13 @@ def _measured(
     change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
     state.intercept = state.intercept + change
     state.score = bare + state.intercept
-    wide = bare.dtype if is_accelerator(system.site.source.device) else torch.float64
+    wide = state.value.dtype
     loss = state.weights[:, 0] * _losses(state.score, state.labels)
     value = loss.sum(dim=1, dtype=wide)
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
     error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
     gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
-    return value, (gap.clamp_min(0) + rest) / value.to(gap.dtype)
+    return value, (gap.clamp_min(0) + rest.abs()) / value.to(gap.dtype)
 
 
 def _length(

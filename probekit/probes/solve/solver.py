@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from probekit.lazy_rows import Codes, Features, Floats, LazyRows, Mask, Rows, fetched, rows_of_block
 from probekit.memory import available_memory, is_accelerator
@@ -47,8 +47,11 @@ FAR = 16.0
 # about as much: the mean difference of squared units from 1 is at most this number.
 LEAST_PART, FAR_PRODUCTS = 0.25, 0.3
 LEAST_C = 1e-30
+NEAR = 0.1  # the `gradient_norm` of a fit in float32 from which one in float64 starts
 FIRST = 1.0  # size of the products of a row, times C, from which C is raised
 BATCH_NUMBERS = 1 << 25  # of the products of a batch of fits with the rows
+# The most products of the rows of a share, for all its scores, that are in a batch with others.
+OWN_NUMBERS = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +145,9 @@ class Solver:
         self.is_wide = kernel.is_wide(self.X)  # whether fits are computed from their products
         self.shares = shares
         self.typical = np.ones(len(X), dtype=bool) if typical is None else typical
+        numbers = self.X.numbers if self.X.products else None
+        self._numbers = slice(None) if numbers is None else numbers  # of the rows, in the site
+        self._parts: dict[int, _Part] = {}  # by share
 
     def solve(
         self,
@@ -162,38 +168,60 @@ class Solver:
     ) -> Iterator[tuple[int, Fit]]:
         """Yield the index and the fit of each problem."""
         tasks = list(self._tasks(problems))
-        together, by_share = list[_Task](), defaultdict[int, list[_Task]](list)
+        together, own, by_share = list[_Task](), list[_Task](), defaultdict[int, list[_Task]](list)
         for task in tasks:
             if len(task.classes) == 1:  # it is predicted with certainty
                 layer = AffineLayer(np.zeros((1, self.X.shape[1])), np.zeros(1))
                 sure = Fit(task.classes, (layer,), n_iter=0, gradient_norm=0.0, objective=0.0)
                 yield task.number, replace(sure, C=task.C)
-            elif self._is_alone[task.share]:
-                by_share[task.share].append(task)
-            else:
+            elif not self._is_alone[task.share]:
                 together.append(task)
-        for share, alike in by_share.items():
-            rows = np.flatnonzero(self.shares[share])
-            X = replace(self.X.select(rows), products=None)
-            own = Solver(X, [self.shares[share][rows]], typical=self.typical[rows])
-            yield from _delegated(own, rows, [0] * len(alike), alike, problems, stopping)
-        if not self.is_wide:
-            yield from _solved(self._shared, together, stopping) if together else ()
-            return
-        left = []
-        for task, fit in self._from_products(together, stopping):
-            if fit.converged or fit.n_iter >= stopping.max_iter:
-                yield task.number, fit
+            elif task.n_scores * np.count_nonzero(self.shares[task.share]) ** 2 <= OWN_NUMBERS:
+                own.append(task if self.is_wide else replace(task, start=None))
             else:
-                left.append(replace(task, start=None))
-        if left and self._site.kind == np.float32 and not self.X.is_elsewhere:
-            zeros = np.zeros(self.X.shape[1])
-            X = self.X.scaled(zeros, zeros + 1)  # in float64: a large C can need more digits
-            precise, shares = Solver(X, self.shares, typical=self.typical), [t.share for t in left]
-            yield from _delegated(precise, slice(None), shares, left, problems, stopping)
-        elif left:  # equal rows of contradicting labels have dual coefficients that grow with C
-            for number, fit in _solved(self._shared, left, stopping):
-                yield number, replace(fit, point=None)
+                by_share[task.share].append(task)
+        for alike in by_share.values():
+            yield from self._apart(alike, problems, stopping)
+        if together and not self.is_wide:
+            yield from _solved(self._shared, together, stopping)
+            together = []
+        left = []
+        for task, fit in self._from_products(together, own, stopping):
+            if fit.converged or fit.n_iter >= stopping.max_iter:
+                # Points of fits on many rows are weights, those of products dual coefficients.
+                yield task.number, fit if self.is_wide else replace(fit, point=None)
+            else:
+                left.append(replace(task, start=fit.point if fit.gradient_norm < NEAR else None))
+        if left:
+            yield from self._precisely(left, problems, stopping)
+
+    def _apart(
+        self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
+    ) -> Iterator[tuple[int, Fit]]:
+        """Yield the number and the fit of tasks of one share, by a solver of its rows."""
+        weights = self.shares[tasks[0].share]
+        rows = np.flatnonzero(weights)
+        X, alone = replace(self.X.select(rows), products=None), [0] * len(tasks)
+        solver = Solver(X, [weights[rows]], typical=self.typical[rows])
+        anew = [replace(task, start=None) for task in tasks]
+        yield from _delegated(solver, rows, alone, anew, problems, stopping)
+
+    def _precisely(
+        self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
+    ) -> Iterator[tuple[int, Fit]]:
+        """Yield the number and the fit of tasks for which float32 has too few digits."""
+        if self._site.kind == np.float32 and not self.X.is_elsewhere:
+            zeros, shares = np.zeros(self.X.shape[1]), [task.share for task in tasks]
+            solver = Solver(self.X.scaled(zeros, zeros + 1), self.shares, typical=self.typical)
+            yield from _delegated(solver, slice(None), shares, tasks, problems, stopping)
+            return
+        # Equal rows of contradicting labels have dual coefficients that grow with C.
+        together = [replace(task, start=None) for task in tasks if not self._is_alone[task.share]]
+        for number, fit in _solved(self._shared, together, stopping) if together else ():
+            yield number, replace(fit, point=None)
+        for task in tasks:
+            if self._is_alone[task.share]:
+                yield from self._apart([task], problems, stopping)
 
     def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
         """Yield the task of each problem."""
@@ -228,16 +256,55 @@ class Solver:
         return alone
 
     def _from_products(
-        self, tasks: Sequence[_Task], stopping: StoppingRule
+        self, tasks: Sequence[_Task], own: Sequence[_Task], stopping: StoppingRule
     ) -> Iterator[tuple[_Task, Fit]]:
-        """Yield each task and its fit, computed from the products of the rows."""
-        for batch in _batches(tasks, lambda n: BATCH_NUMBERS / (n * max(self._site.source.shape))):
-            for number, fit in self._batch(batch, stopping):
-                yield batch[number], fit
+        """Yield each task and its fit, computed from the products of all rows.
 
-    def _batch(self, tasks: Sequence[_Task], stopping: StoppingRule) -> Iterator[tuple[int, Fit]]:
-        """Yield index and fit of some tasks with equally many classes, from the products."""
-        site, n_classes = self._site, len(tasks[0].classes)
+        Those of `own` are computed from the products of the rows of their share.
+        """
+        by_size = defaultdict[int, list[_Task]](list)
+        for task in own:  # products of a batch are padded to the same number of rows
+            by_size[len(self._own(task.share).rows).bit_length() // 2].append(task)
+        for alike in by_size.values():
+            most = max(len(self._own(task.share).rows) for task in alike)
+            for batch in _batches(alike, partial(_most_fits, most * most)):
+                parts = [self._own(task.share) for task in batch]
+                products = torch.stack(
+                    [pad(part.products, [0, most - len(part.rows)] * 2) for part in parts]
+                )
+                system, size = kernel.OwnProducts(products), (most, FIRST / self.X.shape[1])
+                yield from self._batch(batch, parts, system, size, stopping)
+        if not tasks:
+            return
+        site, numbers = self._site, np.arange(len(self.X))
+        size = len(site.rows), FIRST / max(site.axes[3], LEAST_C)
+        for batch in _batches(tasks, partial(_most_fits, max(site.source.shape))):
+            units = self._squared_units[[task.share for task in batch]]
+            parts = [_Part(numbers, self._numbers, site, one, site.products) for one in units]
+            yield from self._batch(batch, parts, kernel.Products(site, units), size, stopping)
+
+    def _batch(
+        self,
+        tasks: Sequence[_Task],
+        parts: Sequence[_Part],
+        system: kernel.System,
+        size: tuple[int, float],
+        stopping: StoppingRule,
+    ) -> Iterator[tuple[_Task, Fit]]:
+        """Yield some tasks with equally many classes and their fits, from products of rows.
+
+        `parts` and `system` have the rows of each task; `size` is the number of rows of the system
+        and the C of the first step.
+        """
+        n_classes, (n_rows, first) = len(tasks[0].classes), size
+
+        def on_rows(values: Sequence[NDArray[Any]]) -> Tensor:
+            """Return numbers (F, n_samples) for the rows of each fit, 0 elsewhere."""
+            whole = np.zeros((len(tasks), n_rows))
+            for of_fit, part, given in zip(whole, parts, values, strict=True):
+                of_fit[part.places] = given[part.rows]
+            return put(whole, self.X.device).to(parts[0].units.dtype)
+
         row_weights = np.stack([np.float64(self.shares[task.share]) for task in tasks])
         for k, task in enumerate(tasks):
             if task.class_weights is not None:
@@ -245,27 +312,31 @@ class Solver:
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
         row_weights = row_weights / largest
-        weights = self._on_site(row_weights)[:, None]
-        index = self._on_site([task.index for task in tasks])
+        weights = on_rows(row_weights)[:, None]
+        index = on_rows([task.index for task in tasks])
         labels = one_hot(index.long(), n_classes).movedim(2, 1).to(weights.dtype)
         logs = (weights * labels).sum(dim=2, keepdim=True).log()
         intercept = logs - logs.mean(dim=1, keepdim=True)
         if n_classes == 2:
             labels, intercept = labels[:, 1:], logs[:, 1:] - logs[:, :1]
         C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)
-        dual, first = torch.zeros_like(labels), np.minimum(C, FIRST / max(site.axes[3], LEAST_C))
-        for k, task in enumerate(tasks):
+        dual, ramp = torch.zeros_like(labels), np.minimum(C, first)
+        for k, (task, part) in enumerate(zip(tasks, parts, strict=True)):
             if task.start is not None:
-                dual[k], bias = (put(part, self.X.device) for part in task.start)
-                intercept[k], first[k] = bias[:, None], C[k]
-        units, (mean, scale) = self._squared_units[[task.share for task in tasks]], site.moments
-        system, start = kernel.Products(site, units), (dual, intercept)
-        of_C, ramp = put(np.stack([C, first]), self.X.device).to(labels.dtype)[..., None, None]
-        found = kernel.minimise(system, labels, weights, of_C, ramp, start, stopping)
-        for k, (point, intercepts, objective, excess, n_iter) in found:
-            bias = fetched(intercepts)
-            raw = fetched((point @ site.rows) * units[k]) / scale
+                dual[k][:, part.places] = put(task.start.weight[:, part.rows], self.X.device)
+                intercept[k], ramp[k] = put(task.start.bias[:, None], self.X.device), C[k]
+        of_C, ramp = put(np.stack([C, ramp]), self.X.device).to(labels.dtype)[..., None, None]
+        wide = labels.dtype if self.X.is_elsewhere else torch.float64
+        given = labels, weights, of_C, ramp, (dual, intercept), stopping, wide
+        for k, (solution, intercepts, objective, excess, n_iter) in kernel.minimise(system, *given):
+            part, bias = parts[k], fetched(intercepts)
+            mean, scale = part.site.moments
+            raw = fetched(solution[:, : len(part.site.rows)] @ part.site.rows * part.units) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
+            if part.site is not self._site:
+                del part.site.rows  # saves memory; they are computed again for the next fit
+            point = np.zeros((len(raw), len(self.X)), part.site.kind)
+            point[:, part.rows] = fetched(solution)[:, part.places]
             centred = bias - (bias.mean() if n_classes > 2 else 0)
             value = objective / float(row_weights[k].sum())
             fit = Fit(
@@ -276,21 +347,14 @@ class Solver:
                 gradient_norm=math.sqrt(2 * excess * value),
                 C=tasks[k].C,
                 objective=value,
-                point=AffineLayer(fetched(point), bias),
+                point=AffineLayer(point, bias),
             )
-            yield k, fit
+            yield tasks[k], fit
 
     @cached_property
     def _site(self) -> SiteProducts:
         """The products of the rows, or those of all rows that X was selected from."""
         return self.X.products or SiteProducts(self.X, self.typical)
-
-    def _on_site(self, values: Sequence[NDArray[Any]]) -> Tensor:
-        """Return numbers (n, n_samples) of the rows for all rows of the site, 0 elsewhere."""
-        numbers = None if self.X.products is None else self.X.numbers
-        whole = np.zeros((len(values), len(self._site.rows)))
-        whole[:, slice(None) if numbers is None else numbers] = values
-        return put(whole, self.X.device).to(self._site.rows.dtype)
 
     @cached_property
     def _squared_units(self) -> Tensor:
@@ -298,12 +362,48 @@ class Solver:
         measured = [share * self.typical for share in self.shares]
         pairs = zip(measured, self.shares, strict=True)
         used = [one if np.count_nonzero(one) > 1 else whole for one, whole in pairs]
-        return self._site.squared_units(self._on_site(used))
+        whole = np.zeros((len(used), len(self._site.source)))
+        whole[:, self._numbers] = used
+        return self._site.squared_units(put(whole, self.X.device).to(self._site.rows.dtype))
+
+    def _own(self, share: int) -> _Part:
+        """Return the products of the rows of a share."""
+        if share not in self._parts:
+            rows = np.flatnonzero(self.shares[share])
+            typical = self.typical[rows]
+            if np.count_nonzero(typical) <= 1:
+                typical = np.ones(len(rows), dtype=bool)
+            site = SiteProducts(replace(self.X.select(rows), products=None), typical)
+            weights = put(self.shares[share][None, rows] * typical, self.X.device)
+            units = site.squared_units(weights.to(site.rows.dtype))[0]
+            products = site.rows * units @ site.rows.T
+            del site.rows  # saves memory
+            self._parts[share] = _Part(rows, slice(0, len(rows)), site, units, products)
+        return self._parts[share]
 
     @cached_property
     def _shared(self) -> Design:
         """The design of all shares."""
         return shared(self.X, self.shares, self.typical)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Rows whose products fits are computed from.
+
+    Attributes:
+        rows: their numbers (m,) among the rows of the solver.
+        places: their places in a batch.
+        site: the rows, or all rows of the site.
+        units: the inverse variance (d,) of its features in the share.
+        products: the products (m, m) of the rows of the share with these units, or of the site.
+    """
+
+    rows: Codes
+    places: Codes | slice
+    site: SiteProducts
+    units: Tensor
+    products: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,10 +445,10 @@ def _delegated(
     stopping: StoppingRule,
 ) -> Iterator[tuple[int, Fit]]:
     """Yield number and fit of some tasks, by a solver of some rows that has shares of its own."""
-    parts = [
-        replace(one := problems[task.number], codes=one.codes[rows], share=share, start=None)
-        for task, share in zip(tasks, shares, strict=True)
-    ]
+    parts = []
+    for task, share in zip(tasks, shares, strict=True):
+        codes = problems[task.number].codes[rows]
+        parts.append(replace(problems[task.number], codes=codes, share=share, start=task.start))
     for task, fit in zip(tasks, solver.solve(parts, stopping), strict=True):
         yield task.number, replace(fit, point=None)
 
@@ -390,6 +490,11 @@ def _most_tasks(design: Design, n_groups: float, n_scores: int) -> float:
     of_hessian = hessian_size(n_coordinates) * n_groups
     n_numbers = of_block + 2 * MEMORY * n_coordinates + of_hessian
     return most / (n_numbers * n_scores * design.variances.itemsize)
+
+
+def _most_fits(size: int, n_scores: int) -> float:
+    """Return how many fits are one batch, from the size of the products of each score."""
+    return BATCH_NUMBERS / (size * n_scores)
 
 
 def _batches(tasks: Sequence[_Task], most_of: Callable[[int], float]) -> Iterator[list[_Task]]:

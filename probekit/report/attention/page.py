@@ -199,8 +199,7 @@ class Reduction:
         """Return the largest quantisation error of a weight of this size, to one digit."""
         # The root r of a weight is stored with an error of at most h = 0.5 / levels, so the weight
         # has an error of at most (r + h)² - r² = 2 h (r + h / 2) = (r + 0.25 / levels) / levels.
-        largest = (np.sqrt(weight) + 0.25 / self.levels) / self.levels
-        return float(f"{largest:.1g}")
+        return float(f"{(np.sqrt(weight) + 0.25 / self.levels) / self.levels:.1g}")
 
 
 def choose_reduction(
@@ -336,8 +335,7 @@ def thumbnails(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
     n = patterns.shape[-1]
     side = min(n, SIDE)
     starts = np.arange(side) * n // side  # first token of each pixel
-    narrow = np.maximum.reduceat(patterns, starts, axis=-1)
-    return np.maximum.reduceat(narrow, starts, axis=-2)
+    return np.maximum.reduceat(np.maximum.reduceat(patterns, starts, axis=-1), starts, axis=-2)
 
 
 def still_picture(layers: NDArray[np.float32]) -> str:

@@ -9,6 +9,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -18,8 +19,10 @@ import numpy as np
 import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
+from platformdirs import user_cache_path
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
+from probekit.files import write_atomic
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.terminal import visible
 
@@ -251,8 +254,7 @@ def _without_controls(value: Any) -> Any:
     >>> _without_controls("a\x1bb\u202e")
     'a<U+001B>b<U+202E>'
     """
-    is_text = isinstance(value, str) and not hasattr(value, "__html__")
-    return visible(value) if is_text else value
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def unbroken(text: str) -> str:
@@ -290,16 +292,17 @@ def _asset(*names: str) -> Markup:
     return Markup("\n".join(folder.joinpath(name).read_text("utf-8") for name in names))
 
 
-def compressed(text: str) -> Markup:
+def compressed(text: str, data: bytes = b"") -> Markup:
     """Return a <script> element with a compressed text, which `unpack` in packed.js reads.
 
-    The text is compressed by zlib and written in base 85: four bytes are five digits, the most
-    significant digit first. Base 64, which browsers decode themselves, would be 7 % longer.
+    The text is compressed by zlib, unless `data` is given, which is the result, and written in base
+    85: four bytes are five digits, the most significant digit first. Base 64, which browsers decode
+    themselves, would be 7 % longer.
 
     >>> compressed("probekit")
     Markup('<script type="text/plain" class="packed" data-bytes="16">c-ku{%1=to,MW}{4@CoE</script>')
     """
-    data = zlib.compress(text.encode(), 9)
+    data = data or zlib.compress(text.encode(), 9)
     words = np.frombuffer(data + bytes(-len(data) % 4), ">u4").astype(np.uint32)
     digits = [words // 85**power % 85 for power in (4, 3, 2, 1, 0)]
     table = np.frombuffer(_DIGITS.encode(), np.uint8)
@@ -316,8 +319,21 @@ def compressed_json(value: Any) -> Markup:
 
 @cache
 def _plotly_js() -> Markup:
-    """Return the Plotly library packed, so that pages draw their figures offline."""
-    return compressed(get_plotlyjs())
+    """Return the Plotly library packed, so that pages draw their figures offline.
+
+    Compressing it takes as long as the rest of a small page: the user's cache folder keeps it.
+    """
+    text = get_plotlyjs()
+    name = f"plotly-{get_plotlyjs_version()}-zlib-{zlib.ZLIB_RUNTIME_VERSION}"
+    # Without a home folder, on a full disk, or if the file is damaged, it is compressed again.
+    with suppress(OSError, RuntimeError, zlib.error):
+        path = user_cache_path("probekit") / "pages" / name
+        if not path.exists():
+            write_atomic(path, zlib.compress(text.encode(), 9))
+        data = path.read_bytes()
+        if zlib.decompress(data) == text.encode():
+            return compressed(text, data)
+    return compressed(text)
 
 
 # Those of RFC 1924, but "," "." ":" for "&" "<" ">", which HTML would not leave as they are.

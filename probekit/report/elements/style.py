@@ -128,8 +128,7 @@ def series_marker(number: int, size: int) -> dict[str, Any]:
     {'color': '#0072B2', 'symbol': 'circle', 'size': 7}
     """
     colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-    symbol = SERIES_MARKERS[number % len(SERIES_MARKERS)]
-    return {"color": colour, "symbol": symbol, "size": size}
+    return {"color": colour, "symbol": SERIES_MARKERS[number % len(SERIES_MARKERS)], "size": size}
 
 
 def error_bars(rows: pd.DataFrame, column: str, thickness: float) -> dict[str, Any]:
@@ -253,8 +252,7 @@ def layer_axis(
     """
     names = [label for label in labels.values() if label and not label.isdigit()]
     # Including empty labels, of depths between given activations.
-    n_not_numbers = sum(not label.isdigit() for label in labels.values())
-    below = "<br>" if n_not_numbers <= MOST_NAMES else ""
+    below = "<br>" if sum(not label.isdigit() for label in labels.values()) <= MOST_NAMES else ""
     step = math.ceil(len(labels) / most)
     texts = []
     for depth, label in labels.items():

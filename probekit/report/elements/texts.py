@@ -146,8 +146,7 @@ def _last_part(text: str) -> str:
     """Return the last part of a path outside the working folder; "" for other texts."""
     local = text.removeprefix("file://")
     path = PureWindowsPath(local) if re.match(r"[A-Za-z]:[\\/]", local) else PurePosixPath(local)
-    is_outside = path.is_absolute() or local.startswith(("~", ".."))
-    return path.name if is_outside else ""
+    return path.name if path.is_absolute() or local.startswith(("~", "..")) else ""
 
 
 def pieces(

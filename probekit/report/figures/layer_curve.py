@@ -61,8 +61,8 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
         for line in line_labels.levels(of_run, is_brief=has_runs)
     ]
     # The colour of each run is that of its line, or of the first one of several.
-    runs = [series["run"].iloc[0] for _, series in series_of(rows)]
-    colours = {run: series_colour(runs.index(run)) for run in runs} if has_runs else {}
+    runs = [series["run"].iloc[0] for _, series in series_of(rows)] if has_runs else []
+    colours = {run: series_colour(runs.index(run)) for run in runs}
     labels = line_labels.draw_levels(figure, lines, style.layer_ends(layers), colours)
     # Draw a ring around the task's value at the selected site of each run; of one run, label it.
     marked = chosen_points(scores, rows)

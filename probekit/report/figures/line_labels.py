@@ -249,10 +249,12 @@ def levels(scores: Scores, *, is_brief: bool = False) -> list[LevelLine]:
             for _, of_run in others.groupby("run", sort=False)
         ]
         shown = shown.drop(index=others.index.difference(best))
+    order = {target: number for number, target in enumerate((*BASELINES, HEADLINE))}
+    ordered = shown[shown["target"].isin(order)].drop_duplicates(["target", "value"])
+    ordered = ordered.sort_values("target", key=lambda targets: targets.map(order), kind="stable")
     rows = [
-        ("mean" if is_mean and target == "majority" else target, row)
-        for target in (*BASELINES, HEADLINE)
-        for _, row in only(shown, target=target).drop_duplicates("value").iterrows()
+        ("mean" if is_mean and row["target"] == "majority" else row["target"], row)
+        for _, row in ordered.iterrows()
     ]
     if not any(target in ("majority", "mean") for target, _ in rows):
         # A difference such as selectivity is 0 for a probe that learns random labels equally well.

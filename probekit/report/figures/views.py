@@ -132,5 +132,4 @@ def shown_position(scores: Scores) -> str | None:
     at_span = sited[offsets.eq(0)]
     if not at_span.empty:
         return str(at_span["position"].iloc[0])
-    shown = sited.iloc[0] if scores.chosen is None else scores.chosen
-    return str(shown["position"])
+    return str((sited.iloc[0] if scores.chosen is None else scores.chosen)["position"])

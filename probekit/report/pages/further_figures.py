@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -22,7 +22,7 @@ from probekit.report.figures.layer_curve import band, end_labels, finish_curve, 
 from probekit.report.figures.line_labels import draw_levels, levels, name_lines, name_traces
 from probekit.report.figures.views import at_shown_position, position_share, position_words
 from probekit.report.sentences.answer import pooled_ranking
-from probekit.report.sentences.captions import lines_in_words, main_name, spread
+from probekit.report.sentences.captions import main_name, spread
 from probekit.results import table
 from probekit.results.record import Norms
 from probekit.results.scores import Scores, site_with_head
@@ -102,7 +102,7 @@ def sparse_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
         "interval as a band and its control task. All features: the best other probe at that site."
         f"{pooled_ranking(v)} Measured on {spread(of_all_metrics, 'n_test')} held-out rows in "
         f"{spread(of_all_metrics, 'n_groups')} groups.",
-        lines_in_words(
+        _lines_in_words(
             title,
             [(name, points) for name, look, _, points in lines if look is style.LINES["task"]],
             lambda row: f"{row['k']:,.0f} {format_number(row['value'])}",
@@ -158,7 +158,7 @@ def learning_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
         "of whole groups and are nested; the penalty is that chosen on all training rows. The band "
         "is the 95 % interval of the chosen probe. Baselines are fitted on all training rows."
         f"{pooled_ranking(v)}",
-        lines_in_words(
+        _lines_in_words(
             title,
             [(name, points) for name, *_, points in lines],
             lambda row: f"{row['n_train']:,.0f} rows {format_number(row['value'])}",
@@ -220,7 +220,7 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
         "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
         "which are prompts unless the data assign others; at each share alone, not adjusted for "
         "the number of shares.",
-        lines_in_words(
+        _lines_in_words(
             "Score by share of the reply",
             [(TARGETS[name].title, points) for name, points in scored],
             lambda row: f"{100 * row['share']:g} % {format_number(row['value'])}",
@@ -295,7 +295,7 @@ def reliability_part(bins: pd.DataFrame, scores: Scores, v: Verdict) -> page.Fig
         "Confidence and accuracy",
         page.figure_json(reliability_figure(bins)),
         reliability_caption(bins, scores, v),
-        lines_in_words(
+        _lines_in_words(
             "Accuracy against confidence",
             bins.groupby("probe", sort=False),
             lambda row: (
@@ -481,3 +481,11 @@ def log_axis(values: pd.Series[float]) -> dict[str, Any]:
         "ticktext": [f"{tick:,g}" for tick in shown],
         "range": [math.log10(around[0]) - 0.03, math.log10(around[-1]) + 0.03],
     }
+
+
+def _lines_in_words(
+    title: str, lines: Iterable[tuple[Any, pd.DataFrame]], words: Callable[[pd.Series], str]
+) -> str:
+    """Return the text alternative of lines, given by name and points, with words for a point."""
+    parts = [f"{name}: {', '.join(words(row) for _, row in of.iterrows())}" for name, of in lines]
+    return f"{title}. {'; '.join(parts)}."

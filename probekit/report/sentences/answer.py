@@ -404,8 +404,7 @@ def size_words(v: Verdict) -> str:
     if not measured or (v.is_chosen and v.score is None):
         return ""
     n_rows, n_groups = max(one.n for one in measured), max(one.n_groups for one in measured)
-    unit = unit_of(one.probe for one in measured)
-    return f"n = {n_rows:,} test {unit} in {n_groups:,} groups"
+    return f"n = {n_rows:,} test {unit_of(one.probe for one in measured)} in {n_groups:,} groups"
 
 
 def identity_sentence(record: RunRecord) -> str:

@@ -1,6 +1,5 @@
 """Captions of figures, and text alternatives for readers who cannot see them."""
 
-from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pandas as pd
@@ -161,11 +160,3 @@ def description(scores: Scores, metric: str = "accuracy") -> str:
         f"{LEVELS[name].label}: {format_number(row['value'])}" for name, row in levels(measured)
     ]
     return f"{metric_name(metric)} by layer. {'; '.join(parts)}."
-
-
-def lines_in_words(
-    title: str, lines: Iterable[tuple[Any, pd.DataFrame]], words: Callable[[pd.Series], str]
-) -> str:
-    """Return the text alternative of lines, given by name and points, with words for a point."""
-    parts = [f"{name}: {', '.join(words(row) for _, row in of.iterrows())}" for name, of in lines]
-    return f"{title}. {'; '.join(parts)}."

@@ -87,8 +87,7 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, 
     for name, rival in zip(names, rivals, strict=True):
         difference, limits = NONE, ""
         if not math.isnan(rival.difference):
-            sign = "+" if rival.difference > 0 else ""
-            difference = f"{sign}{fixed(rival.difference, places)}"
+            difference = f"{'+' * (rival.difference > 0)}{fixed(rival.difference, places)}"
         if not math.isnan(rival.ci_low):
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)

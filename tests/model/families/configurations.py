@@ -26,6 +26,11 @@ SIZES |= {"num_attention_heads": 6, "max_position_embeddings": 160}
 SIZES |= {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0}
 
 
+TIED = "tie_word_embeddings"
+VISION = {"hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 1}
+VISION |= {"num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+
+
 class ExactNorm(nn.Module):
     """An RMS norm in the dtype of its input; that of transformers computes in float32."""
 
@@ -44,7 +49,7 @@ class ExactRouter(nn.Module):
     def __init__(self, router):
         super().__init__()
         self.weight, self.top_k = router.weight, router.top_k
-        self.is_normalized = router.norm_topk_prob
+        self.is_normalized = getattr(router, "norm_topk_prob", True)  # Mixtral has no such key
 
     def forward(self, x):
         logits = x @ self.weight.T
@@ -77,7 +82,7 @@ def in_float64(model, is_gemma):
         if type(module).__name__.endswith("TopKRouter"):
             model.get_submodule(name.rpartition(".")[0]).gate = ExactRouter(module)
     if is_gemma:
-        embedding = model.model.embed_tokens
+        embedding = model.get_input_embeddings()
         embedding.embed_scale.fill_(embedding.scalar_embed_scale)
     if model.config.model_type == "gemma2":
         model.set_attn_implementation("exact")
@@ -111,13 +116,19 @@ class Configuration:
         sizes = dict(SIZES)
         if self.model_type in ("gpt2", "opt"):  # they have another key
             del sizes["intermediate_size"]
-        config = AutoConfig.for_model(**(sizes | dict(self.settings)))
+        sizes |= self.settings
+        if self.model_type == "gemma3":  # the language model is a section
+            text = sizes | {"model_type": "gemma3_text"}
+            sizes = {"model_type": "gemma3", "text_config": text, "vision_config": VISION}
+            sizes |= {"mm_tokens_per_image": 4, "tie_word_embeddings": text.get(TIED, True)}
+            sizes |= {key: text[key] for key in text if key.endswith("_token_id")}
+        config = AutoConfig.for_model(**sizes)
         model = AutoModelForCausalLM.from_config(
             config,
             attn_implementation=attention or self.attention,
             experts_implementation="eager",  # the default needs larger sizes
         )
-        is_gemma = self.model_type in ("gemma2", "gemma3_text")  # whose gains are 1 + weight
+        is_gemma = self.model_type.startswith("gemma")  # whose gains are 1 + weight
         generator = torch.Generator().manual_seed(0)
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator) * self.spread
@@ -138,15 +149,20 @@ BY_DAY = (
     "qwen3 with biases and windows", "gemma2 with biases", "gemma2 without caps, untied",
     "gemma3 with a cap of logits", "neox with scaling", "neox tied, without biases",
     "olmo2 with biases, tied", "opt untied", "phi3 with longrope", "olmoe with normalized weights",
+    "llama3 with yarn", "gemma3 with images", "olmo3 with yarn", "mixtral with windows, tied",
+    "qwen3_moe with dense blocks", "qwen3_moe with biases",
 )  # fmt: skip
 # Rows that stand for their family in tests too slow for all rows, ...
 TYPICAL = (
     "llama3", "mistral", "qwen2 with windows", "qwen3", "gemma2", "gemma3", "neox",
     "neox in sequence", "olmo2", "opt", "phi3 with longrope",
-    "olmoe",
+    "olmoe", "olmo3 with yarn", "gemma3 with images", "mixtral", "qwen3_moe with dense blocks",
 )  # fmt: skip
 # ... and one for each network, in the slowest.
-ONE_PER_NETWORK = ("qwen3", "gemma2", "neox", "olmo2", "opt", "phi3", "olmoe")
+ONE_PER_NETWORK = (
+    "qwen3", "gemma2", "neox", "olmo2", "opt", "phi3", "olmoe", "mixtral",
+    "qwen3_moe with dense blocks",
+)  # fmt: skip
 
 
 def rows(names):

@@ -12,12 +12,12 @@ NORMS = {
     "opt": ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm"),
     "gpt2": ("ln_1", "ln_2", "ln_f"),
     "gpt_neox": (*_BEFORE[:2], "final_layer_norm"),
-    "olmo2": (None, None, "norm"),
+    **dict.fromkeys(("olmo2", "olmo3"), (None, None, "norm")),
     **dict.fromkeys(
         ("gemma2", "gemma3_text"), ("input_layernorm", "pre_feedforward_layernorm", "norm")
     ),
 }
-_POST_NORMS = ("olmo2", "gemma2", "gemma3_text")  # norms between a sublayer and the stream
+_POST_NORMS = ("olmo2", "olmo3", "gemma2", "gemma3_text")  # norms between a sublayer and the stream
 _seen = {}  # of the attention of each block: q, k and v as attention gets them, scores, pattern, z
 
 
@@ -40,7 +40,8 @@ AttentionMaskInterface.register("recorded", eager_mask)
 
 def recorded(reference, tokens):
     """The logits and every site of texts without padding, shape [batch pos ...]."""
-    body, kind, seen = reference.get_decoder(), reference.config.model_type, {}
+    body, seen = reference.get_decoder(), {}
+    kind = body.config.model_type
 
     def keep(name):
         return lambda module, given, out: seen.update({name: (given[0] if given else None, out)})
@@ -136,7 +137,7 @@ def _of_mlp(kind, inside, shape):
         found = {f"mlp.hook_{name}": value.unflatten(0, shape) for name, value in given.items()}
         return found | {"hook_mlp_out": inside["fc2"][1].unflatten(0, shape)}
     last = "post_feedforward_layernorm" if kind in _POST_NORMS else "mlp"
-    if kind == "olmoe":
+    if "mlp.gate" in inside:
         router, weights, experts = inside["mlp.gate"][1]
         dense = torch.zeros_like(router).scatter(-1, experts, weights)
         given = {"router": router, "chosen_weights": dense, "chosen": (dense > 0).to(router)}

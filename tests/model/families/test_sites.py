@@ -123,7 +123,7 @@ def test_components_are_the_parameters(model):
     counted = {
         name.format(l=layer, e=expert)
         for component in model.config.components
-        for layer in (layers if component.in_block else [0])
+        for layer in (component.layers or layers if component.in_block else [0])
         for expert in range(model.axis_sizes.get("n_experts", 1))
         for name in component.tensors(model.config)
     }

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import probekit
+from probekit.errors import CheckpointError
 from probekit.model.families.from_transformers import from_transformers
 from probekit.model.families.table import FAMILIES, load_model
 from tests.model.families.configurations import CONFIGURATIONS, by_day, rows
@@ -63,7 +64,8 @@ def test_tensors_of_a_loaded_model_are_shared():
 
 def test_the_networks_of_the_families_are_those_of_the_table():
     for family in FAMILIES:
-        assert set(family.model_types) == set(family.config.KINDS)
+        # A Gemma 3 that reads images is read as a gemma3_text.
+        assert {*family.model_types} - {"gemma3"} == {*family.config.KINDS}
     types = [name for family in FAMILIES for name in family.model_types]
     assert len(set(types)) == len(types)
     assert probekit.load_model is load_model
@@ -106,6 +108,48 @@ def rewrite(folder, row, change):
 def test_both_names_of_the_unembedding_and_checkpoints_of_the_body_alone_are_read(tmp_path):
     for row, old, new in (("neox", "embed_out", "lm_head"), ("opt", "model.decoder", "decoder")):
         rewrite(tmp_path, row, lambda t, o=old, n=new: {k.replace(o, n): t[k] for k in t})
+
+
+OLD_AND_NEW = (
+    ("language_model.lm_head", "lm_head"),
+    ("language_model.model", "model.language_model"),
+    ("vision_tower", "model.vision_tower"),
+    ("multi_modal_projector", "model.multi_modal_projector"),
+)
+
+
+@pytest.mark.parametrize("row", ["gemma3 with images", "gemma3 with images, untied"])
+@pytest.mark.parametrize("is_old", [True, False])
+def test_both_spellings_of_a_model_with_images_are_read(tmp_path, row, is_old):
+    def renamed(tensors):
+        found = {}
+        for name, tensor in tensors.items():
+            for pair in OLD_AND_NEW:
+                old, new = pair if is_old else pair[::-1]
+                if name.startswith((old, new)):
+                    name = old + name.removeprefix(old).removeprefix(new)  # noqa: PLW2901
+                    break
+            found[name] = tensor
+        assert any("vision" in name for name in found)
+        return found
+
+    rewrite(tmp_path, row, renamed)
+    names = load_file(tmp_path / "model.safetensors")
+    start = "language_model.model." if is_old else "model.language_model."
+    assert start + "layers.2.mlp.up_proj.weight" in names
+    theirs = rows([row])[0].reference()
+    logits = load_model(tmp_path)(TOKENS)
+    torch.testing.assert_close(logits, theirs(TOKENS).logits, atol=5e-5, rtol=0)
+
+
+def test_tensors_that_are_neither_of_language_nor_of_images_are_refused(tmp_path):
+    rows(["gemma3 with images"])[0].reference().save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    for name in ("audio_tower.layers.0.weight", "vision_tower_of_another.weight"):
+        extra = {name: torch.ones(1)}
+        save_file(load_file(path) | extra, path, metadata={"format": "pt"})
+        with pytest.raises(CheckpointError, match=f"extra: {name}"):
+            load_model(tmp_path)
 
 
 def test_masks_and_frequencies_of_old_checkpoints_are_ignored(tmp_path):

@@ -27,7 +27,7 @@ OTHER = IDS.clone()
 OTHER[:, 2] = torch.tensor([30, 31, 32])
 # Not ours: routed MLPs; attention in some layers; parallel, a final norm without gain 1; factors;
 # norms after attention; no attention.
-TYPES = ("mixtral", "qwen3_5_text", "cohere", "granite", "gemma3", "mamba")
+TYPES = ("granitemoe", "qwen3_5_text", "cohere", "granite", "mistral3", "mamba")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -223,7 +223,7 @@ def test_layers_that_lack_a_site_are_named():
 
 
 def test_a_model_in_memory_stays_as_it_is():
-    model = tiny_network("mixtral").train()
+    model = tiny_network("granitemoe").train()
     model.requires_grad_(True)
     network = from_transformers(model)
     _, cache = network.run_with_cache(IDS, ["blocks.1.hook_resid_post"])
@@ -238,7 +238,7 @@ def test_a_model_in_memory_stays_as_it_is():
 
 
 def test_what_does_not_hold_in_a_pass_is_refused():
-    model = tiny_network("mixtral")
+    model = tiny_network("granitemoe")
     network = from_transformers(model)
     block = model.model.layers[1]
     block.register_forward_hook(lambda _, __, out: out * 1.001)
@@ -248,7 +248,7 @@ def test_what_does_not_hold_in_a_pass_is_refused():
 
 def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_path):
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
-    model = tiny_network("mixtral")
+    model = tiny_network("granitemoe")
     first = proven_network(model)
     [path] = proofs_folder().iterdir()
     proof = "probekit.model.proven.identity.prove"
@@ -269,7 +269,7 @@ def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_pat
         proven_network(model)
     del norm.forward
     # A function that was replaced leaves weights and files as they are.
-    act = type(model.model.layers[0].mlp.experts.act_fn)
+    act = type(model.model.layers[0].block_sparse_moe.experts.act_fn)
     plain = act.forward
     monkeypatch.setattr(act, "forward", lambda self, x: plain(self, x) * 1.1)
     other = proven_network(model)
@@ -279,7 +279,7 @@ def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_pat
 
 def test_identities_of_caches_differ():
     """Of weights, buffers, settings, dtypes and source files, each changes a cache's key."""
-    model = tiny_network("mixtral")
+    model = tiny_network("granitemoe")
 
     def identity():
         network = proven_network(model)
@@ -287,7 +287,7 @@ def test_identities_of_caches_differ():
 
     plain = identity()
     assert json.loads(json.dumps(plain[0])) == plain[0] == config_of(plain[0]).to_json()
-    model.model.layers[0].mlp.gate.weight.data[0, 0] += 1
+    model.model.layers[0].block_sparse_moe.router.weight.data[0, 0] += 1
     weights = identity()
     assert weights[1] != plain[1]
     model.model.rotary_emb.inv_freq[0] *= 1.01
@@ -301,10 +301,10 @@ def test_identities_of_caches_differ():
 
 
 def test_models_in_folders(tmp_path):
-    model = tiny_network("mixtral")
-    model.save_pretrained(tmp_path / "mixtral")
-    config = find_config(tmp_path / "mixtral")
-    network = load_model(tmp_path / "mixtral")
+    model = tiny_network("granitemoe")
+    model.save_pretrained(tmp_path / "granitemoe")
+    config = find_config(tmp_path / "granitemoe")
+    network = load_model(tmp_path / "granitemoe")
     assert isinstance(network, ProvenNetwork)
     assert config.sites.names == network.sites.names
     with torch.no_grad():
@@ -313,21 +313,21 @@ def test_models_in_folders(tmp_path):
     drawn = random_network(network.config, seed=4)
     assert not torch.equal(drawn(IDS), network(IDS))
     assert torch.equal(drawn(IDS), random_network(network.config, seed=4)(IDS))
-    assert load_model(tmp_path / "mixtral", "bfloat16").dtype == torch.bfloat16
+    assert load_model(tmp_path / "granitemoe", "bfloat16").dtype == torch.bfloat16
     ours = tiny_network("llama")
     ours.save_pretrained(tmp_path / "llama")
     assert not isinstance(load_model(tmp_path / "llama"), ProvenNetwork)
     assert isinstance(load_model(tmp_path / "llama", engine="transformers"), ProvenNetwork)
     assert isinstance(load_model(f"{tmp_path / 'llama'}?engine=transformers"), ProvenNetwork)
-    with pytest.raises(CheckpointError, match="model_type is 'mixtral'"):
-        load_model(f"{tmp_path / 'mixtral'}?engine=native")
+    with pytest.raises(CheckpointError, match="model_type is 'granitemoe'"):
+        load_model(f"{tmp_path / 'granitemoe'}?engine=native")
     with pytest.raises(ConfigError, match="the engine is 'other'"):
-        load_model(f"{tmp_path / 'mixtral'}?engine=other")
+        load_model(f"{tmp_path / 'granitemoe'}?engine=other")
 
 
 def test_models_that_are_refused(tmp_path):
-    with pytest.raises(CheckpointError, match=r"MixtralModel cannot be named: .* no logits"):
-        from_transformers(tiny_network("mixtral").model)
+    with pytest.raises(CheckpointError, match=r"GraniteMoeModel cannot be named: .* no logits"):
+        from_transformers(tiny_network("granitemoe").model)
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(CheckpointError, match=r"transformers cannot load .*unheard_of"):
         load_model(tmp_path)

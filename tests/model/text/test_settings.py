@@ -114,7 +114,7 @@ CLASSES = ["GPT2Tokenizer", "GPTNeoXTokenizerFast", "Qwen2Tokenizer", "LlamaToke
 
 
 @pytest.mark.parametrize("steps", STEPS)
-@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen2", "phi3"])
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen2", "phi3", "gemma3", "qwen3_moe"])
 def test_ids_are_those_of_the_class_that_transformers_chooses(tmp_path, model_type, steps):
     encoder, n_read = json.loads(of_merges().to_str()) | STEPS[steps], 0
     for name in CLASSES:

@@ -3,10 +3,12 @@
 import re
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment import plan as planning
 from probekit.pipeline.experiment.plan import Machines, sample_of, scheduled, task_seconds
 from probekit.probes.data import ProbeData
@@ -93,29 +95,57 @@ def test_texts_are_sampled_whole_and_too_few_rows_are_no_sample():
     assert sample_of(prober, 3) is None
 
 
-def test_the_time_of_a_sample_is_that_of_all_rows_in_proportion(monkeypatch):
-    """A clock that advances by the rows of each call replaces the time of fits."""
+def source_of(widths, n_networks=2, **own):
+    """An engine with random features."""
+    sites = [SiteSelection(f"blocks.{n}.hook_resid_post") for n in range(len(widths))]
+    facts = {"widths": widths, "selections": sites, "networks": range(n_networks), "texts": ""}
+    facts |= {"experiment": None, "axis_sizes": {"d_model": widths[0]}}
+    return SimpleNamespace(**facts | own)
+
+
+@pytest.mark.parametrize(("n_rows", "width", "power"), [(1600, 8, 1.0), (1600, 1000, 1.5)])
+def test_the_time_of_a_sample_grows_with_a_power_of_the_rows(monkeypatch, n_rows, width, power):
+    """A clock that advances by a power of the rows of each call replaces the time of fits."""
     measured = []
 
-    def seconds(prober, X, n_networks):
+    def seconds(source, prober, X):
         measured.append(len(X))
-        return np.array([1.0, 2.0 + n_networks * X.size / 100])
+        return np.array([1.0, len(X) ** power, 0.0, 1e-3 * len(X) ** power])
 
     monkeypatch.setattr(planning, "_seconds", seconds)
-    monkeypatch.setattr(planning, "_FEWEST_NUMBERS", 800)
-    baselines, *sites = task_seconds([prober_of(1600)], [8, 16], 2, limit=200.0)
-    assert (baselines, sites) == (1, [2 + 2 * 8 * 16, 2 + 2 * 16 * 16])
-    assert max(measured) == 400
+    monkeypatch.setattr(planning, "_FEW_NUMBERS", 1)
+    monkeypatch.setattr(planning, "_FEWEST_NUMBERS", 400 * width)
+    found = task_seconds(source_of([width, width]), [prober_of(n_rows)])
+    assert found.tasks == pytest.approx((1, n_rows**power, n_rows**power), rel=0.01)
+    of_batch = 0.2**0.25 if power > 1 else 1.0  # a fifth of a batch of fits is timed
+    assert found.analyses == pytest.approx(1e-3 * of_batch * n_rows**power, rel=0.01)
+    assert measured == [400, n_rows]
+
+
+def test_few_splits_are_measured_of_several():
+    rows, one = np.arange(400), prober_of(max_iter=5, C=(1.0,))
+    folds = [rows // 4 % 5 == number for number in range(5)]
+    parts = [replace(one.data, train=rows[~fold], test=rows[fold]) for fold in folds]
+    single = task_seconds(source_of([8]), [Prober(parts[:1], one.settings)]).tasks[1]
+    several = task_seconds(source_of([8]), [Prober(parts, one.settings)]).tasks[1]
+    assert 2 < several / single < 12
+
+
+def test_a_wide_site_of_many_rows_is_not_measured(monkeypatch):
+    times = {2: (1.0, 2.0), 4: (1.0, 8.0)}
     monkeypatch.setattr(planning, "_MOST_FEATURES", 4)
     monkeypatch.setattr(planning, "_MOST_NUMBERS", 1)
-    (_, wide) = task_seconds([prober_of(1600)], [16], 100, limit=1e9)
-    assert wide == pytest.approx(100 * 16 * 16, rel=0.01)
+    monkeypatch.setattr(
+        planning, "_seconds", lambda _source, _prober, X: np.array([*times[X.shape[1]], 0.0, 0.0])
+    )
+    (_, wide) = task_seconds(source_of([16]), [prober_of(1600)]).tasks
+    assert wide == pytest.approx(8.0 * 4**2, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "attention_pooled"])
 def test_every_kind_is_measured(kind):
     prober = prober_of(kinds=(ProbeSpec(kind=kind),), C=(1.0,), max_iter=5)
-    assert min(task_seconds([prober], [4, 8], 2, limit=1.0)[1:]) > 0
+    assert min(task_seconds(source_of([4, 8]), [prober]).tasks[1:]) > 0
 
 
 def test_a_run_is_planned(planted):

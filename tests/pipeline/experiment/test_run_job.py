@@ -23,10 +23,10 @@ from probekit.experiment.loader import load_experiment
 from probekit.files import try_lock
 from probekit.pipeline.experiment import run_job
 from probekit.pipeline.experiment.run import run
-from probekit.pipeline.experiment.run_job import work_on
+from probekit.pipeline.experiment.run_job import at_work, work_on
 from probekit.pipeline.measure import run_folder
 from probekit.pipeline.measure.probing import SiteJob
-from probekit.pipeline.measure.run_folder import RunFolder, at_work, do_task, until_done
+from probekit.pipeline.measure.run_folder import RunFolder, do_task, until_done
 from probekit.provenance import PART_VERSIONS
 from probekit.results.record import STARTED, runs_in_progress
 from tests.pipeline.intervene.cause_experiment import write_experiment

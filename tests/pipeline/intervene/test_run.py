@@ -1,6 +1,7 @@
 """The interventions of an experiment file: tables, resuming, rows that are left out, errors."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.intervene import steps
 from probekit.pipeline.intervene.inputs import cause_inputs
-from probekit.pipeline.intervene.run import intervene, steps_of
+from probekit.pipeline.intervene.run import intervene, predicted_work, steps_of
 from probekit.report.pages.run_page import run_figures, write_report
 from probekit.results.causes import CauseTables
 from probekit.results.record import check_finished
@@ -276,3 +277,21 @@ def test_interventions_alone_build_no_random_network(tmp_path, monkeypatch):
     one = with_steps(f"{PATCH}, sites: {RESID}").replace("weights: 0", "weights: 1")
     path = write_experiment(tmp_path, one, n_rows=16)
     assert len(intervene(path, out=tmp_path / "runs", progress=False).effects) == 1
+
+
+def test_progress_counts_edits_by_their_work(tmp_path):
+    """One direction with many permutations takes longer than a patch, and counts for more."""
+    patch, steer = f"{PATCH}, sites: {FIRST}", f"{STEER}, sites: {RESID}, draws: 99"
+    path = write_experiment(tmp_path, with_steps(patch, steer))
+    seen = []
+    watcher = SimpleNamespace(progress=lambda *step: seen.append(step), tell=lambda _: None)
+    intervene(path, out=tmp_path / "runs", watcher=watcher)
+    counts = [done for step, done, _ in seen if step == "interventions"]
+    assert counts == sorted(counts)
+    assert (counts[-1], seen[-1][2]) == (3, 3)  # with the answers without edits
+    assert counts[-2] < 0.5
+    source = prepare(load_experiment(path))
+    work, n_bytes = predicted_work(source, source.models("task"))
+    few = prepare(load_experiment(write_experiment(tmp_path, with_steps(patch))))
+    assert work > 10 * predicted_work(few, source.models("task"))[0]
+    assert n_bytes > 2**29

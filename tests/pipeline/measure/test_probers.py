@@ -1,4 +1,4 @@
-"""The estimated time and memory of probing grow with the work, and refuse no experiment."""
+"""The estimated memory of probing grows with the work."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probekit.pipeline.measure import probing
-from probekit.pipeline.measure.probing import probing_bytes, probing_seconds
+from probekit.pipeline.measure.probing import probing_bytes
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings, ProbeSpec
@@ -26,20 +26,6 @@ def test_folds_and_labels_that_are_numbers_need_memory_for_each_row():
     plain = probing_bytes([one], [64])
     assert probing_bytes([Prober([one.data, swapped], one.settings)], [64]) - plain > 5e6
     assert probing_bytes([numbers], [64]) - plain > 5e6
-
-
-@pytest.mark.parametrize("kind", ["logistic", "lda"])
-def test_probing_takes_longer_for_more_work(kind):
-    small = probing_seconds([prober_of(kind)], [4], 1)
-    assert probing_seconds([prober_of(kind)] * 3, [4] * 20, 40) > 20 * small > 0
-
-
-def test_a_kind_whose_fits_take_seconds_is_not_estimated():
-    assert probing_seconds([prober_of("mlp")], [4], 1) is None
-
-
-def test_large_groups_are_estimated():
-    assert probing_seconds([prober_of(n=20_000)], [2], 1) > 0
 
 
 def test_memory_grows_with_the_features_until_rows_stay_in_their_file(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from probekit.lazy_rows import LazyRows
 from probekit.probes.solve import kernel, solver
 from probekit.probes.solve.descent import StoppingRule
+from probekit.probes.solve.fits import fit_columns
 from probekit.probes.solve.solver import Problem, Solver
 from tests.probes.logistic import excess, problem
 
@@ -17,8 +18,8 @@ N_ROWS, N_FEATURES = 300, 400
 @pytest.mark.parametrize("most", [2, 5, 100])
 def test_the_excess_of_a_fit_is_at_most_its_bound(most, n_classes, dtype):
     X, codes = problem(n_classes, n_samples=N_ROWS, n_features=N_FEATURES)
-    shares = [np.arange(N_ROWS) % 4 != 1, np.arange(N_ROWS) < 60]
-    problems = [Problem(codes, C, share) for C in (1e-3, 0.1, 10.0) for share in (0, 1)]
+    shares = [np.arange(N_ROWS) % 4 != 1, np.arange(N_ROWS) < 60, np.arange(N_ROWS) % 8 == 1]
+    problems = [Problem(codes, C, share) for C in (1e-3, 0.1, 10.0) for share in (0, 1, 2)]
     fits = Solver(X.astype(dtype), shares).solve(problems, StoppingRule(1e-6, most, 1e-6))
     for one, fit in zip(problems, fits, strict=True):
         true = excess(fit, X.astype(dtype), codes, 1.0 * shares[one.share])
@@ -89,3 +90,33 @@ def test_identical_rows_are_predicted_by_the_class_frequencies():
     assert fit.converged
     assert fit.coef.tolist() == [[0.0] * 5]
     np.testing.assert_allclose(fit.intercept, np.log(3), atol=1e-6)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_shares_of_few_rows_converge_if_c_is_large(n_classes):
+    generator = np.random.default_rng(1)
+    X = generator.normal(size=(N_ROWS, 200)) + 5 * generator.normal(size=200)
+    codes = generator.integers(n_classes, size=N_ROWS)
+    X[150:], codes[150:270] = X[:150], codes[:120]  # the last 30 rows may contradict others
+    order = generator.permutation(N_ROWS)
+    shares = [np.isin(np.arange(N_ROWS), order[:n]) for n in (9, 17, 30)]
+    problems = [Problem(codes, C, share) for C in (1e4, 1e5) for share in range(3)]
+    fits = Solver(X.astype(np.float32), shares).solve(problems)
+    assert all(fit.converged and fit.n_iter < 100 for fit in fits)
+
+
+@pytest.mark.parametrize("shape", [(300, 100), (300, 140), (450, 200)])
+def test_folds_without_a_massive_row_are_solved_with_those_that_have_it(shape):
+    generator = np.random.default_rng(0)
+    X, codes = generator.normal(size=shape), generator.integers(2, size=shape[0])
+    X[7] *= 1000
+    folds = np.arange(len(X)) % 5
+    (column,) = fit_columns(X.astype(np.float32), [codes], folds, (0.01, 1.0))
+    whole = np.ones(len(X))
+    for fit, weights in zip(
+        (*column.search, column.solution),
+        (*(folds != fold for fold in range(5)), whole),
+        strict=True,
+    ):
+        assert fit.converged
+        assert excess(fit, X.astype(np.float32), codes, 1.0 * weights) < 1e-4  # of a search

@@ -1,6 +1,7 @@
 """The page of a run: its text is the stored one, hostile texts stay texts, damage is named."""
 
 import re
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from safetensors.numpy import save_file
 
 from probekit.chosen.stack.page import cascade_figure, cascade_table
 from probekit.errors import DataError
+from probekit.report.elements import page as elements
 from probekit.report.notebooks.run_result import RunResult
 from probekit.report.pages.run_page import write_report
 from tests.report.conftest import (
@@ -116,6 +118,26 @@ def test_plotly_is_inside_exactly_once_and_nothing_is_asked_of_a_network(report_
     assert not re.search(r"""(src|href|action)\s*=\s*["']?(?!data:|#)[^"' >]""", page)
     assert not re.search(r"@import|url\(|https?://", page)
     assert "default-src 'none'" in page
+
+
+def test_the_compressed_library_is_kept_and_compressed_again_if_it_is_damaged(
+    tmp_path, monkeypatch
+):
+    def script():
+        return elements._plotly_js.__wrapped__()  # as in another process
+
+    monkeypatch.setattr(elements, "user_cache_path", lambda _: tmp_path)
+    first = script()
+    (kept,) = tmp_path.glob("pages/*")
+    content = kept.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(elements.zlib, "compress", pytest.fail)
+        assert script() == first
+    for damaged in (content[:-1], zlib.compress(b"another library")):
+        kept.write_bytes(damaged)
+        assert script() == first
+    monkeypatch.setattr(elements, "user_cache_path", lambda _: kept)  # a file: it cannot be kept
+    assert script() == first
 
 
 def hostile_page(folder, label):
