@@ -158,7 +158,7 @@ def kept_proof(
 
 
 def _is_patched(model: nn.Module) -> bool:
-    """Return whether a module has hooks or a forward of its own, which the proof tells apart."""
+    """Return whether a module has hooks or a forward of its own, as the proof checks."""
     return any(
         "forward" in vars(one) or one._forward_hooks or one._forward_pre_hooks
         for one in model.modules()
