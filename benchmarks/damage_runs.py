@@ -14,9 +14,9 @@ from probekit.experiment.loader import load_experiment
 from probekit.files import csv_text
 from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.experiment.run import run
+from probekit.pipeline.look.apply import check_saved_probe
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import Predictions, Predictor
-from probekit.results.record import check_saved_probe
 from probekit.results.site_results import SavedSiteResults
 from tests.pipeline.planted import YAML, write_rows
 

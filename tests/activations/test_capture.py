@@ -76,8 +76,8 @@ def test_rows_of_one_example_need_not_be_adjacent(model):
 
 
 def test_the_estimate_grows_with_the_tokens_that_will_be_run(model, monkeypatch):
-    clock = itertools.count()
-    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    for name in ("time.perf_counter", "time.process_time"):  # the shorter counts
+        monkeypatch.setattr(name, itertools.count().__next__)
 
     def estimate(tokens):
         return estimate_seconds(model, tokens, last_and_mean(tokens), SITES)

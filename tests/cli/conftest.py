@@ -23,6 +23,7 @@ VARYING = {
     r"[\d,]+ (tokens|texts)/s": r"N \1/s",
     r"\d+ % of the time is the step `.*": "THE LONGEST STEP",
     r"(less than a|about \d+) (seconds?|minutes)": "SECONDS",
+    r"[\d.]+ [MG]B of memory": "SIZE of memory",  # with the libraries of the process
     r"Expected one of .* at start": "Expected one of DEVICES at start",
     r"Available devices: .*": "Available devices: DEVICES.",
 }

@@ -243,7 +243,7 @@ class OwnProducts:
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """The products of the rows of each fit, of which those of the site are an approximation.
+    """The products of the rows of each fit; those of the site are an approximation.
 
     Attributes:
         site: those of the site.

@@ -68,7 +68,7 @@ def test_checkpoint_scores_equal_those_of_single_runs(load, go, over):
 
 
 def test_workers_also_probe_the_earlier_checkpoints(load, over, place, monkeypatch):
-    monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
+    monkeypatch.setattr(run_folder, "PAUSE", 0.05)
     options = {"out": place / "shared", "cache_root": place / "cache", "page": False}
     shared, (done,) = helped(partial(run, load(), workers=0, **options), place / "shared")
     names = {Path(task.run).parent.name for task in done}

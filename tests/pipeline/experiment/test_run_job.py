@@ -36,7 +36,7 @@ from tests.pipeline.scale import Heard
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch):
-    monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
+    monkeypatch.setattr(run_folder, "PAUSE", 0.05)
 
 
 def tables(folder):

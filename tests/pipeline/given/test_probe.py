@@ -246,7 +246,7 @@ def test_a_file_is_validated(file):
     report = validate(load_any_experiment(file))
     assert report.ok
     assert (report.n_rows, report.n_sites, report.bytes) == (N, 3, N * 3 * 6 * 4)
-    assert list(report.seconds) == ["probe"]
+    assert list(report.seconds) == ["probe", "look"]
 
 
 MISTAKES = """

@@ -10,9 +10,8 @@ from probekit.chosen.monitor.measure import MONITOR, fixed_threshold
 from probekit.errors import ConfigError
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
-from probekit.pipeline.look.apply import apply_probe
+from probekit.pipeline.look.apply import apply_probe, check_saved_probe
 from probekit.probes.saved_probe import SavedProbe
-from probekit.results.record import check_saved_probe
 from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK

@@ -153,7 +153,7 @@ def test_an_interrupted_study_resumes_to_the_same_tables(place, finished, tmp_pa
 
 
 def test_workers_do_the_tasks_of_each_cell(place, finished, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_folder, "_PAUSE", 0.05)
+    monkeypatch.setattr(run_folder, "PAUSE", 0.05)
     shared, (done,) = helped(lambda: start(place, tmp_path, workers=0), tmp_path)
     assert content(shared) == content(finished)
     assert len(done) == 4 * 3  # baselines and two sites of each cell that does not fail
