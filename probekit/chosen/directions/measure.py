@@ -188,7 +188,7 @@ def work(source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penal
     `permuted_fits`; X are the features of all rows.
     """
     n_sites = len(_streams(source))
-    if n_sites < 2 or source.axis_sizes["d_model"] != X.shape[1]:
+    if n_sites < 2 or source.axis_sizes.get("d_model", X.shape[1]) != X.shape[1]:
         return 0
     how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
     permuted_fits(*how, NULL_DRAWS // _TIMED)

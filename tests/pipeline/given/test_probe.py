@@ -11,6 +11,7 @@ import torch
 from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.engines.given import GivenEngine
+from probekit.pipeline.experiment import steps
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
@@ -220,6 +221,13 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
     monkeypatch.undo()
     assert len(list(tmp_path.rglob("sites/*layer_0*"))) > 0
     assert call(tmp_path, probe=few).best.value > 0.9
+
+
+@pytest.mark.parametrize("name", ["layer_{}", "blocks.{}.hook_resid_post"])
+def test_the_time_of_given_sites_of_any_name_is_predicted(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(steps, "_FEW_NUMBERS", 0)
+    layers = {name.format(n): rows for n, rows in enumerate(LAYERS.values())}
+    assert call(tmp_path, layers).best is not None
 
 
 def test_a_saved_probe_predicts_activations_but_no_texts(result):
