@@ -6,8 +6,9 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoModelForCausalLM, GraniteMoeConfig
 from transformers import Qwen3_5TextConfig as Hybrid
 
-from probekit import load_model, run
+from probekit import load_model, run, validate
 from probekit.errors import UnknownNameError
+from probekit.experiment.loader import load_any_experiment
 from probekit.model.weights.sources import MINI
 from tests.pipeline.intervene.cause_experiment import write_experiment
 from tests.pipeline.test_families import COMMANDS
@@ -72,6 +73,13 @@ def test_an_experiment_with_interventions_has_its_page(folder, tmp_path):
     assert "untrained weights drawn by the same version" in page
     again = run(path, out=tmp_path / "runs", progress=False)
     assert again.folder == result.folder
+
+
+def test_of_the_default_sites_those_that_are_proven_are_probed(folder, tmp_path):
+    yaml = text_of("proven.yaml").replace("SOURCE", str(folder))
+    lines = [one for one in yaml.splitlines() if not one.startswith("capture:")]
+    report = validate(load_any_experiment(write_experiment(tmp_path, "\n".join(lines))))
+    assert report.n_sites == load_model(folder).config.n_layers + 1  # no site of the final norm
 
 
 def test_sites_that_are_not_proven_are_refused_before_the_run(folder, tmp_path):

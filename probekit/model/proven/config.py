@@ -48,7 +48,7 @@ class ProvenSites(Sites):
         """Return the message for a name or glob that matches no site, with the reason if known."""
         general = general_name(pattern).replace("blocks.*.", "blocks.{l}.")
         having, layer = self.layers_of(general), layer_of(pattern)
-        of_kind = (self.reasons.get(general.format(l=n)) for n in range(self.n_layers))
+        of_kind = (self.reasons.get(general.replace("{l}", str(n))) for n in range(self.n_layers))
         reason = self.reasons.get(pattern) or next(filter(None, of_kind), None)
         if (layer is not None and layer >= self.n_layers) or not (reason or having):
             return super()._no_match(pattern)
@@ -57,7 +57,7 @@ class ProvenSites(Sites):
 
     def layers_of(self, general: str) -> list[int]:
         """Return the layers that have a site, given its general name."""
-        return [n for n in range(self.n_layers) if general.format(l=n) in self.proven]
+        return [n for n in range(self.n_layers) if general.replace("{l}", str(n)) in self.proven]
 
 
 def numbered(layers: Iterable[int]) -> str:

@@ -144,13 +144,13 @@ def kept_proof(
         with suppress(StoreError, OSError, KeyError, TypeError, ValueError):
             content = unseal(path.read_bytes(), str(path), FORMAT)
             proven = _restored(model, content["proof"])
-            if _agrees(_sketch(proven), content["values"], proven.limits):
+            if agrees(sketch_of(proven), content["values"], proven.limits):
                 return proven, digest_json(content["values"])
     transferred = None if like is None else _transferred(model, like)
     proven = transferred or prove(model, watcher=watcher)
     if "all" in proven.refused:
         return proven, ""
-    values = _sketch(proven)
+    values = sketch_of(proven)
     content = {"proof": packed_proof(proven), "values": values}
     with suppress(StoreError, OSError):  # a folder that cannot be written: proven again next time
         write_atomic(folder / f"{key}-{digest_json(values)[:8]}.json", seal(content, FORMAT))
@@ -220,23 +220,24 @@ def _place(entry: Mapping[str, Any]) -> Place:
     return Place(entry["module"], tuple(entry["path"]), entry["scale"])
 
 
-def _sketch(proven: ProvenModel) -> dict[str, list[float]]:
+def sketch_of(proven: ProvenModel) -> dict[str, list[float]]:
     """Return two numbers of the values of a text at each site and of the logits.
 
-    They are the length of all values together, and their product with a random vector of length 1.
+    They are the length of all values together, and their product with a random vector, which is
+    about the length of what differs between two models.
     """
     with torch.no_grad():
-        logits, values = proven.run(proven.texts()[1], sites=list(proven.sites))
+        logits, values = proven.run(proven.texts()[2], sites=list(proven.sites))
     found, generator = {}, torch.Generator().manual_seed(0)
     for name, value in sorted({**values, "logits": logits}.items()):
         flat = value.detach().double().flatten().cpu()
         direction = torch.randn(len(flat), dtype=torch.float64, generator=generator)
-        numbers = flat.norm(), flat @ direction / direction.norm()
+        numbers = flat.norm(), flat @ direction
         found[name] = [float(f"{float(one):.9g}") for one in numbers]
     return found
 
 
-def _agrees(
+def agrees(
     values: Mapping[str, list[float]], kept: Mapping[str, list[float]], limits: Mapping[str, float]
 ) -> bool:
     """Return whether a model gives the values of its proof, up to the effect of rounding."""

@@ -31,7 +31,15 @@ from probekit.model.weights.state_dict import as_dtype
 from probekit.terminal import SILENT, Watcher
 
 # The network whose config was requested last, until it is loaded: by source, dtype and device.
-_PREPARED: dict[tuple[str, str | None, str], ProvenNetwork] = {}
+_PREPARED: dict[tuple[Any, ...], ProvenNetwork] = {}
+
+
+def _key_of(source: str | Path, dtype: str | None, device: str) -> tuple[Any, ...]:
+    """Return what a prepared network is known by: also the state of the files of a folder."""
+    place = Path(sources.without_options(source)).expanduser()
+    files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
+    states = [(one.name, one.stat().st_mtime_ns, one.stat().st_size) for one in files]
+    return str(source), dtype, device, tuple(states)
 
 
 def prepared_config(source: str | Path, dtype: str | None, at: Proving) -> ProvenConfig:
@@ -40,7 +48,7 @@ def prepared_config(source: str | Path, dtype: str | None, at: Proving) -> Prove
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
     """
-    key = (str(source), dtype, at.device)
+    key = _key_of(source, dtype, at.device)
     if key not in _PREPARED:
         network = load_proven(source, dtype, *at)
         _PREPARED.clear()
@@ -71,7 +79,7 @@ def load_proven(
             f"Networks that transformers computes are on one device, not on {device_text(device)}."
         )
     name = None if dtype is None else str(dtype).removeprefix("torch.")
-    ready = _PREPARED.pop((str(source), name, device_text(device)), None)
+    ready = _PREPARED.pop(_key_of(source, name, device_text(device)), None)
     if ready is not None:
         return ready
     if is_gguf(source):

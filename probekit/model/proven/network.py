@@ -7,9 +7,11 @@ raises ConfigError with the reason.
 from __future__ import annotations
 
 import copy
+import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
@@ -26,8 +28,16 @@ from probekit.model.passes.taps import ActivationCache, Tap, check_returned, rem
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.proven.doors import NotProvenError, apart_rows
-from probekit.model.proven.identity import VERSION, plain_tensors, tensors_of
+from probekit.model.proven.identity import (
+    VERSION,
+    agrees,
+    identity_of_model,
+    plain_tensors,
+    sketch_of,
+    tensors_of,
+)
 from probekit.model.proven.norms import MeasuredNorm, measured_norm
+from probekit.model.proven.proof import refuse_patches
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.model.sites.sites import SitePattern, Sites
@@ -44,6 +54,11 @@ _SELECTABLE = {"DynamicLayer", "DynamicSlidingWindowLayer"}
 _CACHES = ("past_key_values", "cache_params", "state")
 # Sites of the inputs of output maps, by their kind in a proof.
 _SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
+
+
+# The attention function of transformers is replaced for the whole process during a pass.
+_ONE_PASS = threading.RLock()
+_SAMPLED = 64  # numbers of each weight that are compared
 
 
 class ProvenNetwork(nn.Module):
@@ -71,6 +86,8 @@ class ProvenNetwork(nn.Module):
         self.training = False
         self._tensors: dict[str, Tensor] = {}
         self._is_tested = self._agreed = False  # steps with a cache
+        self._is_running = False
+        self._sample, self._values = _sample(self.model), sketch_of(passes)
         # The tokens that were read, and the cache of transformers, of each cache of ours.
         self._caches: WeakKeyDictionary[KeyValueCache, tuple[Tensor, dict[str, Any]]]
         self._caches = WeakKeyDictionary()
@@ -134,7 +151,11 @@ class ProvenNetwork(nn.Module):
         """Return all weights and buffers by name, also the buffers that no checkpoint contains.
 
         A quantised weight is several tensors.
+
+        Raises:
+            ConfigError: settings or functions of the model were changed after its proof.
         """
+        self._check_unchanged()
         tensors = tensors_of(self.model).items()
         self._tensors = {key: one for item in tensors for key, one in plain_tensors(*item)}
         return self._tensors
@@ -246,21 +267,57 @@ class ProvenNetwork(nn.Module):
             return new
 
         try:
-            with self._frozen():
+            with self._alone(), self._frozen():
                 out, _ = self.passes.run(
                     ids, mask, names, tap if visit else None,
                     grad=torch.is_grad_enabled() and "gradients" not in self.passes.refused,
                     logits=logits, via=via, check=True,
                 )  # fmt: skip
         except NotProvenError as error:
+            fault = str(error).rstrip(".")
             raise ConfigError(
-                f"This {self.config.TITLE}, which transformers computes: {error}. Its activations "
+                f"This {self.config.TITLE}, which transformers computes: {fault}. Its activations "
                 "are not those of their names in this pass."
             ) from error
         if out is None:
             return None
         logits_of: Tensor = out if order is None else _gathered(out, order, 1)
         return logits_of if at is None else select_positions(logits_of, at.to(logits_of.device))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Allow one pass at a time in this process in the block, over the model that was proven.
+
+        Raises:
+            NotProvenError: a tap runs this network, or the model was changed after its proof.
+        """
+        with _ONE_PASS:
+            if self._is_running:
+                raise NotProvenError("a tap runs the network whose pass it is part of")
+            refuse_patches(self.passes)
+            self._is_running = True
+            try:
+                yield
+            finally:
+                self._is_running = False
+
+    def _check_unchanged(self) -> None:
+        """Raise ConfigError if settings or functions of the model are not those of its proof.
+
+        Weights may change, because caches are known by their digest.
+        """
+        now, old = identity_of_model(self.model), self.config.identity
+        changed = [key for key, value in now.items() if old[key] != value]
+        if not changed and torch.equal(_sample(self.model), self._sample):
+            changed = ["modules"]
+            with suppress(NotProvenError), self._alone():
+                values = sketch_of(self.passes)
+                changed = [] if agrees(values, self._values, self.passes.limits) else ["values"]
+        if changed:
+            raise ConfigError(
+                f"The {changed[0]} of this {self.config.TITLE} are not those of its proof. Make "
+                "the network again: from_transformers(model)."
+            )
 
     def _one_by_one(
         self, ids: Tensor, mask: Tensor, names: Sequence[str], visit: Tap | None, *, logits: bool,
@@ -308,6 +365,10 @@ class ProvenNetwork(nn.Module):
         if not self.continues(type(past)):
             self.refuse("Generation", refused.get("generation", "its steps differ from one pass"))
         seen = past.join_mask(self, ids, mask)
+        if past.length and ids.shape[1] > 1 and len(self.passes.attention) < self.config.n_layers:
+            self.refuse("A step of several tokens", "give one token at a time")
+        if seen is not None and bool((seen.long().diff(dim=1) < 0).any()):
+            self.refuse("Padding after a token, with a cache,", "pad on the left")
         if seen is not None and "left" not in self.passes.pad_positions:
             self.refuse("Padding on the left", refused.get("padding on the left", ""))
         if past.length and past not in self._caches:
@@ -349,9 +410,10 @@ class ProvenNetwork(nn.Module):
             return False
         if not self._is_tested:
             self._is_tested = self._agreed = True  # the steps of the test call this again
-            ids, past = self.passes.texts()[1], cache()
-            with torch.no_grad():
-                steps = [self(part, past=past) for part in (ids[:, :3], ids[:, 3:4], ids[:, 4:])]
+            ids, past, gap = self.passes.texts()[1], cache(), math.inf
+            # Steps of some models fail, or give the logits of the last token only.
+            with suppress(RuntimeError, IndexError, ValueError), torch.no_grad():
+                steps = [self(part, past=past) for part in ids.split([3, 1, 1], dim=1)]
                 gap = apart_rows(torch.cat(steps, 1), self(ids))
             self._agreed = gap <= self.passes.limits["logits"]
         return self._agreed
@@ -708,3 +770,13 @@ def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
         shape[axis] = len(real)
         value = value.new_zeros(shape).index_copy(axis, places, value)
     return value
+
+
+def _sample(model: nn.Module) -> Tensor:
+    """Return some numbers of every weight, as bytes, to see cheaply whether the weights changed."""
+    parts = []
+    for tensor in tensors_of(model).values():
+        flat = tensor.detach().flatten()
+        some = flat[:: max(1, len(flat) // _SAMPLED)].cpu().contiguous()
+        parts.append(some.view(torch.uint8) if some.dtype != torch.bool else some.to(torch.uint8))
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)

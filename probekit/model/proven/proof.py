@@ -113,7 +113,7 @@ def _attempt(model: ProvenModel, feature: str, test: Callable[[ProvenModel], Non
 # ---------------------------------------------------------------------- passes, blocks, unembedding
 def _check_passes(model: ProvenModel) -> None:
     """Test that passes over token ids alone are repeatable, finite and causal."""
-    _refuse_patches(model)
+    refuse_patches(model)
     ids = model.texts()[0]
     try:
         out, again = (model.call(ids) for _ in range(2))
@@ -135,14 +135,21 @@ def _check_passes(model: ProvenModel) -> None:
         raise NotProvenError("not causal: earlier logits depend on the last token")
 
 
-def _refuse_patches(model: ProvenModel) -> None:
+def refuse_patches(model: ProvenModel) -> None:
     """Refuse forwards and hooks that the files of the model's classes do not show.
 
     Hooks of transformers only record; those of accelerate load weights that are offloaded.
 
     Raises:
-        NotProvenError: a module has a forward of its own, a hook, or weights that are not loaded.
+        NotProvenError: a module has a forward of its own, a hook, or weights that are not loaded;
+            or modules or the kind of attention are not those that were there at first.
     """
+    names = {name for name, one in model.model.named_modules() if model.modules.get(name) is one}
+    if names != model.modules.keys():
+        changed = min(model.modules.keys() - names, default="its list of modules")
+        raise NotProvenError(f"{changed} was replaced after the proof")
+    if model.implementation != (getattr(model.config, "_attn_implementation", None) or "eager"):
+        raise NotProvenError("the implementation of attention was changed after the proof")
     for name, module in model.modules.items():
         title, is_loaded = name or "the model", hasattr(module, "_hf_hook")
         if "forward" in vars(module) and not is_loaded:

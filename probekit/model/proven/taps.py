@@ -364,6 +364,8 @@ class ProvenModel:
                 out = via() if via else output_logits(self.call(ids, mask))
         if checks and checks.fault:
             raise NotProvenError(checks.fault)
+        if lacking := sorted(todo - cache.keys()):
+            raise NotProvenError(f"the pass did not reach {lacking[0]}")
         return out, cache
 
     def hooks(self, todo: Collection[str], visit: Tap) -> Hooks:
@@ -584,7 +586,10 @@ class _Checks:
     def _chain(self, layer: int, reader: str, path: Keys) -> Callable[..., None]:
         def start(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             ended, self.ended, self.read = self.ended, -1, None
-            if self.fault or ended == -1 or ended != layer - 1:
+            if self.fault or layer == 0 or (ended == -1 and layer == self.model.n_layers):
+                return
+            if ended != layer - 1:
+                self.fault = f"{reader} does not follow block {layer - 1}"
                 return
             x, post = input_at(args, kwargs, path), self.copies["stream"]
             self.read = x

@@ -17,7 +17,7 @@ from probekit.data.table import read_text
 from probekit.errors import CheckpointError, ConfigError, DataError, MissingError, UnknownNameError
 from probekit.experiment.activations import AnyExperiment, RowsSection
 from probekit.experiment.data import DataSection, read_examples
-from probekit.experiment.schema import Experiment
+from probekit.experiment.schema import RESIDUAL_STREAM, Experiment
 from probekit.model.config import Bos, ModelConfig, SpecialTokens
 from probekit.model.families.table import find_config
 from probekit.model.passes.inputs import PaddingSide, TokenBatch
@@ -352,7 +352,9 @@ def find_features(
     """
     settings = experiment.capture
     with experiment.at("capture", "sites"):
-        single = config.sites.select(settings.sites)
+        # Of the default sites, a network may lack some.
+        having = config.sites if settings.sites == RESIDUAL_STREAM else settings.sites
+        single = config.sites.select([one for one in settings.sites if "*" in one or one in having])
         check_storable(selection.site for selection in single)
     joined: dict[SiteConcatenation, None] = {}  # a set that keeps the order
     for number, patterns in enumerate(settings.concatenate):

@@ -1,6 +1,7 @@
 """A network that transformers computes has the members of our own, with the same numbers."""
 
 import json
+from copy import deepcopy
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from probekit.interventions.edits import BasePass, run_edited, stream_entry
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching import estimated_effects, patched_values
 from probekit.model.families.table import config_of, find_config, in_dtype, random_network
-from probekit.model.generation import generate
+from probekit.model.generation import KeyValueCache, generate
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.proven.identity import proofs_folder
 from probekit.model.proven.loading import proven_network
@@ -237,13 +238,80 @@ def test_a_model_in_memory_stays_as_it_is():
     assert cache["resid_post", 1].requires_grad
 
 
-def test_what_does_not_hold_in_a_pass_is_refused():
+def hooked(model):
+    model.model.layers[1].register_forward_hook(lambda _, __, out: out * 1.001)
+
+
+def with_another_norm(model):
+    model.model.layers[0].input_layernorm = deepcopy(model.model.layers[0].input_layernorm)
+
+
+def with_fused_attention(model):
+    model.set_attn_implementation("sdpa")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (hooked, "layers.1 has a forward hook"),
+        (with_another_norm, "input_layernorm was replaced after the proof"),
+        (with_fused_attention, "implementation of attention was changed"),
+    ],
+)
+def test_passes_over_a_model_that_was_changed_are_refused(change, reason):
     model = tiny_network("granitemoe")
     network = from_transformers(model)
-    block = model.model.layers[1]
-    block.register_forward_hook(lambda _, __, out: out * 1.001)
-    with pytest.raises(ConfigError, match="block 1 does not hold in text 0"):
+    change(model)
+    with pytest.raises(ConfigError, match=reason):
         network(IDS)
+
+
+def test_what_does_not_hold_in_a_pass_is_refused(monkeypatch):
+    model = tiny_network("granitemoe")
+    network, kind = from_transformers(model), type(model.model.layers[1])
+    plain = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *a, **k: plain(*a, **k) * 1.001)
+    with pytest.raises(ConfigError, match="block 0 does not hold in text 0"):
+        network(IDS)
+
+
+def with_an_epsilon(model):
+    model.config.rms_norm_eps = 0.1
+
+
+def with_another_activation(model):
+    model.model.layers[0].block_sparse_moe.experts.act_fn = torch.nn.Tanh()
+
+
+@pytest.mark.parametrize("change", [with_an_epsilon, with_another_activation])
+def test_caches_of_a_model_that_computes_something_else_are_refused(change):
+    model = tiny_network("granitemoe")
+    network = from_transformers(model)
+    first, head = digest_weights(network), model.lm_head.weight.data
+    model.lm_head.weight.data = head + 1
+    assert digest_weights(network) != first  # weights may change
+    model.lm_head.weight.data = head
+    change(model)
+    with pytest.raises(ConfigError, match="not those of its proof"):
+        digest_weights(network)
+
+
+def test_a_tap_that_runs_its_own_network_is_refused():
+    network = from_transformers(tiny_network("granitemoe"))
+    with pytest.raises(ConfigError, match="a tap runs the network"):
+        network(IDS, tap=lambda _, value: network(IDS) and value, sites=[("resid_post", 0)])
+    assert network(IDS) is not None
+
+
+def test_steps_that_are_not_proven_are_refused():
+    mask = torch.tensor([[True, True, False]]).expand(len(IDS), 3)
+    network = from_transformers(tiny_network("granitemoe"))
+    with pytest.raises(ConfigError, match="pad on the left"):
+        network(IDS[:, :3], mask, past=KeyValueCache())
+    network, past = from_transformers(tiny_network("mamba")), KeyValueCache()
+    network(IDS[:, :3], past=past)
+    with pytest.raises(ConfigError, match="one token at a time"):
+        network(IDS[:, 3:6], past=past)
 
 
 def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_path):
