@@ -35,7 +35,7 @@ _PREPARED: dict[tuple[Any, ...], ProvenNetwork] = {}
 
 
 def _key_of(source: str | Path, dtype: str | None, device: str) -> tuple[Any, ...]:
-    """Return what a prepared network is known by: also the state of the files of a folder."""
+    """Return the key of a prepared network, with the sizes and times of the files of a folder."""
     place = Path(sources.without_options(source)).expanduser()
     files = sorted(place.iterdir()) if place.is_dir() else [place] if place.is_file() else []
     states = [(one.name, one.stat().st_mtime_ns, one.stat().st_size) for one in files]

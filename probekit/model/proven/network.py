@@ -413,7 +413,7 @@ class ProvenNetwork(nn.Module):
             ids, past, gap = self.passes.texts()[1], cache(), math.inf
             # Steps of some models fail, or give the logits of the last token only.
             with suppress(RuntimeError, IndexError, ValueError), torch.no_grad():
-                steps = [self(part, past=past) for part in ids.split([3, 1, 1], dim=1)]
+                steps = [self(part, past=past) for part in torch.split(ids, [3, 1, 1], 1)]
                 gap = apart_rows(torch.cat(steps, 1), self(ids))
             self._agreed = gap <= self.passes.limits["logits"]
         return self._agreed
