@@ -1,9 +1,11 @@
 """Networks that transformers computes: from an experiment to its page, and in commands."""
 
+import re
+
 import pytest
 import torch
 from tokenizers import ByteLevelBPETokenizer
-from transformers import AutoModelForCausalLM, GraniteMoeConfig
+from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, GraniteMoeConfig
 from transformers import Qwen3_5TextConfig as Hybrid
 
 from probekit import load_model, run, validate
@@ -87,6 +89,17 @@ def test_sites_that_are_not_proven_are_refused_before_the_run(folder, tmp_path):
     yaml = yaml.replace("blocks.*.hook_resid_post", "blocks.*.ln1.hook_scale")
     with pytest.raises(UnknownNameError, match=r"line 11: No site matches 'blocks.*.ln1"):
         run(write_experiment(tmp_path, yaml), out=tmp_path / "runs", progress=False)
+
+
+def test_texts_whose_patterns_are_not_proven_are_refused_before_the_run(tmp_path):
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 256}
+    GPTJForCausalLM(GPTJConfig(**SIZES | sizes)).save_pretrained(tmp_path / "model")
+    vocabulary = (str(MINI / name) for name in ("vocab.json", "merges.txt"))
+    ByteLevelBPETokenizer(*vocabulary).save(str(tmp_path / "model" / "tokenizer.json"))
+    yaml = text_of("proven.yaml").replace("SOURCE", str(tmp_path / "model"))
+    yaml = re.sub(r"(?s)capture:.*?\n|interventions:.*", "", yaml)
+    with pytest.raises(UnknownNameError, match=r"line 12: Site .*hook_pattern. is not proven"):
+        validate(load_any_experiment(write_experiment(tmp_path, yaml)))
 
 
 def test_commands_on_a_model(folder, call, tmp_path):

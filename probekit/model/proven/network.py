@@ -363,9 +363,12 @@ class ProvenNetwork(nn.Module):
         """
         refused = self.passes.refused
         if not self.continues(type(past)):
-            self.refuse("Generation", refused.get("generation", "its steps differ from one pass"))
+            self.refuse(
+                "Generation", refused.get("generation", "its steps fail, or differ from one pass")
+            )
         seen = past.join_mask(self, ids, mask)
-        if past.length and ids.shape[1] > 1 and len(self.passes.attention) < self.config.n_layers:
+        has_mixers = len(self.passes.attention) < self.config.n_layers
+        if past.length and ids.shape[1] > 1 and has_mixers:
             self.refuse("A step of several tokens", "give one token at a time")
         if seen is not None and bool((seen.long().diff(dim=1) < 0).any()):
             self.refuse("Padding after a token, with a cache,", "pad on the left")
@@ -564,15 +567,15 @@ class ProvenNetwork(nn.Module):
         factor = self.passes.after_head[1]
         return None if bias is None else bias.detach()[: self.passes.n_vocab] * factor
 
-    @property
+    @cached_property
     def _like(self) -> Tensor:
-        """A row of the last residual stream."""
+        """A row of a last residual stream, whose dtype and device are used."""
         name = f"blocks.{self.config.n_layers - 1}.hook_resid_post"
         with torch.no_grad():
             _, values = self.passes.run(self.passes.texts()[1], sites=[name], logits=False)
         return values[name][0, -1]
 
-    @cached_property
+    @property
     def last_norm(self) -> MeasuredNorm:
         """Gain, bias and scale of the norm before the unembedding, measured.
 
@@ -601,21 +604,16 @@ class ProvenNetwork(nn.Module):
             self.refuse("A decomposition of the logits", "the unembedding has a bias")
 
     # ---------------------------------------------------------------- in the blocks
-    @cached_property
-    def _into_stream(self) -> dict[str, Tensor]:
-        """Matrices from heads and neurons to what is added to the stream, by site.
+    def _into_stream(self, site: str) -> tuple[str, float] | None:
+        """Return the output map of heads or neurons, and the factor of what it adds to the stream.
 
-        Shape [d_model n_features]. One is left out if a norm, or anything else than a factor, is
-        between its output and the sum.
+        None if a norm, or anything else than a factor, is between its output and the sum.
         """
-        found: dict[str, Tensor] = {}
-        for layer, kind in sorted(self.passes.direct):
-            site = _SITE_OF[kind].format(l=layer)
-            module = self.passes.modules[self.passes.linears[layer, kind]]
-            factor = self._factor(layer, self._step(_added_site(site)))
-            if site in self.sites and factor is not None:
-                found[site] = times(_matrix(module, self._like), factor)
-        return found
+        place = layer_of(site) or 0, "z" if component_of(site) == "attn.z" else "post"
+        if place not in self.passes.direct or site not in self.sites:
+            return None
+        factor = self._factor(place[0], self._step(_added_site(site)))
+        return None if factor is None else (self.passes.linears[place], factor)
 
     def _step(self, site: str) -> Any:
         """Return the addition of what a site holds; None if there is none."""
@@ -641,7 +639,7 @@ class ProvenNetwork(nn.Module):
         if component.startswith("resid_"):
             return component
         if component in ("attn.z", "mlp.post"):
-            if site not in self._into_stream:
+            if self._into_stream(site) is None:
                 return None
             site = _added_site(site)
         step, found = self._step(site), self.passes.layers[layer]
@@ -652,10 +650,16 @@ class ProvenNetwork(nn.Module):
         is_mid = step is found.steps[0] and f"blocks.{layer}.hook_resid_mid" in self.sites
         return "resid_mid" if is_mid else None
 
-    def _output_of(self, site: str) -> Tensor:
-        if site not in self._into_stream:
+    def _output_of(self, site: str) -> tuple[Tensor, Tensor | None]:
+        """Return the matrix, shape [d_model n_features], and the bias of an output map."""
+        found = self._into_stream(site)
+        if found is None:
             self.refuse(f"The output matrix of {site}")
-        return self._into_stream[site]
+        name, factor = found
+        module = self.passes.modules[name]
+        bias = getattr(module, "bias", None)
+        matrix = times(_matrix(module, self._like), factor)
+        return matrix, None if bias is None else bias.detach() * factor
 
     def head_output(self, layer: int) -> tuple[Tensor, Tensor | None]:
         """Return W_O of the heads of a layer and the bias of their sum.
@@ -665,11 +669,7 @@ class ProvenNetwork(nn.Module):
         Raises:
             ConfigError: the heads are not mapped to the stream by a matrix alone.
         """
-        site = _SITE_OF["z"].format(l=layer)
-        matrix = self._output_of(site)
-        bias = getattr(self.passes.modules[self.passes.linears[layer, "z"]], "bias", None)
-        factor = self._factor(layer, self._step(_added_site(site)))
-        return matrix, None if bias is None else bias.detach() * factor
+        return self._output_of(_SITE_OF["z"].format(l=layer))
 
     def mlp_output(self, layer: int) -> Tensor:
         """Return W_out of a layer's MLP, shape [d_model d_mlp].
@@ -677,7 +677,7 @@ class ProvenNetwork(nn.Module):
         Raises:
             ConfigError: the neurons are not mapped to the stream by a matrix alone.
         """
-        return self._output_of(_SITE_OF["post"].format(l=layer))
+        return self._output_of(_SITE_OF["post"].format(l=layer))[0]
 
     def attention_norm_gain(self, layer: int) -> None:
         """Return None: no norm is between the heads of a layer and the stream.
@@ -775,7 +775,8 @@ def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
 def _sample(model: nn.Module) -> Tensor:
     """Return some numbers of every weight, as bytes, to see cheaply whether the weights changed."""
     parts = []
-    for tensor in tensors_of(model).values():
+    tensors = [part for item in tensors_of(model).items() for part in plain_tensors(*item)]
+    for _, tensor in tensors:
         flat = tensor.detach().flatten()
         some = flat[:: max(1, len(flat) // _SAMPLED)].cpu().contiguous()
         parts.append(some.view(torch.uint8) if some.dtype != torch.bool else some.to(torch.uint8))

@@ -251,11 +251,11 @@ class NetworkEngine(Engine):
         if not tokens.chat and (doubt := texts.tokenizer.doubt_of_bos(tokens.bos)):
             findings.append(Finding("warning", "other-bos", doubt))
         for number, text in enumerate(experiment.attention.texts):
-            n_tokens = len(reader.encoder.encode(text).ids)
-            if not 0 < n_tokens <= n_ctx:
-                with experiment.at("attention", "texts", number):
-                    message = f"{text[:60]!r} has {n_tokens} tokens; allowed: 1 to {n_ctx}."
-                    raise ConfigError(message)
+            with experiment.at("attention", "texts", number):
+                texts.config.sites.select("blocks.*.attn.hook_pattern")
+                n_ids = len(reader.encoder.encode(text).ids)
+                if not 0 < n_ids <= n_ctx:
+                    raise ConfigError(f"{text[:60]!r} has {n_ids} tokens; allowed: 1 to {n_ctx}.")
         how = texts.dataset, texts.tokens, texts.tokenizer
         positions = tuple(
             position_rows(position, plan, *how)

@@ -1,6 +1,7 @@
 """A network that transformers computes has the members of our own, with the same numbers."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 
 import pytest
@@ -301,6 +302,43 @@ def test_a_tap_that_runs_its_own_network_is_refused():
     with pytest.raises(ConfigError, match="a tap runs the network"):
         network(IDS, tap=lambda _, value: network(IDS) and value, sites=[("resid_post", 0)])
     assert network(IDS) is not None
+
+
+def test_networks_in_two_threads_do_not_share_their_taps():
+    networks = [from_transformers(tiny_network(kind)) for kind in ("granitemoe", "cohere")]
+
+    def zero(_name, value):
+        return torch.zeros_like(value)
+
+    def ablated(network):
+        return [network(IDS, tap=zero, sites=[("z", 1)]) for _ in range(10)]
+
+    expected = [ablated(network)[0] for network in networks]
+    with ThreadPoolExecutor(2) as pool:
+        for first, found in zip(expected, pool.map(ablated, networks), strict=True):
+            assert all(torch.equal(one, first) for one in found)
+
+
+def test_a_folder_that_was_written_again_is_read_again(tmp_path):
+    model = tiny_network("granitemoe")
+    model.save_pretrained(tmp_path)
+    find_config(tmp_path)
+    model.lm_head.weight.data *= 2
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(load_model(tmp_path)(IDS), model(IDS).logits)
+
+
+def test_matrices_and_the_final_norm_are_those_of_the_present_weights():
+    model = tiny_network("granite")
+    for one in (model.config, *model.model.layers):
+        one.residual_multiplier = 0.3
+    network = from_transformers(model)
+    gain, matrix = network.last_norm.gain, network.mlp_output(1).clone()
+    model.model.norm.weight.data *= 3
+    model.model.layers[1].mlp.down_proj.weight.data *= 2
+    torch.testing.assert_close(network.last_norm.gain, 3 * gain)
+    torch.testing.assert_close(network.mlp_output(1), 2 * matrix)
+    torch.testing.assert_close(2 * matrix, 0.3 * model.model.layers[1].mlp.down_proj.weight)
 
 
 def test_steps_that_are_not_proven_are_refused():
