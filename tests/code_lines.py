@@ -17,7 +17,7 @@ BUDGETS = {
     "report": 6749,
     "pipeline": 7020,
     "probes": 7300,
-    "model": 8650,
+    "model": 8680,
     "activations": 3235,
     "cli": 2100,
     "chosen": 1955,

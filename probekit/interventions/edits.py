@@ -36,6 +36,7 @@ from probekit.model.network import Network
 from probekit.model.passes.context import KeysValues, select_positions
 from probekit.model.passes.inputs import TokenBatch
 from probekit.model.passes.taps import Tap, part_features, remember, tap_parts
+from probekit.model.proven.doors import BLIND
 from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.sites.sites import SitePattern, SiteSelection
@@ -719,6 +720,7 @@ class BasePass:
                     model(ids, mask, past=begun)
                     copied = model.forked(begun, every)
                     is_possible = copied is not None and self._agrees(copied, texts, start)
+            self._prefixes.clear()  # saves memory; passes of one start follow each other
             self._prefixes[key] = begun if is_possible else None
         past = self._prefixes[key]
         copied = None if past is None else model.forked(past, torch.searchsorted(texts, rows))
@@ -729,7 +731,8 @@ class BasePass:
         model, last = cast(ProvenNetwork, self.model), self._last_site
         expected = self.values[last][texts, start]
         gap = (self._last_token([], past, texts, start) - expected).norm(dim=-1)
-        return bool((gap <= model.passes.limits[last] * expected.norm(dim=-1)).all())
+        limit = min(model.passes.limits[last], BLIND)
+        return bool((gap <= limit * expected.norm(dim=-1)).all())
 
     def _last_token(
         self, changes: Sequence[EditAt], past: KeyValueCache, rows: Tensor, start: int

@@ -100,12 +100,14 @@ class ProvenConfig(ModelConfig):
         title: class of the model.
         sizes: size of each axis.
         epsilon: number that the final norm adds to the variance.
+        centred: whether the final norm subtracts the mean.
         identity: all that determines its numbers but the weights, as JSON: settings, dtype,
             attention implementation, digest of source files, versions, and digest of the values of
             the proof.
         counts: number of parameters of all blocks together, and of the other modules.
-        shapes: axes of the sites, by general name, with their formulas; empty for a config that is
-            read from the record of a cache.
+        formulas: formulas of the sites, by general name; empty for a config that is read from the
+            record of a cache.
+        axes: axes of the sites, likewise.
         proven: full names of the sites.
         reasons: why a site or a feature is not offered.
         source: the model of transformers; None for a config that is read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -231,6 +232,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+# The attention function of transformers is replaced for the whole process.
+ONE_PASS = threading.RLock()
 Pair = tuple[Tensor, Tensor | None]  # z, shape (batch, pos, n_heads, d_head), and the pattern
 
 
@@ -244,7 +247,6 @@ def attention_through(implementation: str, function: Callable[..., Pair]) -> Ite
             (batch, n_heads, pos, d_head), the further arguments and the keywords.
     """
     known = import_module("transformers.modeling_utils").ALL_ATTENTION_FUNCTIONS
-    before = known.get(implementation)
 
     def attention(
         module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any
@@ -252,13 +254,15 @@ def attention_through(implementation: str, function: Callable[..., Pair]) -> Ite
         native = before or _eager_attention(module)
         return function(native, module, q, k, v, args, kwargs)
 
-    known[implementation] = attention
-    try:
-        yield
-    finally:
-        del known[implementation]
-        if known.get(implementation) is not before:
-            known[implementation] = before
+    with ONE_PASS:
+        before = known.get(implementation)
+        known[implementation] = attention
+        try:
+            yield
+        finally:
+            del known[implementation]
+            if known.get(implementation) is not before:
+                known[implementation] = before
 
 
 def _eager_attention(module: nn.Module) -> Callable[..., Pair]:

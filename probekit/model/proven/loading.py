@@ -28,6 +28,7 @@ from probekit.model.proven.taps import ProvenModel
 from probekit.model.weights import sources
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.state_dict import as_dtype
+from probekit.provenance import digest_json
 from probekit.terminal import SILENT, Watcher
 
 # The network whose config was requested last, until it is loaded: by source, dtype and device.
@@ -50,9 +51,7 @@ def prepared_config(source: str | Path, dtype: str | None, at: Proving) -> Prove
     """
     key = _key_of(source, dtype, at.device)
     if key not in _PREPARED:
-        network = load_proven(source, dtype, *at)
-        _PREPARED.clear()
-        _PREPARED[key] = network
+        _PREPARED[key] = load_proven(source, dtype, *at)
     return _PREPARED[key].config
 
 
@@ -80,6 +79,7 @@ def load_proven(
         )
     name = None if dtype is None else str(dtype).removeprefix("torch.")
     ready = _PREPARED.pop(_key_of(source, name, device_text(device)), None)
+    _PREPARED.clear()  # another one would stay in memory
     if ready is not None:
         return ready
     if is_gguf(source):
@@ -118,12 +118,17 @@ def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) ->
         try:
             with quiet_transformers(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of transformers, on versions of the format
-                model = getattr(transformers, kind).from_pretrained(
-                    folder, attn_implementation="eager", **options
+                model, found = getattr(transformers, kind).from_pretrained(
+                    folder, attn_implementation="eager", output_loading_info=True, **options
                 )
         except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
             faults.append(str(error).strip().partition("\n")[0])
             continue
+        # transformers would draw these weights at random.
+        if lacking := sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]])):
+            raise CheckpointError(
+                f"{folder} lacks weights of its {type(model).__name__}: {lacking}."
+            )
         if dtype is None and model.dtype == torch.float16 and not quantisation_of(model):
             model = model.float()
         return model.eval().requires_grad_(False)
@@ -194,13 +199,13 @@ def proven_network(
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    passes, values = kept_proof(model, watcher, None if like is None else like.source.proof)
+    passes, sketch = kept_proof(model, watcher, None if like is None else like.source.proof)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "
             f"{passes.refused['all']}."
         )
-    return ProvenNetwork(passes, _config_of(passes, values))
+    return ProvenNetwork(passes, _config_of(passes, digest_json(sketch)), sketch)
 
 
 def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -27,7 +26,7 @@ from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
-from probekit.model.proven.doors import NotProvenError, apart_rows
+from probekit.model.proven.doors import BLIND, ONE_PASS, NotProvenError, apart_rows
 from probekit.model.proven.identity import (
     VERSION,
     agrees,
@@ -56,8 +55,6 @@ _CACHES = ("past_key_values", "cache_params", "state")
 _SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
 
 
-# The attention function of transformers is replaced for the whole process during a pass.
-_ONE_PASS = threading.RLock()
 _SAMPLED = 64  # numbers of each weight that are compared
 
 
@@ -77,7 +74,9 @@ class ProvenNetwork(nn.Module):
 
     VERSION: ClassVar[int] = VERSION
 
-    def __init__(self, passes: ProvenModel, config: ProvenConfig) -> None:
+    def __init__(
+        self, passes: ProvenModel, config: ProvenConfig, values: Mapping[str, list[float]]
+    ) -> None:
         super().__init__()
         self.model: Any = passes.model
         self.passes = passes
@@ -87,7 +86,7 @@ class ProvenNetwork(nn.Module):
         self._tensors: dict[str, Tensor] = {}
         self._is_tested = self._agreed = False  # steps with a cache
         self._is_running = False
-        self._sample, self._values = _sample(self.model), sketch_of(passes)
+        self._sample, self._values = _sample(self.model), values
         # The tokens that were read, and the cache of transformers, of each cache of ours.
         self._caches: WeakKeyDictionary[KeyValueCache, tuple[Tensor, dict[str, Any]]]
         self._caches = WeakKeyDictionary()
@@ -144,7 +143,7 @@ class ProvenNetwork(nn.Module):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all weights are in memory; always, as far as the package is concerned."""
+        """Whether all weights are in memory: always."""
         return True
 
     def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
@@ -244,7 +243,6 @@ class ProvenNetwork(nn.Module):
             at: positions of the caller at which the last block is requested.
             via: function that runs the pass; None for the model on `ids`.
         """
-        last = f"blocks.{self.config.n_layers - 1}."
         back = None if order is None else order.argsort(dim=1)
 
         def tap(name: str, value: Tensor) -> Tensor:
@@ -252,12 +250,14 @@ class ProvenNetwork(nn.Module):
             places, shown = _position_axes(self.sites, name), value
             for axis in places:
                 shown = shown if order is None else _gathered(shown, order, axis)
-            whole, inside = shown, name.removeprefix(last)
-            selected = None if at is None or inside == name or inside in _AT_ALL else at
+            whole = shown
+            selected = at if self._is_cut(name) else None
             if selected is not None:
                 shown = _gathered(shown, selected, places[0])
             new = visit(name, shown.clone())  # a tap may change its argument
             check_returned(new, shown, name)
+            if new.requires_grad and "gradients" in self.passes.refused:
+                self.refuse("A gradient", self.passes.refused["gradients"])
             if not new.requires_grad and torch.equal(new, shown):
                 return value
             if selected is not None:
@@ -271,7 +271,7 @@ class ProvenNetwork(nn.Module):
                 out, _ = self.passes.run(
                     ids, mask, names, tap if visit else None,
                     grad=torch.is_grad_enabled() and "gradients" not in self.passes.refused,
-                    logits=logits, via=via, check=True,
+                    logits=logits, via=via, check=True, keep=False,
                 )  # fmt: skip
         except NotProvenError as error:
             fault = str(error).rstrip(".")
@@ -284,6 +284,11 @@ class ProvenNetwork(nn.Module):
         logits_of: Tensor = out if order is None else _gathered(out, order, 1)
         return logits_of if at is None else select_positions(logits_of, at.to(logits_of.device))
 
+    def _is_cut(self, name: str) -> bool:
+        """Return whether a site has some positions only if the last block computes only these."""
+        inside = name.removeprefix(f"blocks.{self.config.n_layers - 1}.")
+        return inside != name and inside not in _AT_ALL
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Allow one pass at a time in this process in the block, over the model that was proven.
@@ -291,7 +296,7 @@ class ProvenNetwork(nn.Module):
         Raises:
             NotProvenError: a tap runs this network, or the model was changed after its proof.
         """
-        with _ONE_PASS:
+        with ONE_PASS:
             if self._is_running:
                 raise NotProvenError("a tap runs the network whose pass it is part of")
             refuse_patches(self.passes)
@@ -308,15 +313,19 @@ class ProvenNetwork(nn.Module):
         """
         now, old = identity_of_model(self.model), self.config.identity
         changed = [key for key, value in now.items() if old[key] != value]
+        fault = f"its {changed[0]} changed" if changed else ""
         if not changed and torch.equal(_sample(self.model), self._sample):
-            changed = ["modules"]
-            with suppress(NotProvenError), self._alone():
-                values = sketch_of(self.passes)
-                changed = [] if agrees(values, self._values, self.passes.limits) else ["values"]
-        if changed:
+            try:
+                with self._alone():
+                    values = sketch_of(self.passes)
+                is_equal = agrees(values, self._values, self.passes.limits)
+                fault = "" if is_equal else "it gives other values"
+            except NotProvenError as error:
+                fault = str(error).rstrip(".")
+        if fault:
             raise ConfigError(
-                f"The {changed[0]} of this {self.config.TITLE} are not those of its proof. Make "
-                "the network again: from_transformers(model)."
+                f"This {self.config.TITLE} is not the one that was proven: {fault}. Make the "
+                "network again: from_transformers(model)."
             )
 
     def _one_by_one(
@@ -344,6 +353,8 @@ class ProvenNetwork(nn.Module):
         for name, rows in found.items():
             assert visit is not None
             value = torch.cat(rows)
+            if at is not None and self._is_cut(name):
+                value = _gathered(value, at, _position_axes(self.sites, name)[0])
             if not torch.equal(visit(name, value.clone()), value):
                 self.refuse("Padding", "so texts are run one by one, and a value cannot be changed")
         if not outs:
@@ -393,11 +404,12 @@ class ProvenNetwork(nn.Module):
                 is_first_iteration=not past.length, **state, **given,
             )  # fmt: skip
             out = self.model(**arguments)
-            kept = {key: out.get(key) for key in _CACHES}
-            self._caches[past] = read, {key: one for key, one in kept.items() if one is not None}
+            kept.update({key: out[key] for key in _CACHES if out.get(key) is not None})
             return out.logits
 
+        kept: dict[str, Any] = {}
         logits = self._pass(ids, None, None, names, visit, logits=True, at=at, via=step)
+        self._caches[past] = read, kept  # of a pass that did not fail
         past.advance(ids.shape[1], seen)
         return logits
 
@@ -415,10 +427,14 @@ class ProvenNetwork(nn.Module):
             self._is_tested = self._agreed = True  # the steps of the test call this again
             ids, past, gap = self.passes.texts()[1], cache(), math.inf
             # Steps of some models fail, or give the logits of the last token only.
-            with suppress(RuntimeError, IndexError, ValueError), torch.no_grad():
-                steps = [self(part, past=past) for part in torch.split(ids, [3, 1, 1], 1)]
-                gap = apart_rows(torch.cat(steps, 1), self(ids))
-            self._agreed = gap <= self.passes.limits["logits"]
+            try:
+                with suppress(RuntimeError, IndexError), torch.no_grad():
+                    steps = [self(part, past=past) for part in torch.split(ids, [3, 1, 1], 1)]
+                    gap = apart_rows(torch.cat(steps, 1), self(ids))
+            except (ConfigError, DataError):  # the model was changed: tested again when it is not
+                self._is_tested = False
+            finally:
+                self._agreed = gap <= min(self.passes.limits["logits"], BLIND)
         return self._agreed
 
     def forked(self, past: KeyValueCache, rows: Tensor) -> KeyValueCache | None:
@@ -551,14 +567,14 @@ class ProvenNetwork(nn.Module):
     def unembedding(self) -> Tensor:
         """Matrix from the output of `final_norm` to the logits, shape [d_vocab d_model].
 
+        The logits have `unembedding_bias`, too.
+
         Raises:
-            ConfigError: the logits are not this product: the map has a bias, or is unknown.
+            ConfigError: that the logits follow from it is not proven.
         """
         self._need_head("The unembedding")
-        weight: Tensor = self.passes.modules[self.passes.head].weight.detach()
-        factor = self.passes.after_head[1]
-        matrix = weight[: self.passes.n_vocab]
-        return times(matrix, factor)
+        matrix = _matrix(self.passes.modules[self.passes.head], self._like)
+        return times(matrix[: self.passes.n_vocab], self.passes.after_head[1])
 
     @property
     def unembedding_bias(self) -> Tensor | None:
@@ -616,7 +632,7 @@ class ProvenNetwork(nn.Module):
         return None if factor is None else (self.passes.linears[place], factor)
 
     def _step(self, site: str) -> Any:
-        """Return the addition of what a site holds; None if there is none."""
+        """Return the addition whose summand is the value of a site; None if there is none."""
         role = {"attn_out": "attn", "mixer_out": "mixer", "mlp_out": "mlp"}[component_of(site)]
         steps = self.passes.layers[layer_of(site) or 0].steps
         return next((one for one in steps if one.role == role), None)
@@ -717,7 +733,7 @@ class ProvenNetwork(nn.Module):
 
 
 def _added_site(site: str) -> str:
-    """Return the site of what is added to the stream, of a site of heads or neurons."""
+    """Return the site of the output of attention or MLP, given that of its heads or neurons."""
     inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
     return f"blocks.{layer_of(site)}.{inside}"
 

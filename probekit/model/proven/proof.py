@@ -60,8 +60,8 @@ def prove(
 ) -> ProvenModel:
     """Return a model of transformers with the names of its proven activations.
 
-    Nothing is believed: what a test contradicts is no site, and `refused` has the reason. If even
-    the residual stream is not proven, there are no sites, and `refused["all"]` has the reason. The
+    A site that fails a test is removed, and `refused` has the reason. If even the residual stream
+    is not proven, there are no sites, and `refused["all"]` has the reason. The
     modes of all modules (training or evaluation) are restored.
 
     Args:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -301,6 +302,7 @@ class ProvenModel:
         logits: bool = True,
         via: Callable[[], Any] | None = None,
         check: bool = False,
+        keep: bool = True,
     ) -> tuple[Any, dict[str, Tensor]]:
         """Return the logits of a pass, shape (batch, pos, d_vocab), and the values at sites.
 
@@ -317,6 +319,7 @@ class ProvenModel:
             check: whether to compare, in every block, the input with the output of the block
                 before and the proven additions with the output, bit by bit. Values are compared
                 as the model computes them: a write changes both sides.
+            keep: whether the values are returned; else they are empty, which saves memory.
 
         Raises:
             NotProvenError: a site or feature is not proven, or a check fails.
@@ -339,9 +342,12 @@ class ProvenModel:
             if name not in todo:
                 return value
             new = tap(name, value) if tap else value
-            kept = new if grad else new.detach().clone()
-            # Each step of a generation visits a site once.
-            cache[name] = torch.cat([cache[name], kept], 1) if name in cache else kept
+            if keep:
+                kept = new if grad else new.detach().clone()
+                # Each step of a generation visits a site once.
+                cache[name] = torch.cat([cache[name], kept], 1) if name in cache else kept
+            else:
+                cache[name] = new.new_empty(0)
             if is_done() and not check:
                 raise ForwardStoppedError
             # A model may add in place to what it is given.
@@ -353,12 +359,12 @@ class ProvenModel:
             stack.enter_context(evaluating(self.model))
             if any(".attn." in site for site in todo):
                 stack.enter_context(attention_through(self.implementation, self.attend(visit)))
-            handles = (
-                *(checks.before_taps() if checks else ()),
-                *self.hooks(todo, visit),
-                *(checks.after_taps() if checks else ()),
-            )
-            for handle in handles:
+            # One after the other, so that none is left if the next one fails.
+            for handle in chain(
+                checks.before_taps() if checks else (),
+                self.hooks(todo, visit),
+                checks.after_taps() if checks else (),
+            ):
                 stack.callback(handle.remove)
             with suppress(ForwardStoppedError):
                 out = via() if via else output_logits(self.call(ids, mask))

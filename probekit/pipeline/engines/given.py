@@ -23,10 +23,11 @@ from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
 from probekit.lazy_rows import LazyRows
-from probekit.model.families.table import find_config, load_model
+from probekit.model.families.table import load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.weights.hub import find_model
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.engines.engine import TASK, Activations, Engine
 from probekit.pipeline.engines.table import How
@@ -81,7 +82,7 @@ class ReadTokens(NamedTuple):
             MissingError: there is no such model, or it has no vocabulary.
             DataError: ids or an index are not integers; the message names the row.
         """
-        find_config(model)  # a missing model is reported before any row is probed
+        find_model(model, "config")  # a missing model is reported before any row is probed
         n = len(ids if texts is None else texts)
         rows = np.sort(np.random.default_rng(0).permutation(n)[:_COMPARED])
         if texts is not None:

@@ -293,7 +293,7 @@ def test_caches_of_a_model_that_computes_something_else_are_refused(change):
     assert digest_weights(network) != first  # weights may change
     model.lm_head.weight.data = head
     change(model)
-    with pytest.raises(ConfigError, match="not those of its proof"):
+    with pytest.raises(ConfigError, match="is not the one that was proven"):
         digest_weights(network)
 
 
@@ -339,6 +339,36 @@ def test_matrices_and_the_final_norm_are_those_of_the_present_weights():
     torch.testing.assert_close(network.last_norm.gain, 3 * gain)
     torch.testing.assert_close(network.mlp_output(1), 2 * matrix)
     torch.testing.assert_close(2 * matrix, 0.3 * model.model.layers[1].mlp.down_proj.weight)
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_refused(tmp_path):
+    model = tiny_network("cohere")
+    weights = model.state_dict()
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    model.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(CheckpointError, match=r"lacks weights of its .*layers.1.mlp.up_proj"):
+        load_model(tmp_path)
+
+
+def test_a_cache_is_not_continued_after_a_pass_that_failed():
+    network, past = from_transformers(tiny_network("granitemoe")), KeyValueCache()
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        network(IDS[:, :3], past=past, tap=fail, sites=[("resid_post", 1)])
+    expected = network(IDS[:, :3], past=KeyValueCache())
+    torch.testing.assert_close(network(IDS[:, :3], past=past), expected)
+
+
+def test_generation_is_refused_only_as_long_as_there_is_a_hook():
+    model = tiny_network("granitemoe")
+    network = from_transformers(model)
+    handle = model.lm_head.register_forward_hook(lambda *_: None)
+    assert not network.continues(KeyValueCache)
+    handle.remove()
+    assert network.continues(KeyValueCache)
 
 
 def test_steps_that_are_not_proven_are_refused():
