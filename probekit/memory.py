@@ -39,7 +39,8 @@ def importing() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        if thresholds[0]:  # else the user, or another thread, has set it to 0
+            gc.set_threshold(*thresholds)
         if len(sys.modules) > before and not gc.get_freeze_count():  # the caller has frozen none
             gc.freeze()  # these two move all objects to the oldest generation, and visit none
             gc.unfreeze()

@@ -27,7 +27,7 @@ BUDGETS = {
     "results": 2225,
     "training": 769,
     "analysis": 1037,
-    "": 1803,  # the files at the top
+    "": 1805,  # the files at the top
     "core": 20790,  # of all packages
 }
 # The rooms of features: folders, and files without their ending.

@@ -49,7 +49,7 @@ DOORS = {
         "texts": "settings source",
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
-        "work": "source fitted spec X penalty",
+        "work": "sites fitted spec X penalty",
     },
     "page": {
         **dict.fromkeys(

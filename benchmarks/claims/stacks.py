@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.chosen.directions.measure import HALVINGS
+from probekit.chosen.directions.measure import HALVINGS, half_fits
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.chosen.stack.measure import tables as stack_tables
 from probekit.chosen.stack.page import ALONE
+from probekit.lazy_rows import LazyRows
 from probekit.probes.data import ProbeData
 from probekit.probes.prober import Prober
 from probekit.probes.settings import ProbeSettings
@@ -144,7 +145,8 @@ def halved(n_rows: int, n_features: int, rng: np.random.Generator) -> list[float
     spec, result = prober.settings.specs[0], prober.site(X)
     (own,) = [unit_rows(fit.layers[0].weight) for fit in result.fits.values()]
     penalty = result.penalties[spec.text]
-    fits = prober.saved_rows.half_fits(spec, X, penalty, HALVINGS)
+    inside = LazyRows.of(X).select(prober.saved_rows.rows)
+    fits = half_fits(prober.saved_rows, spec, inside, penalty, HALVINGS)
     _, estimate = certainty(np.stack([unit_rows(fit.layers[0].weight) for fit in fits]))
     rows = prober.saved_rows
     drawn = rng.choice(rows.rows, size=len(rows.rows))

@@ -26,7 +26,7 @@ from probekit.chosen.selected_probe import SelectedProbe
 from probekit.lazy_rows import Features, Floats, LazyRows
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
-from probekit.pipeline.engines.engine import Activations, Engine
+from probekit.pipeline.engines.engine import Activations
 from probekit.probes.fitters import FittedRows
 from probekit.probes.kinds.class_means import class_means
 from probekit.probes.kinds.k_sparse import explained_shares
@@ -138,8 +138,11 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
-    if chosen.site not in (streams := _streams(chosen.source)):
+    if chosen.site not in (streams := _streams(chosen.source.selections)):
         return pd.DataFrame()
+    # Given activations may have sites of several widths.
+    width_of = dict(zip(chosen.source.selections, chosen.source.widths, strict=True))
+    streams = [one for one in streams if width_of[one] == width_of[chosen.site]]
     places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
     saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
     # Probes of a single layer, all of whose directions have a length.
@@ -181,18 +184,26 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def work(source: Engine, fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: Any) -> int:
+def work(
+    sites: Sequence[Any], fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: Any
+) -> int:
     """Fit a part of the further probes of a site; return the number of such parts at all sites.
 
-    It is 0 if `cosine_rows` fits no probes at sites of this width. For other arguments see
-    `permuted_fits`; X are the features of all rows.
+    It is 0 if `cosine_rows` fits no probes. For other arguments see `permuted_fits`.
+
+    Args:
+        sites: the probed sites of this width.
+        fitted: the rows and their labels.
+        spec: the kind.
+        X: the features of all rows.
+        penalty: the penalty of all fits.
     """
-    n_sites = len(_streams(source))
-    if n_sites < 2 or source.axis_sizes.get("d_model", X.shape[1]) != X.shape[1]:
+    n_sites = len(_streams(sites))
+    if n_sites < 2 or spec.task != "classification":
         return 0
     how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
     permuted_fits(*how, NULL_DRAWS // _TIMED)
-    _half_fits(*how, HALVINGS // _TIMED)
+    half_fits(*how, HALVINGS // _TIMED)
     return n_sites * _TIMED
 
 
@@ -212,7 +223,7 @@ def _refitted_directions(
     site, penalty = item
     X = activations.block(site, position).select(fitted.rows)
     permuted = permuted_fits(fitted, spec, X, penalty, NULL_DRAWS)
-    halves = _half_fits(fitted, spec, X, penalty, HALVINGS)
+    halves = half_fits(fitted, spec, X, penalty, HALVINGS)
     return _unit_directions(permuted), _unit_directions(halves)
 
 
@@ -236,7 +247,7 @@ def permuted_fits(
     return [fit for (fit,) in fitted.fitter(spec).refit(X, tasks, [all_rows])]
 
 
-def _half_fits(
+def half_fits(
     fitted: FittedRows, spec: ProbeSpec, X: LazyRows, penalty: float | None, draws: int
 ) -> list[FittedLayers]:
     """Return fits on random halves of the groups, each followed by that on the other half.
@@ -260,10 +271,10 @@ def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
-def _streams(source: Engine) -> list[SiteSelection]:
-    """Return the probed sites that are whole and whose features are those of d_model."""
-    sites = [site for site in source.selections if isinstance(site, SiteSelection)]
-    return [one for one in sites if one.index is None and describe(one.site).axes[-1] == "d_model"]
+def _streams(sites: Sequence[Any]) -> list[SiteSelection]:
+    """Return the sites that are whole and whose features are those of d_model."""
+    whole = [one for one in sites if isinstance(one, SiteSelection) and one.index is None]
+    return [one for one in whole if describe(one.site).axes[-1] == "d_model"]
 
 
 def feature_rows(chosen: SelectedProbe) -> pd.DataFrame:

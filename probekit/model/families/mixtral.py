@@ -90,7 +90,7 @@ class MixtralConfig(shared.GatedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        olmoe.check_chosen(self.num_experts_per_tok, self.num_local_experts)
+        olmoe.check_chosen(self.num_experts_per_tok, self.num_local_experts, "num_local_experts")
 
     @classmethod
     def computed(cls, entries: Mapping[str, Any]) -> dict[str, Any]:

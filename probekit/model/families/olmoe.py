@@ -145,14 +145,14 @@ class OLMoEConfig(shared.GatedConfig):
         )
 
 
-def check_chosen(n_chosen: int, n_experts: int) -> None:
-    """Raise ConfigError if more experts are chosen for a token than there are.
+def check_chosen(n_chosen: int, n_experts: int, name: str = "num_experts") -> None:
+    """Raise ConfigError if more experts are chosen for a token than there are, given by `name`.
 
     Raises:
         ConfigError: `n_chosen` exceeds `n_experts`.
     """
     if n_chosen > n_experts:
-        raise ConfigError(f"num_experts_per_tok={n_chosen} exceeds num_experts={n_experts}.")
+        raise ConfigError(f"num_experts_per_tok={n_chosen} exceeds {name}={n_experts}.")
 
 
 class Experts(nn.Module):

@@ -48,10 +48,13 @@ from probekit.products import START_UP, threads
 
 # The fewest rows and numbers of a measured sample, and the most features and numbers of a site.
 _FEWEST_ROWS, _FEWEST_NUMBERS, _MOST_FEATURES, _MOST_NUMBERS = 256, 1 << 16, 1024, 1 << 24
-# Splits that are measured of several, of fits from products of rows, which are one batch; and the
-# power of the number of fits with which the time of a batch grows.
+# Fits from products of rows are one batch of all splits. So many splits are measured; the time of
+# a batch grows with this power of the number of fits.
 _SPLITS, _OF_MORE = 2, 0.75
-_FEW_NUMBERS = 1 << 21  # and scores of fits that are measured at once; twice as many of a batch
+# A site of at most so many numbers, times scores of its fits, is measured whole; twice as many if
+# its fits are one batch.
+_FEW_NUMBERS = 1 << 21
+_NUMBERS_OF_SHORT_RUN = 1 << 24  # of all sites; the time of a run of fewer is not predicted
 # The measurement takes about this share of the predicted time, and at most so many seconds.
 _SHARE, _MOST_SECONDS, _TINY = 0.02, 4.0, 1e-6
 _MAPPED = 1 << 30  # bytes of activations that stay mapped; more are released when memory is short
@@ -280,16 +283,32 @@ def cost_of(
                     interventions = work * seconds / (n_blocks * sizes["tokens"])
                     captured = max(captured, needed + activations)
     size = round(2 * math.log2(len(probers[0].data.y)))
-    key = (experiment.probe, experiment.split, tuple(widths), n_networks, size)
+    shape = len(probers), len(probers[0].data.classes), tuple(widths), n_networks, size
+    key = experiment.probe, experiment.split, *shape, *(one.text for one in source.selections)
+    is_here = False
     with suppress(ConfigError):  # another machine has the device
         check_device(machines.device)
-        if key not in known:
-            known[key] = task_seconds(source, probers)
+        is_here = True
+    if is_here and key not in known:
+        known[key] = task_seconds(source, probers)
     sizes["memory"] = probing_bytes(probers, widths)
     # What a capture has freed stays with the process.
     probed = captured + sizes["memory"] - LIBRARIES + min(source.n_bytes, _MAPPED)
     sizes["run_memory"] = round(used + max(loaded, probed))
     return Cost(sizes, widths, known.get(key), capture, interventions, note)
+
+
+def expected_seconds(source: Engine, probers: Sequence[Prober]) -> Probing | None:
+    """Return the `task_seconds` of a run; None if it is short, or they are not known.
+
+    A run may work although a sample of its rows cannot be probed.
+    """
+    n_numbers = len(probers[0].data.y) * sum(source.widths) * len(source.networks)
+    if n_numbers < _NUMBERS_OF_SHORT_RUN:
+        return None
+    with suppress(ConfigError, DataError):
+        return task_seconds(source, probers)
+    return None
 
 
 def task_seconds(source: Engine, probers: Sequence[Prober]) -> Probing:
@@ -307,7 +326,7 @@ def task_seconds(source: Engine, probers: Sequence[Prober]) -> Probing:
         sites = [one for one, own in zip(source.selections, widths, strict=True) if own == width]
         middle = sites[len(sites) // 2]
         given = None if source.texts is not None else source.activations.block(middle)
-        of_width[width] = _of_width(source, probers[0], width, given)
+        of_width[width] = _of_width(source, probers[0], width, given, sites)
     tasks = [of_width[widths[0]][0]]
     tasks += [of_width[width][1] + n_random * of_width[width][2] for width in widths]
     untrained = len(probers) * n_random * sum(of_width[width][2] for width in widths)
@@ -315,34 +334,50 @@ def task_seconds(source: Engine, probers: Sequence[Prober]) -> Probing:
     return Probing(len(probers) * tuple(map(float, tasks)), float(untrained), float(analyses))
 
 
-def _of_width(source: Engine, prober: Prober, width: int, given: LazyRows | None) -> Floats:
+def _of_width(
+    source: Engine, prober: Prober, width: int, given: LazyRows | None, sites: Sequence[Any]
+) -> Floats:
     """Return the estimated seconds of the entries of `_seconds`, for all rows and splits.
 
     The time grows with a power of the rows, which is measured: 0 to 1, or up to 2 if fits are
     computed from products of rows.
+
+    Args:
+        source: the experiment and its networks.
+        prober: the rows and settings.
+        width: the number of features that is measured.
+        given: the rows of a site, at least as wide; None for random ones.
+        sites: the probed sites that these are.
     """
     n_rows, splits = len(prober.data.y), prober.splits
     is_wide = n_rows <= min(MOST_ROWS, WIDE * width)
-    if not is_wide and width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS:
+    most_selected = max(
+        int(np.max(one.k or 0)) for one in prober.settings.specs
+    )  # of k-sparse probes
+    is_large = width > _MOST_FEATURES and n_rows * width > _MOST_NUMBERS
+    if is_large and not is_wide and most_selected <= _MOST_FEATURES // 2:
         # The time grows with a power of the width, which is that from half the features to all.
         half, whole = (
-            _of_width(source, prober, part, given) for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
+            _of_width(source, prober, part, given, sites)
+            for part in (_MOST_FEATURES // 2, _MOST_FEATURES)
         )
         power = np.log2(width / _MOST_FEATURES)
         return np.array([whole[0], *(whole[1:] * (whole[1:] / half[1:]) ** power)])
     n_splits, n_few = len(splits), _SPLITS if is_wide else 1
-    few, ratios = Prober([one.data for one in splits[:n_few]], prober.settings), np.ones(4)
-    if prober.within or few.has_control != prober.has_control:
+    few, ratios = prober, np.ones(4)
+    if not prober.within:
+        with suppress(ConfigError, DataError):  # such as a fold of a single group
+            few = Prober([one.data for one in splits[:n_few]], prober.settings)
+    if few.has_control != prober.has_control:
         few = prober
-    elif n_splits > n_few:
+    if len(few.splits) < n_splits:
         # A site of several splits has a further fit, of all rows. More fits from products take less
         # time each.
         of_site = (n_splits + 0.5) / (n_few + 0.5 * (n_few > 1))
         ratios = np.array([n_splits / n_few, of_site, n_splits / n_few, 1.0])
         ratios[1:3] **= _OF_MORE if is_wide else 1.0
-    ratios[3] = (
-        0.2 ** (1 - _OF_MORE) if is_wide else 1.0
-    )  # a fifth of the fits of analyses is timed
+    if is_wide:  # a fifth of the fits of analyses is timed
+        ratios[3] = 0.2 ** (1 - _OF_MORE)
     most, n_scores = 2.0 if is_wide else 1.0, max(1, len(prober.data.classes) - 1)
     # A sample is fitted by the same algorithm as all rows.
     size = max(_FEWEST_ROWS, _FEWEST_NUMBERS // width, 0 if is_wide else int(2 * WIDE * width))
@@ -358,7 +393,7 @@ def _of_width(source: Engine, prober: Prober, width: int, given: LazyRows | None
         part, rows = sample
         X = imitated(part.data, width) if given is None else given[rows][:, :width]
         start = time.process_time()
-        measured.append((len(rows), _TINY + ratios * _seconds(source, part, X)))
+        measured.append((len(rows), _TINY + ratios * _seconds(source, part, X, sites)))
         spent = time.process_time() - start
         # With the time of all sites, the size that may still be measured.
         all_rows = measured[0][1] * (n_rows / len(rows)) ** (0.75 * most)
@@ -410,11 +445,12 @@ def sample_of(prober: Prober, size: int) -> tuple[Prober, Codes] | None:
     return (sample, rows) if sample.has_control == prober.has_control else None
 
 
-def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
+def _seconds(source: Engine, prober: Prober, X: Features, sites: Sequence[Any]) -> Floats:
     """Return the seconds of baselines, a site, an untrained network there, and further probes.
 
-    The last ones are of analyses of the selected probe, at all sites of this width.
+    The last ones are of analyses of the selected probe, at all `sites` of this width.
     """
+    of_untrained = imitated(prober.data, X.shape[1], 0.0) if len(source.networks) > 1 else None
     # Seconds of this process do not depend on what else runs on the machine.
     clock = time.process_time if prober.settings.device == "cpu" else time.perf_counter
     with threads(1):
@@ -423,15 +459,16 @@ def _seconds(source: Engine, prober: Prober, X: Features) -> Floats:
         times.append(clock())
         site = prober.site(X)
         times.append(clock())
-        if len(source.networks) > 1:
-            prober.random_site([imitated(prober.data, X.shape[1], 0.0)], 1)
+        if of_untrained is not None:
+            prober.random_site([of_untrained], 1)
         times.append(clock())
         analyses, spec = 0.0, prober.settings.specs[0]
         for analysis, _ in asked(source.experiment):
             work = analysis.door("measure", "work")
-            if work is not None and spec.text in site.fits:
+            fit = site.fits.get(spec.text)
+            if work is not None and fit is not None and len(fit.layers) == 1:
                 start, penalty = clock(), site.penalties[spec.text]
-                n_times = work(source, prober.saved_rows, spec, X, penalty)
+                n_times = work(sites, prober.saved_rows, spec, X, penalty)
                 analyses += n_times * (clock() - start)
     return np.array([*np.diff(times), analyses])
 

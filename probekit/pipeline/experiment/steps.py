@@ -21,7 +21,7 @@ from probekit.memory import available_memory
 from probekit.pipeline.capture.captures import capture_models
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.experiment.finished import finished_result, is_finished, write_page
-from probekit.pipeline.experiment.plan import scheduled, task_seconds, usable_cores
+from probekit.pipeline.experiment.plan import Probing, expected_seconds, scheduled, usable_cores
 from probekit.pipeline.experiment.run_job import RunJob
 from probekit.pipeline.experiment.run_study import over_training
 from probekit.pipeline.intervene.run import write_causes
@@ -43,7 +43,6 @@ from probekit.results.site_results import NESTED_SITE, SavedSiteResults, site_st
 from probekit.results.table import DIFFERENCES, RESULTS, make_table, page_table, read_columns
 from probekit.terminal import Watcher
 
-_FEW_NUMBERS = 1 << 24  # of all sites; their time is not predicted
 # Leaves the tasks of a run, in its folder, to other processes; inside, its function waits for them.
 Crew = Callable[[Path, Watcher], AbstractContextManager[Callable[[], None]]]
 
@@ -106,7 +105,8 @@ def run_source(
             )
         wait = None if crew is None else others.enter_context(crew(path, watched))
         with step("probe"):
-            results = _measured_sites(source, probers, folder, watched, n_workers, expected, wait)
+            of_sites = expected and sum(expected.tasks)
+            results = _measured_sites(source, probers, folder, watched, n_workers, of_sites, wait)
         with step("compare"):
             table = _write_scores(source, probers[0], results, folder)
         with step("checkpoints"):
@@ -118,7 +118,7 @@ def run_source(
             if scores.chosen is not None:
                 write_selected_probe(SelectedProbe(
                     scores.chosen, scores, results, source, probers, folder, cache_root, watched,
-                    n_workers, expected,
+                    n_workers, expected and expected.analyses,
                 ))  # fmt: skip
             prompts = _write_attention(source, folder)
             norms = source.norms()
@@ -145,14 +145,12 @@ def run_source(
         return RunResult(path)
 
 
-def _expect(source: Engine, probers: Sequence[Prober], stage: StageWriter, n: int) -> float | None:
-    """Return the predicted seconds of all sites in one of `n` processes; None for few numbers."""
-    if len(probers[0].data.y) * sum(source.widths) * len(source.networks) < _FEW_NUMBERS:
-        return None
-    predicted, cores = task_seconds(source, probers), usable_cores()
-    stage.expect("probe", scheduled(predicted.tasks, n, cores))
-    stage.expect("probes of permuted labels", predicted.analyses / min(n, cores))
-    return sum(predicted.tasks)
+def _expect(source: Engine, probers: Sequence[Prober], out: StageWriter, n: int) -> Probing | None:
+    """Return the predicted seconds of probing, of which `n` processes take a part, if known."""
+    if (predicted := expected_seconds(source, probers)) is not None:
+        out.expect("probe", scheduled(predicted.tasks, n, usable_cores()))
+        out.expect("probes of permuted labels", predicted.analyses / min(n, usable_cores()))
+    return predicted
 
 
 def _measured_sites(

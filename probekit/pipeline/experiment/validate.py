@@ -21,6 +21,7 @@ from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
 from probekit.lazy_rows import Codes, Features
 from probekit.model.network import Network
+from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
 from probekit.pipeline.experiment import plan
@@ -161,7 +162,7 @@ def _of_experiment(
         seconds["capture"] = cost.capture
     assert cost.probing is not None, "a processor is always there"
     (seconds["probe"],) = plan.probing_times(cost.probing.tasks, sizes["memory"], 0, here).values()
-    if cost.probing.analyses:
+    if cost.probing.analyses > 1e-3:
         seconds["look"] = cost.probing.analyses / here.units
     if cost.interventions is not None:
         seconds["interventions"] = cost.interventions
@@ -174,16 +175,19 @@ def _of_experiment(
         seconds=seconds,
         memory=sizes["memory"],
         run_memory=sizes["run_memory"],
-        remedy=_remedy(seconds, cost.probing, len(source.networks) - 1),
+        remedy=_remedy(seconds, cost.probing, source),
     )
 
 
-def _remedy(seconds: Mapping[str, float], probing: plan.Probing, n_random: int) -> str:
+def _remedy(seconds: Mapping[str, float], probing: plan.Probing, source: Engine) -> str:
     """Return a sentence on what takes most of the time, and on the setting that halves it."""
     step = max(seconds, key=lambda one: seconds[one])
     share = percent(seconds[step] / sum(seconds.values()))
     other = {"interventions": "half of its `draws` or sites", "capture": "half of the rows"}
-    halving = other.get(step, "half of the sites in `capture.sites`")
+    n_random = len(source.networks) - 1
+    section = "activations" if source.texts is None else "capture"
+    of_sites = f"half of the sites in `{section}.sites`"
+    halving = other.get(step, of_sites if len(source.widths) > 1 else "half of the rows")
     of_untrained = {"probe": probing.untrained / sum(probing.tasks), "capture": n_random - 0.5}
     if of_untrained.get(step, 0.0) > 0.5:
         halving = f"`model.random_weights: {n_random // 2}`, or {halving},"

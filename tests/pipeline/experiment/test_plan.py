@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from probekit.errors import DataError
 from probekit.model.sites.sites import SiteSelection
 from probekit.pipeline.experiment import plan as planning
 from probekit.pipeline.experiment.plan import Machines, sample_of, scheduled, task_seconds
@@ -108,7 +109,7 @@ def test_the_time_of_a_sample_grows_with_a_power_of_the_rows(monkeypatch, n_rows
     """A clock that advances by a power of the rows of each call replaces the time of fits."""
     measured = []
 
-    def seconds(source, prober, X):
+    def seconds(source, prober, X, sites):
         measured.append(len(X))
         return np.array([1.0, len(X) ** power, 0.0, 1e-3 * len(X) ** power])
 
@@ -136,10 +137,35 @@ def test_a_wide_site_of_many_rows_is_not_measured(monkeypatch):
     monkeypatch.setattr(planning, "_MOST_FEATURES", 4)
     monkeypatch.setattr(planning, "_MOST_NUMBERS", 1)
     monkeypatch.setattr(
-        planning, "_seconds", lambda _source, _prober, X: np.array([*times[X.shape[1]], 0.0, 0.0])
+        planning, "_seconds", lambda _source, _prober, X, _: np.array([*times[X.shape[1]], 0, 0])
     )
     (_, wide) = task_seconds(source_of([16]), [prober_of(1600)]).tasks
     assert wide == pytest.approx(8.0 * 4**2, rel=0.01)
+
+
+def test_a_fold_of_a_single_group_is_measured_with_the_others():
+    one = prober_of(max_iter=5, C=(1.0,))
+    data = replace(one.data, groups=(np.arange(400) // 100).astype(str))
+    folds = [np.arange(400) // 100 == number for number in range(4)]
+    parts = [replace(data, train=np.flatnonzero(~a), test=np.flatnonzero(a)) for a in folds]
+    prober = Prober(parts, one.settings)
+    assert task_seconds(source_of([8]), [prober]).tasks[1] > 0
+
+
+def test_more_selected_features_than_a_part_has_are_measured_whole(monkeypatch):
+    monkeypatch.setattr(planning, "_MOST_FEATURES", 8)
+    monkeypatch.setattr(planning, "_MOST_NUMBERS", 1)
+    prober = prober_of(kinds=(ProbeSpec(kind="k_sparse", k=(6,)),), C=(1.0,), max_iter=5)
+    assert task_seconds(source_of([16]), [prober]).tasks[1] > 0
+
+
+def test_a_run_whose_sample_cannot_be_probed_has_no_prediction(monkeypatch):
+    def fail(*_):
+        raise DataError("too few rows")
+
+    monkeypatch.setattr(planning, "_NUMBERS_OF_SHORT_RUN", 0)
+    monkeypatch.setattr(planning, "task_seconds", fail)
+    assert planning.expected_seconds(source_of([8]), [prober_of()]) is None
 
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp", "attention_pooled"])

@@ -11,7 +11,7 @@ import torch
 from probekit.errors import ConfigError, OutOfMemoryError
 from probekit.experiment.loader import load_any_experiment
 from probekit.pipeline.engines.given import GivenEngine
-from probekit.pipeline.experiment import steps
+from probekit.pipeline.experiment import plan
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe
@@ -225,7 +225,7 @@ def test_a_site_without_memory_says_what_it_needs_and_what_lowers_it(tmp_path, m
 
 @pytest.mark.parametrize("name", ["layer_{}", "blocks.{}.hook_resid_post"])
 def test_the_time_of_given_sites_of_any_name_is_predicted(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(steps, "_FEW_NUMBERS", 0)
+    monkeypatch.setattr(plan, "_NUMBERS_OF_SHORT_RUN", 0)
     layers = {name.format(n): rows for n, rows in enumerate(LAYERS.values())}
     assert call(tmp_path, layers).best is not None
 
@@ -254,7 +254,7 @@ def test_a_file_is_validated(file):
     report = validate(load_any_experiment(file))
     assert report.ok
     assert (report.n_rows, report.n_sites, report.bytes) == (N, 3, N * 3 * 6 * 4)
-    assert list(report.seconds) == ["probe", "look"]
+    assert list(report.seconds) == ["probe"]
 
 
 MISTAKES = """
