@@ -146,7 +146,7 @@ def run_source(
 
 
 def _expect(source: Engine, probers: Sequence[Prober], out: StageWriter, n: int) -> Probing | None:
-    """Return the predicted seconds of probing, of which `n` processes take a part, if known."""
+    """Return the predicted seconds of probing, which `n` processes share; None if not known."""
     if (predicted := expected_seconds(source, probers)) is not None:
         out.expect("probe", scheduled(predicted.tasks, n, usable_cores()))
         out.expect("probes of permuted labels", predicted.analyses / min(n, usable_cores()))
