@@ -142,7 +142,7 @@ def wide(repeats: int, folder: Path | None) -> None:
     """Print the table of few rows and many features."""
     print(HEADER)
     shapes: list[tuple[str, Draw, int, int, int]] = [
-        ("power-law", power_law, 1000, 4096, 2),
+        ("power-law", power_law, 1000, 4096, 8),
         ("power-law", power_law, 1000, 768, 8),
         ("isotropic", isotropic, 1000, 768, 8),
     ]

@@ -43,6 +43,7 @@ from probekit.products import put
 MOST_ROWS = 8192  # products of more rows take too much memory
 WIDE = 2.0  # the largest ratio of rows to features at which products are faster
 AXES = 32  # leading axes of the preconditioner
+AT_ONCE = 200  # rows whose products with all later ones are computed together
 CG_STEPS, CG_TOLERANCE = 100, 0.1
 TINY = 1e-30  # no divisor is smaller
 # By which C is raised after each step from the class frequencies, depending on the excess.
@@ -141,7 +142,13 @@ class SiteProducts:
     @cached_property
     def products(self) -> Tensor:
         """The inner products (n, n) of the rows."""
-        return self.rows @ self.rows.T
+        rows = self.rows
+        found = rows.new_empty(len(rows), len(rows))
+        for first in range(0, len(rows), AT_ONCE):  # it is symmetric
+            part = slice(first, first + AT_ONCE)
+            found[part, first:] = rows[part] @ rows[first:].T
+            found[first:, part] = found[part, first:].T.clone()
+        return found
 
     @cached_property
     def axes(self) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -220,6 +227,7 @@ class OwnProducts:
     """
 
     matrix: Tensor
+    ratio = 1.0  # see `Products`
 
     def select(self, fits: Tensor) -> OwnProducts:
         """Return those of some fits."""
@@ -256,6 +264,11 @@ class Products:
     def select(self, fits: Tensor) -> Products:
         """Return those of some fits."""
         return Products(self.site, self.squared_units[fits])
+
+    @cached_property
+    def ratio(self) -> Tensor:
+        """The largest ratio (F,) of exact to approximate squared lengths x^T K x."""
+        return self.squared_units.max(dim=1).values
 
     def scores(self, dual: Tensor) -> Tensor:
         """Return the exact products with dual coefficients (F, c, n)."""
@@ -428,10 +441,12 @@ def minimise(
         state.dual = state.dual + length * step
         bare = state.score - state.intercept + length * change
         state.intercept = state.intercept + length * move
-        # The products of the site give nearly the excess of the share, and cost less.
-        value, excess = _measured(state, bare, C, system.near_scores)
-        nearly = torch.nonzero(excess <= 2 * stopping.tolerance).flatten()
-        if len(nearly):
+        # The products of the site bound the excess, and cost less.
+        value, excess = _measured(state, bare, C, system.near_scores, system.ratio)
+        nearly = excess <= 2 * system.ratio * stopping.tolerance
+        if aim == stopping.tolerance:
+            nearly &= excess > aim
+        if len(nearly := torch.nonzero(nearly).flatten()):
             part, of_part = system.select(nearly), state.select(nearly)
             bare = part.scores(of_part.dual)  # without the rounding errors of earlier steps
             value[nearly], excess[nearly] = _measured(of_part, bare, C[nearly], part.scores)
@@ -456,7 +471,9 @@ def minimise(
             state, system = state.select(~stopped), system.select(~stopped)
 
 
-def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tensor, Tensor]:
+def _measured(
+    state: _State, bare: Tensor, C: Tensor, scores: Map, ratio: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return the objectives (F,) and the bounds of their relative excess; sets the best intercepts.
 
     Args:
@@ -464,6 +481,7 @@ def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tens
         bare: scores (F, c, n) without intercepts.
         C: the inverse regularisation strengths (F, 1, 1).
         scores: products with dual coefficients, for the bound.
+        ratio: the largest ratio of exact to these products; see `Products`.
     """
     change, rest = _best_intercepts(bare + state.intercept, state.labels, state.weights)
     state.intercept = state.intercept + change
@@ -473,7 +491,7 @@ def _measured(state: _State, bare: Tensor, C: Tensor, scores: Map) -> tuple[Tens
     value = loss.sum(dim=1, dtype=wide)
     value = value + 0.5 / C[:, 0, 0] * (state.dual * bare).sum(dim=(1, 2), dtype=wide)
     error = state.dual + C * state.weights * (probabilities(state.score) - state.labels)
-    gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
+    gap = ratio * (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])
     return value, (gap.clamp_min(0) + rest.abs()) / value.to(gap.dtype)
 
 
