@@ -1,6 +1,6 @@
 """Processor seconds of whole calls on the shapes that people bring, compared with scikit-learn.
 
-    python -m benchmarks.usual [--part wide|many|classes|excess] [--repeats 3] [--rows FOLDER]
+    python -m benchmarks.usual [--part wide|many|classes|excess|choices] [--repeats 3] [--rows DIR]
 
 Ours is `probekit.probe` with its defaults: fits, control task, description length, intervals,
 comparisons, records and page. Theirs is `StandardScaler` and `LogisticRegressionCV` in the same
@@ -9,7 +9,8 @@ have the medians of several seeds.
 
 `wide` has few rows and 5 outer folds, also of the activations (.npy files of one array per site) in
 a folder; `many` has many rows, one split, and no control task or description length; `classes` has
-the search of many classes; `excess` compares fits with a reference that is solved to 1e-10.
+the search of many classes; `excess` compares fits with a reference that is solved to 1e-10;
+`choices` compares rules for C by the accuracy and the log loss on rows that no fit has seen.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import log_softmax, logsumexp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from sklearn.model_selection import StratifiedGroupKFold
@@ -38,7 +39,8 @@ from sklearn.preprocessing import StandardScaler
 import probekit
 from probekit.lazy_rows import Codes
 from probekit.probes.kinds.registry import C_GRID
-from probekit.probes.solve.fits import fit_columns
+from probekit.probes.solve.fits import Tuning, fit_columns, rate_scores
+from probekit.probes.solve.layers import apply_layers
 from probekit.probes.solve.solver import Fit, Problem, Solver
 from probekit.products import threads
 
@@ -199,6 +201,35 @@ def excess(repeats: int) -> None:
     print(f"{len(found)} fits: largest excess {max(found):.1e}, smallest {min(found):.1e}")
 
 
+RULES = {"log loss within a row": None, "most correct, smallest C": rate_scores}
+
+
+def choices(repeats: int) -> None:
+    """Print how two rules for C do on 4,000 unseen rows: the mean of 100 draws and its error."""
+    print(f"{'rows':28} {'rule':26} {'accuracy':>16} {'log loss':>16} {'decided by loss':>16}")
+    for (name, draw), n_rows, noise in product(
+        {"power-law": power_law, "isotropic": isotropic}.items(), (120, 400), (0.2, 1.0, 8.0)
+    ):
+        found: dict[str, list[tuple[float, float, float]]] = {rule: [] for rule in RULES}
+        for seed in range(100 * repeats):
+            X = draw(n_rows + 4000, 192, seed)
+            y = labelled(X, seed, noise)
+            folds = np.random.default_rng(seed).permutation(n_rows) % 5
+            for rule, judge in RULES.items():
+                how = {"tuning": Tuning(judge=judge)}
+                (fit,) = fit_columns(X[:n_rows], [y[:n_rows]], folds, C_GRID, **how)
+                scores = fit.solution.by_class(apply_layers(fit.solution.layers, X[n_rows:]), 2)
+                losses = -log_softmax(scores, axis=1)[np.arange(4000), y[n_rows:]]
+                accuracy = float((scores.argmax(axis=1) == y[n_rows:]).mean())
+                found[rule].append((accuracy, float(losses.mean()), float(bool(fit.is_close))))
+        for rule, values in found.items():
+            mean = np.mean(values, axis=0)
+            error = np.std(values, axis=0) / np.sqrt(len(values))
+            shown = [f"{a:9.4f} ± {b:.4f}" for a, b in zip(mean[:2], error, strict=False)]
+            case = f"{name}, {n_rows} rows, noise {noise}"
+            print(f"{case:28} {rule:26} {' '.join(shown)} {mean[2]:16.2f}", flush=True)
+
+
 def _excess(X: Rows, y: Codes, fit: Fit) -> float:
     """Return the relative excess of the objective of a fit over a tight reference."""
     scale = X.std(axis=0)
@@ -217,10 +248,19 @@ def _excess(X: Rows, y: Codes, fit: Fit) -> float:
     return float(values[0] / values[1] - 1)
 
 
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "wide": lambda options: wide(options.repeats, options.rows),
+    "many": lambda options: many(options.repeats),
+    "classes": lambda _: classes(),
+    "excess": lambda options: excess(options.repeats),
+    "choices": lambda options: choices(options.repeats),
+}
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Time whole calls on the usual shapes.")
-    parser.add_argument("--part", choices=["wide", "many", "classes", "excess"], default="wide")
+    parser.add_argument("--part", choices=PARTS, default="wide")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rows", type=Path, help="folder of .npy files")
     options = parser.parse_args()
@@ -228,14 +268,7 @@ def main() -> None:
         os.sched_setaffinity(0, {0})
     warm = {"warm": isotropic(60, 8, 0)}
     ours(warm, np.arange(60) % 2, np.arange(60).astype(str), split={"folds": 5})
-    if options.part == "wide":
-        wide(options.repeats, options.rows)
-    if options.part == "many":
-        many(options.repeats)
-    if options.part == "classes":
-        classes()
-    if options.part == "excess":
-        excess(options.repeats)
+    PARTS[options.part](options)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from probekit.activations.given.given import GivenSite
 from probekit.amounts import LEVEL, percent
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.lazy_rows import Features, Floats, LazyRows
+from probekit.memory import release_memory
 from probekit.model.sites.catalogue import describe
 from probekit.model.sites.sites import SiteConcatenation, SiteSelection
 from probekit.pipeline.engines.engine import Activations
@@ -77,6 +78,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
     fitted = _sample(data.train, MOST_FITTED, generator)
     held_out = np.setdiff1d(chosen.prober.test_rows, data.train)
     shown = _sample(held_out, MOST_POINTS, generator)
+    release_memory()  # of the fits, for copies of the rows
     rows, scaler = chosen.features.select(fitted).loaded()[:], StandardScaler()
     scaled = scaler.fit_transform(rows)
     del rows
@@ -85,7 +87,7 @@ def scatter_rows(chosen: SelectedProbe) -> pd.DataFrame:
         return pd.DataFrame()
     # Both are exact and faster than all singular values. The covariance of many features is large.
     solver = "covariance_eigh" if scaled.shape[1] <= MOST_COVARIANCE else "arpack"
-    pca = PCA(n_components, svd_solver=solver, random_state=0).fit(scaled)
+    pca = PCA(n_components, svd_solver=solver, random_state=0, copy=False).fit(scaled)
     train, test = pca.transform(scaled), pca.transform(scaler.transform(chosen.features[shown]))
     projected, y = test[:, :0], data.y[fitted]  # no axes unless LDA is fitted
     means = pd.DataFrame(train).groupby(y).transform("mean").to_numpy()

@@ -33,7 +33,7 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.scored import SiteResult
 from probekit.probes.solve.coordinates import hessian_size
 from probekit.probes.solve.design import MAPPED_BYTES, RESIDENT_BYTES
-from probekit.probes.solve.layers import AffineLayer, unit_rows
+from probekit.probes.solve.layers import AffineLayer, apply_layers, unit_rows
 from probekit.probes.solve.solver import BATCH_BYTES
 from probekit.provenance import digest, versions
 from probekit.results.site_results import SavedSiteResults, site_stem
@@ -45,8 +45,6 @@ from probekit.workers import parallel_map
 # that are in memory together, in float64.
 _OF_ROW, _BLOCKS = 350, 5
 _MEANS = {"mass_mean", "nearest_mean"}  # kinds without a matrix of features by features
-# At most so many rows and numbers are converted to float64 together.
-_ROWS_AT_ONCE, _NUMBERS_AT_ONCE = 10_000, 1 << 23
 
 # A site to probe, or None for the baselines, with the stem and origin of its saved results.
 SiteTask: TypeAlias = tuple[Probed | None, Path, Mapping[str, str]]
@@ -405,7 +403,6 @@ def projection_sds(
     unit = unit_rows(weights) if len(layers) == 1 else None
     if unit is None:
         return ()
-    at_once = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // X.shape[1]))
-    parts = np.array_split(rows, 1 + len(rows) // at_once)
-    projections = np.concatenate([np.asarray(X[part], np.float64) @ unit.T for part in parts])
+    projection = AffineLayer(unit, np.zeros(len(unit)))
+    projections = apply_layers((projection,), LazyRows.of(X).select(rows))
     return tuple(projections.std(axis=0).tolist())
