@@ -403,6 +403,8 @@ class ProvenNetwork(nn.Module):
                 read, next_sequence_length=ids.shape[1], use_cache=True,
                 is_first_iteration=not past.length, **state, **given,
             )  # fmt: skip
+            if "logits_to_keep" in arguments:
+                arguments["logits_to_keep"] = 0  # all; the default of some models is the last
             out = self.model(**arguments)
             kept.update({key: out[key] for key in _CACHES if out.get(key) is not None})
             return out.logits
