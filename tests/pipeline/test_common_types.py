@@ -22,7 +22,7 @@ pytestmark = pytest.mark.nightly
 
 # Model type -> what each of its four blocks mixes positions with, as proven: h for attention with
 # heads and patterns, g for the same with a gate, a factor or a mixer between heads and stream, p
-# for patterns of heads of another size, a for attention without names of heads, m for another mixer.
+# for patterns of heads of another size, a for attention without such names, m for another mixer.
 TYPES = {
     "bloom": "aaaa",
     "cohere2": "hhhh",
@@ -114,8 +114,7 @@ def test_an_experiment_has_its_page(given, tmp_path):
     path = write_experiment(tmp_path, yaml.safe_dump(sizes), n_rows=32)
     result = run(path, out=tmp_path / "runs", progress=False)
     table = result.table
-    heads = given.network.config.n_heads
-    n_heads = {"h": heads, "g": heads, "p": 1, "a": 1, "m": 1}
+    n_heads = dict.fromkeys("hg", given.network.config.n_heads) | dict.fromkeys("pam", 1)
     expected = dict.fromkeys(streams, 1)
     expected |= {one: n_heads[kind] for one, kind in zip(given.mixed, given.layout, strict=True)}
     for target in ("task", "random_weights"):

@@ -745,7 +745,7 @@ def _matrix(module: Any, like: Tensor) -> Tensor:
 
     `like` has the dtype and device of its input.
     """
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear and not hasattr(module.weight, "__tensor_flatten__"):
         return module.weight.detach()
     if type(module).__name__ == "Conv1D":
         transposed: Tensor = module.weight.detach().T

@@ -572,7 +572,8 @@ def _output_map(
     def by_weight(name: str) -> bool:
         weight = getattr(model.modules[name], "weight", None)
         has = weight is not None and weight.ndim == 2 and not weight.is_meta
-        return has and _is_leaf(model.modules[name])
+        is_number = has and weight.is_floating_point() and not hasattr(weight, "__tensor_flatten__")
+        return is_number and _is_leaf(model.modules[name])  # quantised ones may round the input
 
     inside = [k for k in maps if k.startswith(f"{model.block(number)}.") and trace.calls[k] == 1]
     # Modules with a weight first, then adapters and modules whose weights are elsewhere.
