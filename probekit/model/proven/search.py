@@ -570,7 +570,7 @@ def _output_map(
     ]
 
     def by_weight(name: str) -> bool:
-        weight = getattr(model.modules[name], "weight", None)
+        weight: Any = getattr(model.modules[name], "weight", None)
         has = weight is not None and weight.ndim == 2 and not weight.is_meta
         is_number = has and weight.is_floating_point() and not hasattr(weight, "__tensor_flatten__")
         return is_number and _is_leaf(model.modules[name])  # quantised ones may round the input
