@@ -1,6 +1,7 @@
 """The most used model types of transformers: from YAML to page, patched and steered, at night."""
 
 import csv
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -103,7 +104,7 @@ def given(request, tmp_path_factory):
 
 def test_an_experiment_has_its_page(given, tmp_path):
     sizes = yaml.safe_load(text_of("proven.yaml"))
-    sizes["model"] |= {"source": str(given.folder), "engine": "transformers"}
+    sizes["model"] |= {"source": str(given.folder), "engine": "transformers", "random_seed": 1}
     streams = [f"blocks.{layer}.hook_resid_post" for layer in range(4)]
     every = {site: f"{site}[head=*]" for site in given.mixed if site.endswith("_z")}
     sizes["capture"]["sites"] = [*streams, *(every.get(site, site) for site in given.mixed)]
@@ -120,6 +121,8 @@ def test_an_experiment_has_its_page(given, tmp_path):
     for target in ("task", "random_weights"):
         rows = table[table["target"] == target].drop_duplicates(["site", "head"])
         assert rows["site"].str.partition("[")[0].value_counts().to_dict() == expected, target
+    record = json.loads((result.folder / "run.json").read_text(encoding="utf-8"))
+    assert len({*record["caches"].values()}) == 2
     with (result.folder / "causes" / "effects.csv").open(encoding="utf-8") as file:
         effects = {row["site"]: float(row["effect"]) for row in csv.DictReader(file)}
     assert {*patch["sites"]} <= effects.keys()
