@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from benchmarks.tiny_networks import tiny_network
-from probekit import generate, load_model, run
+from probekit import Tokenizer, generate, load_model, run
 from probekit.interventions.edits import run_edited
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.weights.sources import MINI
@@ -133,6 +134,12 @@ def test_an_experiment_has_its_page(given, tmp_path):
     contents = "".join(packed_texts(page))
     having = [layer for layer, kind in enumerate(given.layout) if kind in "hgp"]
     assert (f'"layers": {having}' in contents) == bool(having)
+    if having:  # with attention sinks, rows sum to less than 1
+        kept = load_file(result.folder / "attention.safetensors")["0"]
+        tokenizer = Tokenizer.from_pretrained(given.folder)
+        ids = torch.from_numpy(tokenizer.encode(record["attention"][0]["text"], bos=False).ids)
+        _, cache = given.network.run_with_cache(ids[None])
+        torch.testing.assert_close(kept, torch.cat([cache["pattern", one] for one in having]))
 
 
 def test_hidden_states_and_attentions_of_transformers(given):
