@@ -138,8 +138,9 @@ def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) ->
 def quantisation_of(model: Any) -> str:
     """Return the method by which the weights of a model are quantised; "" if they are not."""
     settings = getattr(model.config, "quantization_config", None)
-    if settings is None:
-        return ""
+    if settings is None:  # weights that were quantised in memory, as torchao does
+        kinds = {type(p).__name__ for p in model.parameters() if hasattr(p, "__tensor_flatten__")}
+        return ", ".join(sorted(kinds))
     entries = settings if isinstance(settings, dict) else settings.to_dict()
     method = getattr(entries.get("quant_method"), "value", entries.get("quant_method"))
     bits = next((n for n in (4, 8) if entries.get(f"load_in_{n}bit")), entries.get("bits"))
@@ -228,7 +229,9 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
     if passes.norm:
         like = found[f"blocks.{passes.n_layers - 1}.hook_resid_post"][0, -1]
         norm = measured_norm(passes.modules[passes.norm], like, passes.modules[passes.norm])
-    of_blocks = sum(one.numel() for one in passes.modules[passes.list_name].parameters())
+    n_total = model.num_parameters()  # weights in 4 bits have fewer numbers in memory
+    blocks, weights = f"{passes.list_name}.", model.named_parameters()
+    n_others = sum(one.numel() for name, one in weights if not name.startswith(blocks))
     special = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id")}
     identity = {**identity_of_model(model), "quantised": quantisation_of(model), "proof": values}
     return ProvenConfig(
@@ -237,7 +240,7 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
         epsilon=0.0 if norm is None else norm.epsilon,
         centred=norm is not None and norm.is_centred,
         identity=identity,
-        counts=(of_blocks, sum(one.numel() for one in model.parameters()) - of_blocks),
+        counts=(n_total - n_others, n_others),
         formulas={f"blocks.{{l}}.{kind}": _FORMULAS[kind] for kind in passes.sites.values()},
         axes=axes,
         proven=frozenset(passes.sites.keys() - odd.keys()),

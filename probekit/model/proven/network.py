@@ -403,6 +403,8 @@ class ProvenNetwork(nn.Module):
                 read, next_sequence_length=ids.shape[1], use_cache=True,
                 is_first_iteration=not past.length, **state, **given,
             )  # fmt: skip
+            if "logits_to_keep" in arguments:
+                arguments["logits_to_keep"] = 0  # all; the default of some models is the last
             out = self.model(**arguments)
             kept.update({key: out[key] for key in _CACHES if out.get(key) is not None})
             return out.logits
@@ -743,7 +745,7 @@ def _matrix(module: Any, like: Tensor) -> Tensor:
 
     `like` has the dtype and device of its input.
     """
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear and not hasattr(module.weight, "__tensor_flatten__"):
         return module.weight.detach()
     if type(module).__name__ == "Conv1D":
         transposed: Tensor = module.weight.detach().T

@@ -570,9 +570,10 @@ def _output_map(
     ]
 
     def by_weight(name: str) -> bool:
-        weight = getattr(model.modules[name], "weight", None)
+        weight: Any = getattr(model.modules[name], "weight", None)
         has = weight is not None and weight.ndim == 2 and not weight.is_meta
-        return has and _is_leaf(model.modules[name])
+        is_number = has and weight.is_floating_point() and not hasattr(weight, "__tensor_flatten__")
+        return is_number and _is_leaf(model.modules[name])  # quantised ones may round the input
 
     inside = [k for k in maps if k.startswith(f"{model.block(number)}.") and trace.calls[k] == 1]
     # Modules with a weight first, then adapters and modules whose weights are elsewhere.
@@ -608,7 +609,8 @@ def _is_affine(module: Any, x: Tensor, y: Tensor) -> bool:
     if same(x, y):
         return False
     generator = torch.Generator().manual_seed(2)
-    u = torch.randn(x.shape, generator=generator).to(x.device, x.dtype) * x.square().mean().sqrt()
+    noise = torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
+    u = noise * x.square().mean(-1, keepdim=True).sqrt()  # else rounding hides short rows
     try:
         fx, fu, both, zero = (module(one) for one in (x, u, x + u, x * 0))
     except Exception:  # noqa: BLE001 - of the model's code: it takes other arguments

@@ -56,15 +56,14 @@ def attention_prompt(
     with torch.inference_mode():
         sites = [("pattern", number) for number in layers]
         _, cache = model.run_with_cache(ids.to(model.device)[None], sites, logits=False)
-    values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
-    patterns = torch.stack(values)
-    # In bfloat16, rounded weights sum to 1 only within a few percent; attention sinks take a part.
-    if not (isinstance(model, ProvenNetwork) and model.has_sinks):
+    patterns = torch.stack([cache["pattern", n][0, list(heads)].float().cpu() for n in layers])
+    has_sinks = isinstance(model, ProvenNetwork) and model.has_sinks
+    if not has_sinks:  # in bfloat16, rounded weights sum to 1 only within a few percent
         patterns /= patterns.sum(-1, keepdim=True)
     scores = {name: score.numpy() for name, score in head_scores(patterns, ids).items()}
     tokens = tuple(tokenizer.strings(ids.numpy()))
     weights = np.ascontiguousarray(patterns.numpy())
-    return AttentionPrompt(text, tokens, weights, layers=layers, heads=heads, scores=scores)
+    return AttentionPrompt(text, tokens, weights, layers, heads, scores, has_sinks)
 
 
 def _numbers(axis: str, number: int | None, size: int) -> tuple[int, ...]:

@@ -266,11 +266,11 @@ def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
     with records.reading_run_file(path):
         tensors = load_file(inside(path))
     prompts = []
-    for number, prompt in enumerate(record.attention):
-        saved = {name: tensors.get(f"{number}.{name}") for name in explorer.SCORE_NAMES}
-        scores = {name: values for name, values in saved.items() if values is not None}
-        patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
-        prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
+    for number, one in enumerate(record.attention):
+        scores = {s: tensors[k] for s in explorer.SCORE_NAMES if (k := f"{number}.{s}") in tensors}
+        patterns, tokens, layers = tensors[str(number)], tuple(one.tokens), tuple(one.layers)
+        # With sinks or without: the run checked the sums of rows before it wrote them.
+        prompts.append(AttentionPrompt(one.text, tokens, patterns, layers, (), scores, True))
     return explorer.attention_data(
         prompts, record.model.source, explorer.choose_reduction(prompts, strict=False)
     )
