@@ -664,7 +664,7 @@ class BasePass:
         is_last = layer == self.model.axis_sizes["n_layers"] - 1
         at = None if is_last else self.measured[:, None]
         with torch.no_grad():
-            final = self.model.resume(
+            final: Tensor = self.model.resume(
                 stream, layer, mask=self._mask(slice(None), stream.shape[1]),
                 at=at, tap=composed, sites=composed.sites,
             )  # fmt: skip
@@ -696,7 +696,7 @@ class BasePass:
                 values = self.values[f"blocks.{layer}.{_VALUES}"][:, :start]
                 before.append((keys[rows], values[rows]))
         with torch.no_grad():
-            final = self.model.resume(
+            final: Tensor = self.model.resume(
                 stream, entry.layer, after_attention=entry.after_attention,
                 mask=self._mask(rows, end), before=before,
                 at=(self.measured[rows] - start)[:, None],

@@ -1,7 +1,6 @@
 """Tests that values do not change with what must have no effect.
 
-That is rounding, later tokens, other texts of a batch, padding, a cache of keys, and a start at
-another block than the first.
+That is rounding, later tokens, other texts of a batch, padding, and a cache of keys.
 """
 
 from __future__ import annotations
@@ -308,7 +307,7 @@ def _check_side(
     model.facts[f"padding on the {side}"] = (gaps[worst], worst)
 
 
-# ---------------------------------------------------------------------- generation, resumption
+# ---------------------------------------------------------------------- generation
 def check_generation(model: ProvenModel) -> None:
     """Compare the values of a generation with those of one pass over the whole text."""
     ids, names = model.texts()[1], [s for s, kind in model.sites.items() if kind in _SUMMANDS]
@@ -332,24 +331,3 @@ def check_generation(model: ProvenModel) -> None:
         if fault:
             raise NotProvenError(f"{fault} in a generation")
     model.facts["generation"] = (gaps[worst], worst)
-
-
-def check_resume(model: ProvenModel) -> None:
-    """Compare blocks that are called alone, with other streams than recorded, with passes."""
-    ids, last = model.texts()[3], model.n_layers - 1
-    calls = model.recorded_calls(ids)
-    pre, post = ([f"blocks.{n}.{site}" for n in range(last + 1)] for site in STREAMS)
-    for scale in (1.5, 0.7):
-
-        def scaled(name: str, value: Tensor, scale: float = scale) -> Tensor:
-            return value * scale ** (-1) ** pre.index(name) if name in pre else value
-
-        _, whole = model.run(ids, sites=[*pre, *post], tap=scaled)
-        for layer, (before, after) in enumerate(zip(pre, post, strict=True)):
-            if not same(model.one_block(layer, whole[before], calls), whole[after]):
-                raise NotProvenError(f"block {layer} alone gives another stream")
-    ends = [pre[0], post[-1]]
-    _, whole = model.run(ids, sites=ends, tap=lambda s, v: v * 0.7 if s == pre[0] else v)
-    if not same(model.resume(whole[pre[0]].clone(), 0, calls), whole[post[-1]]):
-        raise NotProvenError("blocks alone give another stream")
-    model.facts["resume"] = True

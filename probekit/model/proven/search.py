@@ -31,11 +31,8 @@ from probekit.model.proven.doors import (
 )
 from probekit.model.proven.taps import HEAD_SITES, SITE_OF, STREAMS, Hooks, ProvenModel
 
-NUDGES = (
-    1,
-    8,
-    64,
-)  # times the size of a row; a head that attends elsewhere shows little of a small change
+# Times the size of a row: a head that attends elsewhere shows little of a small change.
+NUDGES = (1, 8, 64)
 ROUNDED_ROW = 1e-6  # of rows of a pattern, which sum to 1; transformers computes them in float32
 
 
@@ -571,8 +568,7 @@ def _output_map(
 
     def by_weight(name: str) -> bool:
         weight = getattr(model.modules[name], "weight", None)
-        has = weight is not None and weight.ndim == 2 and not weight.is_meta
-        return has and _is_leaf(model.modules[name])
+        return weight is not None and weight.ndim == 2 and _is_leaf(model.modules[name])
 
     inside = [k for k in maps if k.startswith(f"{model.block(number)}.") and trace.calls[k] == 1]
     # Modules with a weight first, then adapters and modules whose weights are elsewhere.

@@ -145,9 +145,8 @@ class ProvenModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first weight that is in memory."""
-        devices = (p.device for p in self.model.parameters() if not p.is_meta)
-        return next(devices, torch.device("cpu"))
+        """The device of the first weight."""
+        return next((one.device for one in self.model.parameters()), torch.device("cpu"))
 
     def block(self, layer: int) -> str:
         """Return the name of a block."""
@@ -196,8 +195,8 @@ class ProvenModel:
         out: Tensor = get_at(self.modules[self.block(layer)](*args, **kwargs), self.out_path)
         return out
 
-    def recorded_calls(self, ids: Tensor, mask: Tensor | None = None) -> list[Call]:
-        """Return the arguments of every block in a pass, for `resume`."""
+    def recorded_calls(self, ids: Tensor) -> list[Call]:
+        """Return the arguments of every block in a pass, for `one_block`."""
         calls: list[Call] = []
         with ExitStack() as stack:
             stack.enter_context(evaluating(self.model))
@@ -207,22 +206,8 @@ class ProvenModel:
                     lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
                 )
                 stack.callback(handle.remove)
-            self.call(ids, mask)
+            self.call(ids)
         return calls
-
-    def resume(self, resid: Tensor, layer: int, calls: Sequence[Call]) -> Tensor:
-        """Return the stream after the last block from the stream before block `layer`.
-
-        Both have the shape (batch, pos, d_model); `calls` are from a pass over the same ids.
-
-        Raises:
-            NotProvenError: blocks called alone are not proven.
-        """
-        self.require("resume")
-        with evaluating(self.model):
-            for later in range(layer, self.n_layers):
-                resid = self.one_block(later, resid, calls)
-        return resid
 
     def unembed(self, resid: Tensor) -> Tensor:
         """Return the logits of a stream after the last block, shape (..., d_vocab).
@@ -231,14 +216,23 @@ class ProvenModel:
             NotProvenError: the logits are not the unembedding of the last stream.
         """
         self.require("lens")
-        x = self.modules[self.norm](resid) if self.norm else resid
-        x = times(x, self.before_head[1])
-        weight = getattr(self.modules[self.head], "weight", None)
-        if weight is not None and not weight.is_meta:
-            x = x.to(weight.dtype)
-        _, factor, cap = self.after_head
-        out = times(self.modules[self.head](x)[..., : self.n_vocab], factor)
-        return cap * torch.tanh(out / cap) if cap else out
+        return softcapped(self.uncapped_logits(self.normed(resid)), self.after_head[2])
+
+    def normed(self, resid: Tensor) -> Tensor:
+        """Return the input of the unembedding for a stream after the last block."""
+        weight = getattr(self.modules[self.head], "weight", resid)
+        x = resid.to(weight.device)
+        if self.norm:
+            with evaluating(self.modules[self.norm]):
+                x = self.modules[self.norm](x)
+        return softcapped(times(x, self.before_head[1]), self.before_head[2])
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before their softcap for inputs of the unembedding."""
+        head = self.modules[self.head]
+        with evaluating(head):
+            out: Tensor = head(x.to(getattr(head, "weight", x).dtype))
+        return times(out[..., : self.n_vocab], self.after_head[1])
 
     # ------------------------------------------------------------------ factors of sums
     @cached_property
@@ -265,7 +259,7 @@ class ProvenModel:
             *block.named_parameters(recurse=False),
             *block.named_buffers(recurse=False),
         ):
-            if one.is_floating_point() and one.numel() in (1, self.d_model) and not one.is_meta:
+            if one.is_floating_point() and one.numel() in (1, self.d_model):
                 found[f"block.{name}"] = one.detach()
         return found
 
@@ -524,6 +518,11 @@ def _text_config(config: Any) -> Any:
         return config.get_text_config(decoder=True)
     except (AttributeError, ValueError):  # none, or several
         return config
+
+
+def softcapped(x: Tensor, cap: float) -> Tensor:
+    """Return cap * tanh(x / cap); `x` itself if the cap is 0."""
+    return cap * torch.tanh(x / cap) if cap else x
 
 
 def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:

@@ -289,7 +289,6 @@ def test_what_is_refused_cannot_be_used(model):
     for feature, use in {
         "gradients": lambda: proven.run(ids_of(1, 5), grad=True),
         "generation": lambda: proven.run(None, via=lambda: None),
-        "resume": lambda: proven.resume(torch.zeros(1, 5, 32), 0, []),
         "lens": lambda: proven.unembed(torch.zeros(1, 5, 32)),
     }.items():
         proven.refused[feature] = "a reason"

@@ -499,3 +499,18 @@ def test_an_adapter_is_part_of_the_model():
     matrix = network.head_output(1)[0]
     change = adapted.lora_B.weight @ adapted.lora_A.weight
     assert alike(matrix, (expected + change).detach())
+
+
+def test_weights_have_the_names_of_the_model():
+    """They are read again, as a parameter may be replaced; a module around it has no weights of it."""
+    model = tiny_network("granitemoe")
+    network = from_transformers(model)
+    names = [name for name, _ in network.named_parameters()]
+    assert names == [name for name, _ in model.named_parameters()]
+    assert set(names) < network.state_dict().keys()
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 1)
+    assert network.get_parameter("lm_head.weight") is model.lm_head.weight
+    with pytest.raises(AttributeError, match=r"has no tensor 'model\.lm_head\.weight'"):
+        network.get_parameter("model.lm_head.weight")
+    with pytest.raises(TypeError, match="destination"):
+        torch.nn.ModuleList([network]).state_dict()
