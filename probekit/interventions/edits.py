@@ -713,10 +713,11 @@ class BasePass:
         if key not in self._prefixes:
             begun = KeyValueCache()
             every = torch.arange(len(texts), device=rows.device)
-            is_possible = bool(start) and model.continues(KeyValueCache)
+            ids, mask = self.batch.ids[texts, :start], self._mask(texts, start)
+            is_padded = mask is not None
+            is_possible = bool(start) and model.continues(KeyValueCache, is_padded=is_padded)
             with torch.no_grad():
                 if is_possible:
-                    ids, mask = self.batch.ids[texts, :start], self._mask(texts, start)
                     model(ids, mask, past=begun)
                     copied = model.forked(begun, every)
                     is_possible = copied is not None and self._agrees(copied, texts, start)

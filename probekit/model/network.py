@@ -557,12 +557,13 @@ class FamilyNetwork(Network):
                 afterwards: for a network larger than memory.
 
         Raises:
-            ConfigError: the dtype is not supported, the name is not valid, or a revision of a
-                folder is given.
+            ConfigError: the dtype is not supported, the device is not available, the name is not
+                valid, or a revision of a folder is given.
             OutOfMemoryError: a tensor needs more memory than there is.
             MissingError: no model has this name, or it has no such revision.
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
+        check_device(device_text(device), several=True)
         weights_dtype = None if dtype is None else as_dtype(dtype)
         source = at_revision(source, revision)
         read = partial(cls.CONFIG.from_folder, ignore=ignored_keys(source))
@@ -572,8 +573,7 @@ class FamilyNetwork(Network):
         if not in_memory:
             return model.read_when_needed(readers, device)
         # Popped, so that a tensor that is in memory is released once it is copied.
-        places = model.places(device)
-        tensors = {name: readers.pop(name)().to(places[name]) for name in list(readers)}
+        tensors = {name: readers.pop(name)().to(at) for name, at in model.places(device).items()}
         model.load_state_dict(tensors, assign=True)
         return model
 

@@ -152,9 +152,9 @@ class ProvenConfig(ModelConfig):
     def components(self) -> tuple[Component, ...]:
         """The parameters of a block, and all others, as two components."""
         of_blocks, others = self.counts
-        of_block = of_blocks // self.n_layers
+        of_block, rest = divmod(of_blocks, self.n_layers)  # blocks may differ
         return (
-            Component("embeddings, norms and unembedding", "rest", (str(others),)),
+            Component("embeddings, norms and unembedding", "rest", (str(others + rest),)),
             Component("block", "blocks.{l}", (str(of_block),)),
         )
 

@@ -6,7 +6,6 @@ Sites that are not proven are absent, and what needs them raises ConfigError wit
 from __future__ import annotations
 
 import copy
-import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,8 +24,9 @@ from probekit.model.passes.context import select_positions
 from probekit.model.passes.taps import Tap, check_returned, remember
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
-from probekit.model.proven.doors import BLIND, ONE_PASS, NotProvenError, apart_rows
+from probekit.model.proven.doors import ONE_PASS, NotProvenError, apart_rows, evaluating
 from probekit.model.proven.identity import VERSION, agrees, identity_of_model, sketch_of, tensors_of
+from probekit.model.proven.invariance import over_limit
 from probekit.model.proven.norms import MeasuredNorm, measured_norm
 from probekit.model.proven.proof import refuse_patches
 from probekit.model.proven.taps import ProvenModel, softcapped
@@ -75,7 +75,8 @@ class ProvenNetwork(Network):
         self.config = config
         config.source.network = weakref.ref(self)
         self.training = False
-        self._is_tested = self._agreed = False  # steps with a cache
+        # Whether steps with a cache agree with one pass, with padding and without it.
+        self._agreed: dict[bool, bool | None] = {}
         self._is_running = False
         self._sample, self._values = _sample(self.model), values
         # The tokens that were read, and the cache of transformers, of each cache of ours.
@@ -125,6 +126,10 @@ class ProvenNetwork(Network):
         if target not in tensors:
             raise AttributeError(f"The {self.config.TITLE} has no tensor {target!r}.")
         return tensors[target]
+
+    @property
+    def _has_mixers(self) -> bool:
+        return len(self.passes.attention) < self.config.n_layers
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
         """Raise ConfigError for a feature that is not proven.
@@ -316,18 +321,16 @@ class ProvenNetwork(Network):
             DataError: the earlier pass failed, so that the cache of transformers is incomplete.
         """
         refused = self.passes.refused
-        if not self.continues(type(past)):
-            self.refuse(
-                "Generation", refused.get("generation", "its steps fail, or differ from one pass")
-            )
         seen = past.join_mask(self, ids, mask)
-        has_mixers = len(self.passes.attention) < self.config.n_layers
-        if past.length and ids.shape[1] > 1 and has_mixers:
+        if past.length and ids.shape[1] > 1 and self._has_mixers:
             self.refuse("A step of several tokens", "give one token at a time")
         if seen is not None and bool((seen.long().diff(dim=1) < 0).any()):
             self.refuse("Padding after a token, with a cache,", "pad on the left")
         if seen is not None and "left" not in self.passes.pad_positions:
             self.refuse("Padding on the left", refused.get("padding on the left", ""))
+        if not self.continues(type(past), is_padded=seen is not None):
+            what = "Generation" if seen is None else "Generation with padding"
+            self.refuse(what, refused.get("generation", "its steps fail, or differ from one pass"))
         if past.length and past not in self._caches:
             raise DataError("An earlier pass with this cache failed. Pass a new KeyValueCache.")
         is_token = torch.ones(len(ids), past.length + ids.shape[1], device=ids.device)
@@ -356,29 +359,47 @@ class ProvenNetwork(Network):
         past.advance(ids.shape[1], seen)
         return logits
 
-    def continues(self, cache: type[KeyValueCache]) -> bool:
+    def continues(self, cache: type[KeyValueCache], *, is_padded: bool = False) -> bool:
         """Return whether the logits of steps with a cache are those of one pass, up to rounding.
 
         The proof compares a generation of transformers, whose steps it chooses itself.
 
         Args:
             cache: the class of caches.
+            is_padded: whether there is a mask of padding.
         """
         if "generation" in self.passes.refused:
             return False
-        if not self._is_tested:
-            self._is_tested = self._agreed = True  # the steps of the test call this again
-            ids, past, gap = self.passes.texts()[1], cache(), math.inf
+        if self._agreed.get(is_padded) is None:
+            self._agreed[is_padded] = True  # the steps of the test call this again
+            found: bool | None = False
             # Steps of some models fail, or give the logits of the last token only.
             try:
                 with suppress(RuntimeError, IndexError), torch.no_grad():
-                    steps = [self(part, past=past) for part in torch.split(ids, [3, 1, 1], 1)]
-                    gap = apart_rows(torch.cat(steps, 1), self(ids))
+                    gap = self._step_gap(cache(), 3 if is_padded else 0)
+                    found = over_limit(self.passes, "logits", gap) <= 1
             except (ConfigError, DataError):  # the model was changed: tested again when it is not
-                self._is_tested = False
+                found = None
             finally:
-                self._agreed = gap <= min(self.passes.limits["logits"], BLIND)
-        return self._agreed
+                self._agreed[is_padded] = found
+        return bool(self._agreed[is_padded])
+
+    def _step_gap(self, past: KeyValueCache, n_padding: int) -> float:
+        """Return how far the logits of steps with a cache are from those of one pass.
+
+        Args:
+            past: an empty cache.
+            n_padding: length of the padding on the left of the first of two texts.
+        """
+        ids = torch.cat([self.passes.texts()[2][:, start : start + 8] for start in (0, 8)])
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[0, :n_padding] = False
+        sizes = [6, 1, 1] if self._has_mixers else [5, 1, 2]
+        steps = [
+            self(part, real if n_padding else None, past=past)
+            for part, real in zip(*(torch.split(x, sizes, 1) for x in (ids, mask)), strict=True)
+        ]
+        return apart_rows(torch.cat(steps, 1)[mask], self(ids, mask)[mask])
 
     def forked(self, past: KeyValueCache, rows: Tensor) -> KeyValueCache | None:
         """Return a copy of a cache for some of its rows, which may repeat.
@@ -625,7 +646,7 @@ def _matrix(module: Any, like: Tensor) -> Tensor:
         return transposed
     # An adapter, or quantised weights: the outputs of unit vectors.
     rows, n_in = [], module.in_features
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(module):
         zero = module(like.new_zeros(1, n_in))
         for start in range(0, n_in, 1024):
             unit = torch.eye(n_in, dtype=like.dtype, device=like.device)[start : start + 1024]

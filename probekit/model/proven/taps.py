@@ -564,6 +564,11 @@ class _Checks:
         else:
             old.copy_(value)
 
+    def fail(self, layer: int, post: Tensor, what: str) -> None:
+        """Note what fails, or that the output of a block has values that equal nothing."""
+        is_finite = bool(torch.isfinite(post).all())
+        self.fault = what if is_finite else f"values are not finite after block {layer}"
+
     def before_taps(self) -> Hooks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
         for layer in range(self.model.n_layers):
@@ -602,7 +607,7 @@ class _Checks:
             if not is_cut and not same(x, post):
                 row = _first(lambda i: not same(x[i], post[i]), len(x))
                 what = f"{reader} does not read the output of block {layer - 1}"
-                self.fault = f"{what} in text {row} of the batch"
+                self.fail(layer - 1, post, f"{what} in text {row} of the batch")
 
         return start
 
@@ -637,7 +642,8 @@ class _Checks:
 
             if what := fault(slice(None)):
                 row = _first(lambda i: bool(fault(i)), len(pre))
-                self.fault = f"{what} of block {number} does not hold in text {row} of the batch"
+                what = f"{what} of block {number} does not hold in text {row} of the batch"
+                self.fail(number, post, what)
 
         return end
 
