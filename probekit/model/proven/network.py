@@ -129,6 +129,7 @@ class ProvenNetwork(Network):
 
     @property
     def _has_mixers(self) -> bool:
+        """Whether the heads of some blocks are not proven, which may be no attention."""
         return len(self.passes.attention) < self.config.n_layers
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
@@ -441,6 +442,7 @@ class ProvenNetwork(Network):
         return "lens" not in self.passes.refused
 
     def _need_head(self, what: str) -> None:
+        """Raise ConfigError if the logits are not proven to follow from the last stream."""
         if "lens" in self.passes.refused:
             self.refuse(what, self.passes.refused["lens"])
 
@@ -533,13 +535,16 @@ class ProvenNetwork(Network):
         return None if factor is None else (self.passes.linears[place], factor)
 
     def _step(self, site: str) -> Any:
-        """Return the addition whose summand is the value of a site; None if there is none."""
+        """Return the addition whose summand is a site; None if there is none."""
         role = {"attn_out": "attn", "mixer_out": "mixer", "mlp_out": "mlp"}[component_of(site)]
         steps = self.passes.layers[layer_of(site) or 0].steps
         return next((one for one in steps if one.role == role), None)
 
     def _factor(self, layer: int, step: Any) -> float | None:
-        """Return the number that an output is multiplied by before it is added; None for others."""
+        """Return the number that an output is multiplied by before it is added.
+
+        None if it is a vector, or there are two terms.
+        """
         factors = self.passes.factors(layer)
         one, other = factors[step.scale], factors[step.places[0].scale]
         if len(step.places) > 1 or isinstance(one, Tensor) or isinstance(other, Tensor):
@@ -629,7 +634,7 @@ class ProvenNetwork(Network):
 
 
 def _added_site(site: str) -> str:
-    """Return the site of the output of attention or MLP, given that of its heads or neurons."""
+    """Return the attn_out or mlp_out site of a z or post site."""
     inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
     return f"blocks.{layer_of(site)}.{inside}"
 

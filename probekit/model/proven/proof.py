@@ -61,8 +61,8 @@ def prove(
     """Return a model of transformers with the names of its proven activations.
 
     A site that fails a test is removed, and `refused` has the reason. If even the residual stream
-    is not proven, there are no sites, and `refused["all"]` has the reason. The
-    modes of all modules (training or evaluation) are restored.
+    is not proven, there are no sites, and `refused["all"]` has the reason. The modes of all modules
+    (training or evaluation) are restored.
 
     Args:
         model: a loaded model of transformers.

@@ -41,8 +41,8 @@ def find_blocks(model: ProvenModel) -> None:
     """Find the list of blocks, and the path of the stream in their arguments and outputs.
 
     Its members run once, in order, and the output of each is the input of the next one bit by bit.
-    Of several lists, the one with `num_hidden_layers` members has preference,
-    then the one with most parameters.
+    Of several lists, the one with `num_hidden_layers` members has preference, then the one with
+    most parameters.
 
     Raises:
         NotProvenError: no list is like this.

@@ -564,10 +564,11 @@ class _Checks:
         else:
             old.copy_(value)
 
-    def fail(self, layer: int, post: Tensor, what: str) -> None:
-        """Note what fails, or that the output of a block has values that equal nothing."""
+    def fail(self, layer: int, post: Tensor, row: int, what: str) -> None:
+        """Note what fails in a text, or that the output of a block is not finite."""
         is_finite = bool(torch.isfinite(post).all())
-        self.fault = what if is_finite else f"values are not finite after block {layer}"
+        what = what if is_finite else f"values are not finite after block {layer}"
+        self.fault = f"{what} in text {row} of the batch"
 
     def before_taps(self) -> Hooks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
@@ -607,7 +608,7 @@ class _Checks:
             if not is_cut and not same(x, post):
                 row = _first(lambda i: not same(x[i], post[i]), len(x))
                 what = f"{reader} does not read the output of block {layer - 1}"
-                self.fail(layer - 1, post, f"{what} in text {row} of the batch")
+                self.fail(layer - 1, post, row, what)
 
         return start
 
@@ -642,8 +643,7 @@ class _Checks:
 
             if what := fault(slice(None)):
                 row = _first(lambda i: bool(fault(i)), len(pre))
-                what = f"{what} of block {number} does not hold in text {row} of the batch"
-                self.fail(number, post, what)
+                self.fail(number, post, row, f"{what} of block {number} does not hold")
 
         return end
 
