@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
@@ -708,7 +707,7 @@ class BasePass:
 
         None if caches of the network cannot be copied, or steps with them are not proven.
         """
-        model, texts = cast(ProvenNetwork, self.model), torch.unique(rows)
+        model, texts = self.model, torch.unique(rows)
         key = start, *texts.tolist()
         if key not in self._prefixes:
             begun = KeyValueCache()
@@ -729,7 +728,7 @@ class BasePass:
 
     def _agrees(self, past: KeyValueCache, texts: Tensor, start: int) -> bool:
         """Return whether a pass over one token gives the stream of the pass without edits."""
-        model, last = cast(ProvenNetwork, self.model), self._last_site
+        model, last = self.model, self._last_site
         expected = self.values[last][texts, start]
         gap = (self._last_token([], past, texts, start) - expected).norm(dim=-1)
         limit = min(model.passes.limits[last], BLIND)

@@ -129,7 +129,7 @@ class ProvenNetwork(Network):
 
     @property
     def _has_mixers(self) -> bool:
-        """Whether the heads of some blocks are not proven, which may be no attention."""
+        """Whether some blocks have no proven heads, so that they may be another kind of mixer."""
         return len(self.passes.attention) < self.config.n_layers
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
@@ -691,9 +691,6 @@ def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _sample(model: nn.Module) -> Tensor:
     """Return some numbers of every weight, as bytes, to see cheaply whether the weights changed."""
-    parts = [torch.zeros(0, dtype=torch.uint8)]
-    for tensor in tensors_of(model).values():
-        flat = tensor.detach().flatten()
-        some = flat[:: max(1, len(flat) // _SAMPLED)].cpu().contiguous()
-        parts.append(some.view(torch.uint8) if some.dtype != torch.bool else some.to(torch.uint8))
-    return torch.cat(parts)
+    flat = (one.detach().flatten() for one in tensors_of(model).values())
+    some = (one[:: max(1, len(one) // _SAMPLED)].cpu().contiguous() for one in flat)
+    return torch.cat([torch.zeros(0, dtype=torch.uint8), *(one.view(torch.uint8) for one in some)])

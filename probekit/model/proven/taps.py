@@ -378,32 +378,18 @@ class ProvenModel:
             block = self.modules[self.block(number)]
             state: dict[str, Tensor] = {}  # the stream before the block
             if wanted - _WITHOUT_INPUT:
-                yield block.register_forward_pre_hook(
-                    self._at_input(at, state, visit), with_kwargs=True
-                )
+                before = _at_input(f"{at}hook_resid_pre", self.in_path, state, visit)
+                yield block.register_forward_pre_hook(before, with_kwargs=True)
             for step in self.layers[number].steps if self.layers else ():
                 mid = "hook_resid_mid" in wanted and step is self.layers[number].steps[0]
                 if mid or SITE_OF.get(step.role) in wanted:
                     yield from self._at_terms(number, step, state, visit, mid=mid)
             if "mlp.hook_post" in wanted:
                 linear = self.modules[self.linears[number, "post"]]
-                yield linear.register_forward_pre_hook(_at_neurons(at, visit), with_kwargs=True)
+                before = _at_input(f"{at}mlp.hook_post", (0,), {}, visit)
+                yield linear.register_forward_pre_hook(before, with_kwargs=True)
             if "hook_resid_post" in wanted:
                 yield block.register_forward_hook(self._at_output(at, visit))
-
-    def _at_input(
-        self, at: str, state: dict[str, Tensor], visit: Tap
-    ) -> Callable[..., Call | None]:
-        """Return the hook of the stream before a block."""
-
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-            x = input_at(args, kwargs, self.in_path)
-            state["pre"] = visit(f"{at}hook_resid_pre", x)
-            return (
-                None if state["pre"] is x else put_input(args, kwargs, self.in_path, state["pre"])
-            )
-
-        return before
 
     def _at_output(self, at: str, visit: Tap) -> Callable[..., Any]:
         """Return the hook of the stream after a block."""
@@ -532,12 +518,15 @@ def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:
     return x
 
 
-def _at_neurons(at: str, visit: Tap) -> Callable[..., Call | None]:
-    """Return the hook of the input of an output map of neurons."""
+def _at_input(
+    name: str, path: Keys, values: dict[str, Tensor], visit: Tap
+) -> Callable[..., Call | None]:
+    """Return the hook of a site at the input of a module, which keeps its value as `pre`."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        new = visit(f"{at}mlp.hook_post", args[0])
-        return None if new is args[0] else ((new, *args[1:]), kwargs)
+        x = input_at(args, kwargs, path)
+        new = values["pre"] = visit(name, x)
+        return None if new is x else put_input(args, kwargs, path, new)
 
     return before
 
