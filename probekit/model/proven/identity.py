@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from platformdirs import user_cache_path
@@ -21,11 +21,15 @@ from probekit.errors import StoreError
 from probekit.files import write_atomic
 from probekit.model.proven.additions import Layer, Place, Step
 from probekit.model.proven.doors import BLIND, NotProvenError, apart_rows, eps
-from probekit.model.proven.proof import prove, refuse_patches
+from probekit.model.proven.invariance import measure_rounding
+from probekit.model.proven.proof import check_gradients, prove, refuse_patches
 from probekit.model.proven.taps import ProvenModel
 from probekit.model.weights.state_dict import digest_weights
 from probekit.provenance import digest, digest_json, digest_sources, seal, unseal
 from probekit.terminal import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from probekit.model.proven.config import ProvenConfig
 
 VERSION = 1  # of the proof, and of the numbers that taps give
 FORMAT = 1  # of the files of proofs
@@ -116,7 +120,7 @@ def proofs_folder() -> Path:
 
 
 def kept_proof(
-    model: Any, watcher: Watcher = SILENT, like: Mapping[str, Any] | None = None
+    model: Any, watcher: Watcher = SILENT, like: ProvenConfig | None = None
 ) -> tuple[ProvenModel, dict[str, list[float]]]:
     """Return the proof of a loaded model, and the `sketch_of` the values that it gave.
 
@@ -126,8 +130,8 @@ def kept_proof(
     Args:
         model: the model of transformers.
         watcher: receives the progress.
-        like: `packed_proof` of a model of the same class and settings, with other weights or in
-            another dtype, whose proof is transferred if it holds; None for a proof of its own.
+        like: config of a model of the same class and settings, with other weights or in another
+            dtype, whose proof is transferred if it holds; None for a proof of its own.
     """
     code = digest_sources(Path(__file__).parent)  # of the proof
     weights = digest_weights(model, tensors_of(model))
@@ -150,15 +154,18 @@ def kept_proof(
     return proven, values
 
 
-def _transferred(model: Any, packed: Mapping[str, Any]) -> ProvenModel | None:
+def _transferred(model: Any, like: ProvenConfig) -> ProvenModel | None:
     """Return the proof of another model for this one, tested on all texts; None if it fails.
 
-    Tested are the chain of blocks, the sums and the unembedding. Roles of modules do not depend on
-    the weights.
+    Tested are the chain of blocks, the sums and the unembedding; in another dtype also rounding and
+    gradients. Roles of modules do not depend on the weights.
     """
-    proven = _restored(model, packed)
+    proven = _restored(model, like.source.proof)
     try:
         with torch.no_grad():
+            if identity_of_model(model)["dtypes"] != like.identity["dtypes"]:
+                measure_rounding(proven)
+                check_gradients(proven)
             for ids in proven.texts():
                 logits, values = proven.run(ids, sites=list(proven.sites), check=True)
                 last = values[f"blocks.{proven.n_layers - 1}.hook_resid_post"]

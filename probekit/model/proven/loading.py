@@ -202,7 +202,7 @@ def proven_network(
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    passes, sketch = kept_proof(model, watcher, None if like is None else like.source.proof)
+    passes, sketch = kept_proof(model, watcher, like)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "

@@ -82,7 +82,7 @@ def prove(
         lambda: check_same_shape(proven),
         lambda: check_padding(proven),
         lambda: _attempt(proven, "generation", check_generation),
-        lambda: _attempt(proven, "gradients", _check_gradients),
+        lambda: check_gradients(proven),
     ]
 
     def report(fraction: float) -> None:
@@ -373,8 +373,13 @@ def _goal_fault(model: ProvenModel, trace: Trace, layer: int, kind: str, goal: T
 
 
 # ---------------------------------------------------------------------- gradients
-def _check_gradients(model: ProvenModel) -> None:
-    """Compare gradients at the sites of each kind with finite differences."""
+def check_gradients(model: ProvenModel) -> None:
+    """Compare gradients at the sites of each kind with finite differences, or note a refusal."""
+    model.refused.pop("gradients", None)
+    _attempt(model, "gradients", _compare_gradients)
+
+
+def _compare_gradients(model: ProvenModel) -> None:
     texts, first = model.texts(), "blocks.0.hook_resid_post"
     dtype = model.run(texts[1], sites=[first], logits=False)[1][first].dtype
     if dtype not in (torch.float32, torch.float64):

@@ -235,7 +235,11 @@ def test_a_model_in_memory_stays_as_it_is():
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(ConfigError, match="proven for its dtype and device"):
         network.to(torch.float64)
-    assert in_dtype(network, torch.bfloat16).dtype == torch.bfloat16
+    half = in_dtype(network, torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    with pytest.raises(ConfigError, match=r"A gradient is not proven .* in half precision"):
+        half.run_with_cache(IDS, [("resid_post", 1)], grad=True)
+    assert half.passes.limits["logits"] > network.passes.limits["logits"]
     _, cache = network.run_with_cache(IDS, [("resid_post", 1)], grad=True)
     assert cache["resid_post", 1].requires_grad
 
