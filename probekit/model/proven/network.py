@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -93,14 +93,12 @@ class ProvenNetwork(Network):
     @property
     def device(self) -> torch.device:
         """Device of the embedding."""
-        embedding: Tensor = self.model.get_input_embeddings().weight
-        return embedding.device
+        return self.token_embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the weights that are not quantised."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
+        return cast(torch.dtype, self.model.dtype)
 
     @property
     def has_sinks(self) -> bool:
@@ -629,8 +627,7 @@ class ProvenNetwork(Network):
     @property
     def token_embedding(self) -> Tensor:
         """Embedding of every token, shape [n_embeddings d_model]."""
-        weight: Tensor = self.model.get_input_embeddings().weight
-        return weight.detach()
+        return cast(Tensor, self.model.get_input_embeddings().weight.detach())
 
 
 def _added_site(site: str) -> str:

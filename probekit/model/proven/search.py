@@ -33,6 +33,7 @@ from probekit.model.proven.taps import HEAD_SITES, SITE_OF, STREAMS, Hooks, Prov
 
 # Times the size of a row: a head that attends elsewhere shows little of a small change.
 NUDGES = (1, 8, 64)
+Maps = dict[str, tuple[Tensor, Tensor]]  # input and output of modules, by name
 ROUNDED_ROW = 1e-6  # of rows of a pattern, which sum to 1; transformers computes them in float32
 
 
@@ -363,23 +364,16 @@ def find_attention(model: ProvenModel) -> set[int]:
     reasons: dict[int, str] = {}
     attending: dict[int, str] = {}
     names = {id(m): k for k, m in model.modules.items() if k.startswith(f"{model.list_name}.")}
+    calls: list[tuple[str, Tensor, Tensor, Pair]] = []
+
+    def watch(native: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Pair:
+        z, pattern = native(module, q, k, v, *more[0], **more[1])
+        if id(module) in names:
+            calls.append((names[id(module)], q, v.clone(), (z.clone(), pattern)))
+        return z, pattern
+
     for ids in model.texts():
-        calls: list[tuple[str, Tensor, Tensor, Pair]] = []
-
-        def watch(
-            native: Any,
-            module: nn.Module,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            *more: Any,
-            calls: Any = calls,
-        ) -> Pair:
-            z, pattern = native(module, q, k, v, *more[0], **more[1])
-            if id(module) in names:
-                calls.append((names[id(module)], q, v.clone(), (z.clone(), pattern)))
-            return z, pattern
-
+        calls.clear()
         clean = output_logits(model.call(ids))
         with attention_through(model.implementation, watch):
             if not torch.equal(clean, output_logits(model.call(ids))):
@@ -517,7 +511,7 @@ def find_linears(model: ProvenModel) -> None:
 
     with attention_through(model.implementation, model.attend(keep_z)):
         trace = record(model.model, lambda: model.call(ids), lambda k, _: k.startswith(prefix))
-    maps: dict[str, tuple[Tensor, Tensor]] = {}  # input and output by module
+    maps: Maps = {}
     inputs: dict[str, Tensor] = {}
     for event in trace.events:
         if event.kind == "in" and event.path == (0,):
@@ -541,12 +535,7 @@ def find_linears(model: ProvenModel) -> None:
 
 
 def _output_map(
-    model: ProvenModel,
-    trace: Trace,
-    number: int,
-    step: Step,
-    maps: dict[str, tuple[Tensor, Tensor]],
-    z: Tensor | None,
+    model: ProvenModel, trace: Trace, number: int, step: Step, maps: Maps, z: Tensor | None
 ) -> str:
     """Return the name of the output map of an addition of one place; empty if none is proven.
 
