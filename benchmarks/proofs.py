@@ -40,7 +40,6 @@ TESTS = {
     "check_same_shape": "later tokens, other texts",
     "check_padding": "padding",
     "check_generation": "generation",
-    "check_resume": "resume",
     "_check_gradients": "gradients",
     "_check_head": "unembedding",
     "sketch_of": "record of values",

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from probekit.accelerators import check_device
 from probekit.errors import CheckpointError, ConfigError
 from probekit.memory import device_text, fits_in_memory
+from probekit.model.config import count_parameters
 from probekit.model.proven.choice import ADAPTER, Proving, is_gguf
 from probekit.model.proven.config import ProvenConfig, Source, context_of, measured_axes
 from probekit.model.proven.identity import (
@@ -71,12 +73,13 @@ def load_proven(
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
-        ConfigError: several devices are given.
+        ConfigError: several devices are given, or one that is not available.
     """
     if "," in device_text(device):
         raise ConfigError(
             f"Networks that transformers computes are on one device, not on {device_text(device)}."
         )
+    check_device(device_text(device))
     name = None if dtype is None else str(dtype).removeprefix("torch.")
     ready = _PREPARED.pop(_key_of(source, name, device_text(device)), None)
     _PREPARED.clear()  # another one would stay in memory
@@ -167,7 +170,7 @@ def compared_with(model: Any, exact: Callable[[], Any]) -> Callable[[], Any] | N
     """
     if not isinstance(model, ProvenNetwork):
         return exact
-    fits = fits_in_memory(4 * sum(one.numel() for one in model.parameters()), str(model.device))
+    fits = fits_in_memory(4 * count_parameters(model.config), str(model.device))
     is_possible = fits and not model.config.identity["quantised"]
     return partial(exact_network, model, torch.float32) if is_possible else None
 
@@ -200,7 +203,7 @@ def proven_network(
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    passes, sketch = kept_proof(model, watcher, None if like is None else like.source.proof)
+    passes, sketch = kept_proof(model, watcher, like)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "
@@ -229,9 +232,8 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
     if passes.norm:
         like = found[f"blocks.{passes.n_layers - 1}.hook_resid_post"][0, -1]
         norm = measured_norm(passes.modules[passes.norm], like, passes.modules[passes.norm])
-    n_total = model.num_parameters()  # weights in 4 bits have fewer numbers in memory
-    blocks, weights = f"{passes.list_name}.", model.named_parameters()
-    n_others = sum(one.numel() for name, one in weights if not name.startswith(blocks))
+    blocks = {id(one) for one in passes.modules[passes.list_name].parameters()}
+    others = sum(one.numel() for one in model.parameters() if id(one) not in blocks)
     special = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id")}
     identity = {**identity_of_model(model), "quantised": quantisation_of(model), "proof": values}
     return ProvenConfig(
@@ -240,7 +242,7 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
         epsilon=0.0 if norm is None else norm.epsilon,
         centred=norm is not None and norm.is_centred,
         identity=identity,
-        counts=(n_total - n_others, n_others),
+        counts=(model.num_parameters() - others, others),  # also of packed weights of 4 bits
         formulas={f"blocks.{{l}}.{kind}": _FORMULAS[kind] for kind in passes.sites.values()},
         axes=axes,
         proven=frozenset(passes.sites.keys() - odd.keys()),

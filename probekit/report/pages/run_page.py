@@ -238,10 +238,12 @@ def _measured(record: records.RunRecord, config: str) -> page.PageSection:
             page.Fold(figure.title, [figure, *page.pairs_of({title: massive})], css="norms")
         )
     items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
-    errors = record.model.relative_errors or {}
+    model = record.model.model_dump(exclude_none=True)
+    errors, checks = model.pop("relative_errors", {}), model.pop("compared_with")
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
+        "Model": model,
+        "Files of the model, verified with": checks,
         "Median error relative to float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
