@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from probekit.model.config import Bos
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
+    from probekit.probes.exports import table as export_table
+    from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
     from probekit.results import network as measured
@@ -60,7 +62,9 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 @bos_option("the prompt")
 @chat_option
 @options.device_option
-@click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
+@click.option(
+    "--steer", type=click.Path(path_type=Path), help="Probe or exported vector to steer along."
+)
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
@@ -99,8 +103,8 @@ def generate_command(
     accelerators.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
     if steer is not None:
-        probe = probekit.SavedProbe.load(steer)
-        vector = application.steering_vector(probe, towards)
+        probe = export_table.exported_probe(steer, model) or probekit.SavedProbe.load(steer)
+        vector = vectors.steering_vector(probe, towards)
         with watching() as watcher:
             steered = application.load_network(
                 probe, model, device, allow_other=False, watcher=watcher
@@ -227,6 +231,29 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     click.echo("\t".join(names))
     for row in rows:
         click.echo("\t".join(_cell(name, row.get(name)) for name in names))
+
+
+@click.command()
+@click.argument("probe", type=click.Path(path_type=Path))
+@click.option(
+    "--to", required=True, help="plain, torch, sklearn, onnx, vllm_hook, vllm_vector, gguf."
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option(
+    "--towards",
+    metavar="LABEL",
+    help="Label that a steering vector points to.  [default: the second of two]",
+)
+@click.option("--by", type=float, default=1.0, help="Length of a vector in standard deviations.")
+def export(probe: Path, out: Path, **given: Any) -> None:
+    """Write a saved probe for another tool, with a description.
+
+    plain is a safetensors file of weight, bias and facts; vllm_hook and vllm_vector are for
+    vLLM-Lens, gguf is a control vector of llama.cpp and repeng.
+    """
+    application.check_saved_probe(probe)
+    for path in export_table.export_probe(probekit.SavedProbe.load(probe), out, **given):
+        click.echo(str(path))
 
 
 def _cell(column: str, value: object) -> str:

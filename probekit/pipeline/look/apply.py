@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -325,55 +325,6 @@ def load_network(
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return ProbedModel(model, tokenizer, selections)
-
-
-def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
-    """Return one standard deviation of the projection along a direction of a probe, (n_features,).
-
-    Args:
-        probe: a linear probe of a single site.
-        towards: label that the vector points to; None means the second of two labels, or higher
-            numbers.
-
-    Raises:
-        ConfigError: the probe has no direction on the raw activations of one site, no standard
-            deviation, more than two labels and `towards` is None, or no labels and `towards` is
-            given.
-        UnknownNameError: the probe has no such label.
-    """
-    facts, unit = probe.facts, probe.unit_directions
-    if len(facts.sites) != 1 or facts.view != "raw":
-        raise errors.ConfigError(
-            f"Steering requires a probe of a single site in the raw view, but this probe reads "
-            f"{facts.site} in the {facts.view} view."
-        )
-    if len(facts.projection_sd) != len(unit):
-        raise errors.ConfigError(
-            "This probe was saved without the standard deviation of its projection, which is the "
-            "unit of the dose. Run its experiment again; cached activations are used again. For a "
-            "probe of another tool, give `rows` to `SavedProbe.from_arrays`."
-        )
-    # Two labels share one direction, towards the second; more have a direction each.
-    row, sign, classes = 0, 1, probe.classes
-    if towards is None:
-        if len(classes) > 2:
-            raise errors.ConfigError(
-                f"This probe has a direction for each of {len(classes)} labels. Choose one with "
-                f"--towards: {', '.join(classes)}."
-            )
-    elif not classes:
-        raise errors.ConfigError(
-            "This probe predicts numbers and has no labels. Leave out --towards; a negative dose "
-            "points to lower numbers."
-        )
-    elif towards not in classes:
-        hint = errors.nearest(towards, classes)
-        raise errors.UnknownNameError(f"This probe has no label {towards!r}. {hint}")
-    elif len(classes) == 2:
-        sign = 1 if towards == classes[1] else -1
-    else:
-        row = classes.index(towards)
-    return cast(Floats, sign * facts.projection_sd[row] * unit[row])
 
 
 def steered_texts(
