@@ -9,8 +9,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from probekit.errors import ConfigError, DataError, MissingError
+from probekit.interventions import edits
+from probekit.interventions.edits import compose
+from probekit.model.families.from_transformers import from_transformers
 from probekit.probes.exports.table import FORMATS, export_probe, exported_probe
 from probekit.probes.exports.vector import steering_vector
 from probekit.probes.probe_files import AlarmThreshold
@@ -210,3 +214,30 @@ def test_damaged_files_are_refused(to, tmp_path):
 def test_a_saved_probe_is_no_export(tmp_path):
     for ending in (".json", ".safetensors"):
         assert exported_probe(probe_of().save(tmp_path / "p").with_suffix(ending), "mini") is None
+
+
+def test_an_exported_vector_moves_the_logits_of_transformers_as_ours(tmp_path):
+    config = GPT2Config(n_embd=WIDTH, n_layer=5, n_head=2, n_positions=32, vocab_size=50)
+    torch.manual_seed(0)
+    theirs = GPT2LMHeadModel(config).eval()
+    ours, ids = from_transformers(theirs), torch.tensor([[3, 1, 4, 1, 5]])
+    path, _ = probe_of().export(tmp_path / "v", "vllm_vector", by=5.0)
+    vector = steering_vector(exported_probe(path, "mini"))
+    tap = compose(ours, [(SITE, edits.add(torch.from_numpy(vector)))])
+    record = json.loads(path.read_text())
+    stored = np.frombuffer(base64.b64decode(record["activations"]["data"]), "<f4")
+
+    def add(_module, _given, output):
+        return (
+            (output[0] + torch.tensor(stored), *output[1:])
+            if isinstance(output, tuple)
+            else (output + torch.tensor(stored))
+        )
+
+    with torch.no_grad():
+        plain, moved = ours(ids), ours(ids, tap=tap, sites=tap.sites)
+        (layer,) = record["layer_indices"]
+        theirs.transformer.h[layer].register_forward_hook(add)
+        expected = theirs(ids).logits
+    assert (moved - plain).abs().max() > 0.1
+    torch.testing.assert_close(moved, expected, atol=1e-5, rtol=1e-5)
