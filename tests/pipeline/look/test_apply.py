@@ -23,9 +23,9 @@ from probekit.pipeline.look import apply
 from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
 from probekit.pipeline.measure.probing import projection_sds
+from probekit.probes.exports.vector import steering_vector
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.probe_files import ProbeFacts
-from probekit.probes.exports.vector import steering_vector
 from probekit.probes.saved_probe import SavedProbe
 from tests.pipeline.planted import QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
