@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from probekit.model import generation
     from probekit.model.config import Bos
     from probekit.pipeline.look import apply as application
-    from probekit.pipeline.look import doses as dosage
     from probekit.pipeline.look import exports
     from probekit.probes.exports import table as export_table
     from probekit.probes.exports import vector as vectors
@@ -175,7 +174,7 @@ def _steered(
     where = f"towards {labels.class_label(label)} at {at_site or probe.facts.site}"
     if factor is not None:
         texts = readers.read_texts(on)
-        dose, table = dosage.calibrated_doses(
+        dose, table = application.calibrated_doses(
             steered, vector, texts, factor, bos=how["bos"], site=at_site
         )
         click.echo(doses_page.doses_answer(dose, table, factor), err=True)
@@ -183,7 +182,7 @@ def _steered(
             facts = {"network": model, "probe": str(steer), "texts": f"{len(texts):,} of {on}"}
             is_page = doses.suffix == ".html"
             page = doses_page.doses_page(dose, table, factor, where, facts) if is_page else ""
-            files.write_atomic(doses, page or table.to_csv(index=False))
+            files.write_atomic(doses, page or files.csv_text(table))
             click.echo(str(doses), err=True)
         by = (*by, dose)
     by_dose = {}

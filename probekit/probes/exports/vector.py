@@ -123,7 +123,7 @@ class SteeringVector:
         return cls(values, layer, label, by, probe.facts.model)
 
     def as_probe(self, model: str) -> SavedProbe:
-        """Return a probe whose direction is the vector, and whose unit of steering its length.
+        """Return a probe along the vector, whose unit of steering is the length of the vector.
 
         Raises:
             DataError: the vector is 0 or not finite.

@@ -8,10 +8,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import format_number
+from probekit.files import csv_text
 from probekit.report.elements import page, style
 
 CAVEAT = (
-    "The loss says what steering costs on texts that are not about the label, not what it does. "
+    "The loss shows what steering costs on texts that are not about the label, not what it does. "
     "`probekit intervene` measures its effect, with intervals and controls."
 )
 METHOD = (
@@ -62,10 +63,10 @@ def doses_page(
         "loss without steering.",
         answer,
     )
-    files = page.Files([("All doses", "doses.csv", doses.to_csv(index=False))])
+    files = page.Files([("All doses", "doses.csv", csv_text(doses))])
     return page.Page(
         ("steering",),
-        f"How much steering {where} does the network bear?",
+        f"How much steering {where} can the network take?",
         answer,
         [page.PageSection("", [part, files], "first")],
         caveats=[CAVEAT],

@@ -9,8 +9,7 @@ import torch
 from probekit.interventions.edits import add, run_edited
 from probekit.model.families.table import load_model
 from probekit.model.text.tokenizer import Tokenizer
-from probekit.pipeline.look.apply import ProbedModel
-from probekit.pipeline.look.doses import calibrated_doses
+from probekit.pipeline.look.apply import ProbedModel, calibrated_doses
 from probekit.report.pages.doses_page import doses_page
 
 SITE = "blocks.1.hook_resid_post"
