@@ -300,8 +300,9 @@ def export(probe: Path, out: Path, **given: Any) -> None:
     plain is a safetensors file of weight, bias and facts; vllm_hook and vllm_vector are for
     vLLM-Lens, gguf is a control vector of llama.cpp and repeng.
     """
+    saved = probekit.SavedProbe.load(probe)
     application.check_saved_probe(probe)
-    for path in export_table.export_probe(probekit.SavedProbe.load(probe), out, **given):
+    for path in export_table.export_probe(saved, out, **given):
         click.echo(str(path))
 
 

@@ -50,7 +50,7 @@ from probekit.terminal import SILENT, Watcher
 TooLong = Literal["error", "truncate", "skip"]
 MOST_DOSE = 1024.0
 HALVINGS = 6  # of the interval of the dose, on a logarithmic scale
-TEXTS_AT_ONCE = 8  # of which the loss is measured
+TEXTS_AT_ONCE = 8  # in a pass that measures the loss
 
 # Positions that exist in any text; words and spans are marked only in the data set.
 OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
