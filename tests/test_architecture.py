@@ -63,6 +63,7 @@ TORCH_FREE = ("data", "probes", "results", "report", "experiment")
 SOLVERS = (
     "probes/solve/",
     *(f"probes/kinds/{name}.py" for name in ("attention_pooled", "mlp", "structural")),
+    "probes/exports/torch.py",
 )
 
 
@@ -184,7 +185,9 @@ def test_a_public_name_has_one_meaning():
 
 
 # Files that are read through a table or from the command line need no second importer.
-REGISTERED = ("chosen/", "cli/", "model/families/", "probes/kinds/", "report/pages/")
+REGISTERED = (
+    *("chosen/", "cli/", "model/families/", "probes/exports/", "probes/kinds/", "report/pages/"),
+)
 # Keys of experiments, attributes of results and documented columns, which users type; the verdict.
 TYPED = (
     "experiment/schema.py",

@@ -69,6 +69,12 @@ PAGES = {
         f'apply {{probe}} --text "{TEXT}" --per token --out {{out}}',
         "",
     ),
+    "doses": (
+        "How much steering a network can take",
+        'generate --model mini --prompt "The old man" --max-new-tokens 5 --steer {probe} '
+        "--calibrate 1.1 --on README.md --doses {out}",
+        "",
+    ),
     "attention": (
         "Attention patterns of every head",
         f'attention --model mini --text "{TEXT}" --out {{out}}',

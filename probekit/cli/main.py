@@ -91,7 +91,9 @@ def _sigterm_raises() -> Iterator[None]:
 # The commands in the order of the help.
 PURPOSES = {
     "Start": "init experiments validate plan",
-    "Run experiments and read results": "run worker intervene view report compare transfer apply",
+    "Run experiments and read results": (
+        "run worker intervene view report compare transfer apply export"
+    ),
     "Look inside a model": "sites params weights attention lens attribution patch generate",
     "Train and check models, maintain caches": "pretrain verify cache",
     "Check and set up probekit": "selftest completion",

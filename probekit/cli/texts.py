@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,18 @@ from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_opt
 from probekit.pipeline.look.exports import ANSWER_FILES
 
 if TYPE_CHECKING:
-    from probekit import accelerators, progress
+    from probekit import accelerators, files, progress
     from probekit.cli import terminal
+    from probekit.data import readers
     from probekit.model import generation
     from probekit.model.config import Bos
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
+    from probekit.probes.exports import table as export_table
+    from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
+    from probekit.report.pages import doses_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
@@ -60,8 +63,20 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 @bos_option("the prompt")
 @chat_option
 @options.device_option
-@click.option("--steer", type=click.Path(path_type=Path), help="Saved probe to steer along.")
+@click.option(
+    "--steer", type=click.Path(path_type=Path), help="Probe or exported vector to steer along."
+)
 @click.option("--by", type=float, multiple=True, help="Dose in standard deviations; repeatable.")
+@click.option(
+    "--calibrate",
+    type=float,
+    metavar="FACTOR",
+    help="Dose at which the loss on the texts of --on is this many times as large, such as 1.1.",
+)
+@click.option("--on", type=click.Path(path_type=Path), help="File with a plain text per line.")
+@click.option(
+    "--doses", type=OutputFile(".html", ".csv"), help="Page or rows of the loss by dose to write."
+)
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
 def generate_command(
@@ -80,7 +95,9 @@ def generate_command(
     The end-of-text token always ends a text.
     """
     # All other given options are fields of `Decoding`.
-    by, towards, at_site = given.pop("by"), given.pop("towards"), given.pop("at_site")
+    names = ("by", "towards", "at_site", "calibrate", "on", "doses")
+    steering = {name: given.pop(name) for name in names}
+    # All other given options are fields of `Decoding`.
     decoding = generation.Decoding(**given)
     if decoding.temperature == 0 and (decoding.top_k or decoding.top_p or decoding.num_samples > 1):
         click.echo(
@@ -88,10 +105,15 @@ def generate_command(
             "no effect and all samples are equal; to sample, give a --temperature, such as 1.",
             err=True,
         )
-    if steer is None and (by or towards or at_site):
-        raise click.UsageError("--by, --towards and --at-site require --steer.")
-    if steer is not None and not by:
-        raise click.UsageError("--steer requires --by, a dose such as 4.")
+    if steer is None and any(steering.values()):
+        given_names = [f"--{name.replace('_', '-')}" for name, value in steering.items() if value]
+        raise click.UsageError(f"{given_names[0]} requires --steer.")
+    if steer is not None and not steering["by"] and steering["calibrate"] is None:
+        raise click.UsageError("--steer requires --by, a dose such as 4, or --calibrate.")
+    if (steering["calibrate"] is None) != (steering["on"] is None):
+        raise click.UsageError("--calibrate and --on require each other.")
+    if steering["doses"] is not None and steering["on"] is None:
+        raise click.UsageError("--doses requires --calibrate.")
     if stream and (steer is not None or decoding.num_samples * len(prompts) > 1):
         raise click.UsageError(
             "--stream shows a single text: give one --prompt, no --num-samples and no --steer."
@@ -99,22 +121,8 @@ def generate_command(
     accelerators.check_device(device)
     gap = "\n\n" if chat else ""  # between prompt and reply
     if steer is not None:
-        probe = probekit.SavedProbe.load(steer)
-        vector = application.steering_vector(probe, towards)
-        with watching() as watcher:
-            steered = application.load_network(
-                probe, model, device, allow_other=False, watcher=watcher
-            )
-        warn_of_bos(steered.tokenizer, bos)
-        # The direction of two classes has the name of the second one, to which it leads.
-        label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
-        where = f"sd towards {labels.class_label(label)} at {at_site or probe.facts.site}"
-        at_dose = partial(application.steered_texts, steered, prompts, decoding, vector, bos=bos)
-        by_dose = {}
-        # First without steering, which a given dose of 0 does not repeat.
-        for dose in (0.0, *filter(None, by)):
-            how = f"{dose:+g} {where}" if dose else "no steering"
-            by_dose[how] = at_dose(dose, chat=chat, stop=stops, site=at_site)
+        how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stops}
+        by_dose = _steered(model, prompts, decoding, steer, device, how, steering)
         _show(prompts, by_dose, decoding, gap=gap)
         click.echo(
             "note: one text is no measurement of an effect; `probekit intervene` measures steering "
@@ -140,6 +148,51 @@ def generate_command(
     for piece in pieces:
         click.echo(piece, nl=False)
     click.echo()
+
+
+def _steered(
+    model: str,
+    prompts: Sequence[str],
+    decoding: generation.Decoding,
+    steer: Path,
+    device: str,
+    how: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> Mapping[str, Sequence[Sequence[generation.Continuation]]]:
+    """Return the continuations without steering and at each dose, by the dose in words.
+
+    `how` are further arguments of `steered_texts`, and `asked` the options of steering.
+    """
+    by, towards, at_site, factor, on, doses = asked.values()
+    probe = export_table.exported_probe(steer, model) or probekit.SavedProbe.load(steer)
+    vector = vectors.steering_vector(probe, towards)
+    with watching() as watcher:
+        steered = application.load_network(probe, model, device, allow_other=False, watcher=watcher)
+    warn_of_bos(steered.tokenizer, how["bos"])
+    # The direction of two classes has the name of the second one, to which it leads.
+    label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
+    where = f"towards {labels.class_label(label)} at {at_site or probe.facts.site}"
+    if factor is not None:
+        texts = readers.read_texts(on)
+        dose, table = application.calibrated_doses(
+            steered, vector, texts, factor, bos=how["bos"], site=at_site
+        )
+        click.echo(doses_page.doses_answer(dose, table, factor), err=True)
+        if doses is not None:
+            facts = {"network": model, "probe": str(steer), "texts": f"{len(texts):,} of {on}"}
+            is_page = doses.suffix == ".html"
+            page = doses_page.doses_page(dose, table, factor, where, facts) if is_page else ""
+            files.write_atomic(doses, page or files.csv_text(table))
+            click.echo(str(doses), err=True)
+        by = (*by, dose)
+    by_dose = {}
+    # First without steering, which a given dose of 0 does not repeat.
+    for dose in (0.0, *filter(None, by)):
+        words = f"{dose:+.3g} sd {where}" if dose else "no steering"
+        by_dose[words] = application.steered_texts(
+            steered, prompts, decoding, vector, dose, site=at_site, **how
+        )
+    return by_dose
 
 
 def _show(
@@ -227,6 +280,30 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     click.echo("\t".join(names))
     for row in rows:
         click.echo("\t".join(_cell(name, row.get(name)) for name in names))
+
+
+@click.command()
+@click.argument("probe", type=click.Path(path_type=Path))
+@click.option(
+    "--to", required=True, help="plain, torch, sklearn, onnx, vllm_hook, vllm_vector, gguf."
+)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="File to write.")
+@click.option(
+    "--towards",
+    metavar="LABEL",
+    help="Label that a steering vector points to.  [default: the second of two]",
+)
+@click.option("--by", type=float, default=1.0, help="Length of a vector in standard deviations.")
+def export(probe: Path, out: Path, **given: Any) -> None:
+    """Write a saved probe for another tool, with a description.
+
+    plain is a safetensors file of weight, bias and facts; vllm_hook and vllm_vector are for
+    vLLM-Lens, gguf is a control vector of llama.cpp and repeng.
+    """
+    saved = probekit.SavedProbe.load(probe)
+    application.check_saved_probe(probe)
+    for path in export_table.export_probe(saved, out, **given):
+        click.echo(str(path))
 
 
 def _cell(column: str, value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -288,6 +289,12 @@ class SavedProbe:
             StoreError: a file cannot be written.
         """
         return probe_files.write_probe(path_of("path", path), self.layers, self.classes, self.facts)
+
+    def export(self, path: Path | str, to: str, **how: Any) -> tuple[Path, Path]:
+        """Write the probe for another tool; see `probekit.probes.exports.table.export_probe`."""
+        table = import_module("probekit.probes.exports.table")  # which imports this class
+        written: tuple[Path, Path] = table.export_probe(self, path, to, **how)
+        return written
 
     @classmethod
     def from_arrays(  # noqa: PLR0913  # facts that other tools do not store

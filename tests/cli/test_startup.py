@@ -35,6 +35,7 @@ COMMANDS = (
     "report missing missing --out page.html",
     "apply missing --text a --out page.txt",
     "apply missing --text a",
+    "export missing --to plain --out probe",
 )
 UNCHECKED = {"selftest", "experiments", "completion"}  # they have nothing to check
 

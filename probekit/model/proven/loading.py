@@ -89,7 +89,7 @@ def load_proven(
         path = Path(sources.without_options(source)).expanduser()
         if find_spec("gguf") is None:
             raise CheckpointError(
-                f"{path} is a GGUF file. To read it, install gguf: pip install 'probekit[gguf]'."
+                f"{path} is a GGUF file, which needs gguf: pip install 'probekit-lens[gguf]'."
             )
         folder, options = path.parent, {"gguf_file": path.name}
     else:

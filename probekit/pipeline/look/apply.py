@@ -2,19 +2,23 @@
 
 apply_probe    tokenize as in training, run the model, score
 steered_texts  generation with multiples of the probe's direction added at its site: x + k s u
+calibrated_doses  the dose at which the loss on plain texts has risen by a factor
 
 u is the unit direction of the probe on raw activations, s the standard deviation of u'x over the
 rows that the probe was fitted on, and k the dose. The prompt and each generated token are steered.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
+from torch.nn.functional import cross_entropy
 
 from probekit import errors
 from probekit.accelerators import check_device
@@ -29,6 +33,7 @@ from probekit.model.config import Bos
 from probekit.model.families.table import find_config, load_model
 from probekit.model.generation import Continuation, Decoding, continue_texts
 from probekit.model.network import Network
+from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
 from probekit.model.proven.choice import Proving
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteSelection
@@ -43,6 +48,9 @@ from probekit.results.network import Per, RowPrediction, TextReading
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
+MOST_DOSE = 1024.0
+HALVINGS = 6  # of the interval of the dose, on a logarithmic scale
+TEXTS_AT_ONCE = 8  # in a pass that measures the loss
 
 # Positions that exist in any text; words and spans are marked only in the data set.
 OF_ANY_TEXT = ("last", "first", "mean", "index", "user_last")
@@ -327,55 +335,6 @@ def load_network(
     return ProbedModel(model, tokenizer, selections)
 
 
-def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
-    """Return one standard deviation of the projection along a direction of a probe, (n_features,).
-
-    Args:
-        probe: a linear probe of a single site.
-        towards: label that the vector points to; None means the second of two labels, or higher
-            numbers.
-
-    Raises:
-        ConfigError: the probe has no direction on the raw activations of one site, no standard
-            deviation, more than two labels and `towards` is None, or no labels and `towards` is
-            given.
-        UnknownNameError: the probe has no such label.
-    """
-    facts, unit = probe.facts, probe.unit_directions
-    if len(facts.sites) != 1 or facts.view != "raw":
-        raise errors.ConfigError(
-            f"Steering requires a probe of a single site in the raw view, but this probe reads "
-            f"{facts.site} in the {facts.view} view."
-        )
-    if len(facts.projection_sd) != len(unit):
-        raise errors.ConfigError(
-            "This probe was saved without the standard deviation of its projection, which is the "
-            "unit of the dose. Run its experiment again; cached activations are used again. For a "
-            "probe of another tool, give `rows` to `SavedProbe.from_arrays`."
-        )
-    # Two labels share one direction, towards the second; more have a direction each.
-    row, sign, classes = 0, 1, probe.classes
-    if towards is None:
-        if len(classes) > 2:
-            raise errors.ConfigError(
-                f"This probe has a direction for each of {len(classes)} labels. Choose one with "
-                f"--towards: {', '.join(classes)}."
-            )
-    elif not classes:
-        raise errors.ConfigError(
-            "This probe predicts numbers and has no labels. Leave out --towards; a negative dose "
-            "points to lower numbers."
-        )
-    elif towards not in classes:
-        hint = errors.nearest(towards, classes)
-        raise errors.UnknownNameError(f"This probe has no label {towards!r}. {hint}")
-    elif len(classes) == 2:
-        sign = 1 if towards == classes[1] else -1
-    else:
-        row = classes.index(towards)
-    return cast(Floats, sign * facts.projection_sd[row] * unit[row])
-
-
 def steered_texts(
     network: ProbedModel,
     prompts: Sequence[str],
@@ -414,6 +373,84 @@ def steered_texts(
     return continue_texts(
         model, tokenizer, prompts, decoding, bos=bos, chat=chat, stop=stop, tap=edited, sites=sites
     )
+
+
+def calibrated_doses(
+    network: ProbedModel,
+    vector: Floats,
+    texts: Sequence[str],
+    factor: float,
+    *,
+    bos: Bos = "auto",
+    site: str | None = None,
+) -> tuple[float, pd.DataFrame]:
+    """Return the dose at which the loss has risen by a factor, and the loss at all tried doses.
+
+    The table has the columns `dose`, `loss` and `factor`. Doses are doubled from 1, or halved,
+    until the factor lies between two of them; their interval is then halved on a logarithmic
+    scale. The dose is its lower end, within 2 %.
+
+    Args:
+        network: the network of the probe; see `load_network`.
+        vector: result of `steering_vector`.
+        texts: plain texts, of two tokens and more.
+        factor: of the loss, above 1.
+        bos: whether beginning-of-text precedes each text.
+        site: name of the steered site; None means that of the probe.
+
+    Raises:
+        ConfigError: the factor is not above 1.
+        DataError: no text has two tokens, or no dose up to `MOST_DOSE` reaches the factor.
+    """
+    if not (math.isfinite(factor) and factor > 1):
+        raise errors.ConfigError(
+            f"The factor of the loss is {factor:g}. Give a number above 1, as 1.1."
+        )
+    model, place = network.model, site or network.selections[0]
+    batches = [
+        network.tokenizer.batch(texts[first : first + TEXTS_AT_ONCE], bos=bos, side="right").to(
+            model.device
+        )
+        for first in range(0, len(texts), TEXTS_AT_ONCE)
+    ]
+
+    def loss(dose: float) -> float:
+        """Return the mean loss at a dose."""
+        total, n_tokens = 0.0, 0
+        for batch in batches:
+            targets = next_tokens(batch.ids, batch.mask)
+            edit = edits.add(torch.from_numpy(dose * vector))
+            with torch.no_grad():
+                logits = edits.run_edited(model, batch, [(place, edit)]).double()
+            one_by_one = logits.flatten(0, 1), targets.flatten()
+            total += float(cross_entropy(*one_by_one, ignore_index=NOT_COUNTED, reduction="sum"))
+            n_tokens += int((targets != NOT_COUNTED).sum())
+        return total / n_tokens if n_tokens else math.nan
+
+    losses = {0.0: loss(0.0)}
+    if math.isnan(losses[0.0]):
+        raise errors.DataError(
+            "No text has two tokens, so that there is no loss. Give longer texts."
+        )
+    most = factor * losses[0.0]
+    high = 1.0
+    while losses.setdefault(high, loss(high)) <= most:
+        high *= 2
+        if high > MOST_DOSE:
+            raise errors.DataError(
+                f"At {MOST_DOSE:g} standard deviations the loss is "
+                f"{losses[MOST_DOSE] / losses[0.0]:.3g} times that without steering, less than "
+                f"{factor:g}. Give a smaller factor."
+            )
+    low = high / 2
+    while losses.setdefault(low, loss(low)) > most:
+        low, high = low / 2, low
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        losses[middle] = loss(middle)
+        low, high = (middle, high) if losses[middle] <= most else (low, middle)
+    rows = pd.DataFrame(sorted(losses.items()), columns=["dose", "loss"])
+    return low, rows.assign(factor=rows["loss"] / losses[0.0])
 
 
 def stream_rows(

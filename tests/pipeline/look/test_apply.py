@@ -20,9 +20,10 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.model.weights.sources import MINI
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.look import apply
-from probekit.pipeline.look.apply import apply_probe, caution, choose_per, steering_vector
+from probekit.pipeline.look.apply import apply_probe, caution, choose_per
 from probekit.pipeline.look.exports import ANSWER_FILES, check_ending, write_answers
 from probekit.pipeline.measure.probing import projection_sds
+from probekit.probes.exports.vector import steering_vector
 from probekit.probes.kinds.logistic import LinearProbe
 from probekit.probes.probe_files import ProbeFacts
 from probekit.probes.saved_probe import SavedProbe

@@ -1,0 +1,75 @@
+"""Page of a calibrated dose of steering: the loss on plain texts by dose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from probekit.amounts import format_number
+from probekit.files import csv_text
+from probekit.report.elements import page, style
+
+CAVEAT = (
+    "The loss shows what steering costs on texts that are not about the label, not what it does. "
+    "`probekit intervene` measures its effect, with intervals and controls."
+)
+METHOD = (
+    "The loss is the mean cross-entropy of the next token, in nats, over all tokens of the texts. "
+    "The dose is a number of standard deviations of the projection on the direction of the probe; "
+    "the vector is added at every token.",
+)
+
+
+def doses_answer(dose: float, doses: pd.DataFrame, factor: float) -> str:
+    """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
+    base = doses.loc[doses["dose"] == 0, "loss"].iloc[0]
+    return (
+        f"At {dose:.3g} standard deviations the loss on plain texts is {factor:g} times the "
+        f"{format_number(base)} nats per token without steering."
+    )
+
+
+def doses_page(
+    dose: float, doses: pd.DataFrame, factor: float, where: str, facts: Mapping[str, str]
+) -> str:
+    """Return a self-contained HTML page with the loss by dose.
+
+    Args:
+        dose: the calibrated dose.
+        doses: result of `calibrated_doses`.
+        factor: the requested factor of the loss.
+        where: label and site of the direction, in words.
+        facts: names and values that the page ends with.
+    """
+    figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": False})
+    hover = "%{x:.3g} standard deviations: %{y:.4g} nats<extra></extra>"
+    look = {"color": style.SERIES_COLOURS[0], "width": 2}
+    drawn = doses[doses["factor"] <= max(4.0, 2 * factor)]
+    figure.add_scatter(
+        x=drawn["dose"], y=drawn["loss"], mode="lines+markers", line=look, hovertemplate=hover
+    )
+    note = {"text": f"{dose:.3g}", "showarrow": False, "yref": "paper", "y": 1, "x": dose}
+    figure.add_vline(x=dose, line={"dash": "dot", "width": 1})
+    figure.add_annotation(**note, xanchor="left", xshift=4)
+    figure.update_xaxes(title_text="dose, standard deviations", rangemode="tozero")
+    figure.update_yaxes(title_text="loss, nats per token")
+    answer = doses_answer(dose, doses, factor)
+    part = page.FigurePart(
+        "Loss on plain texts by dose",
+        page.figure_json(figure),
+        f"Each point is a pass over all texts. The dotted line is the dose at {factor:g} times the "
+        "loss without steering.",
+        answer,
+    )
+    files = page.Files([("All doses", "doses.csv", csv_text(doses))])
+    return page.Page(
+        ("steering",),
+        f"How much steering {where} can the network take?",
+        answer,
+        [page.PageSection("", [part, files], "first")],
+        caveats=[CAVEAT],
+        method=METHOD,
+        facts={"": facts},
+    ).html()
