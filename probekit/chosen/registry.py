@@ -42,6 +42,7 @@ class Analysis:
         tasks: tasks of the kinds of probe that it allows; see `ProbeSpec.task`.
         needs: what these kinds do, for a message.
         texts: name of its further texts in the record of a run; "" if it captures none.
+        is_of_any_run: whether runs that select no probe have its tables, too.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Analysis:
     tasks: str = ""
     needs: str = ""
     texts: str = ""
+    is_of_any_run: bool = False
 
     @property
     def file(self) -> str:
@@ -71,6 +73,9 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
+    Analysis(
+        "predictions", {"predictions.csv": {"text": "id line text group truth"}}, is_of_any_run=True
+    ),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
         "monitor",
