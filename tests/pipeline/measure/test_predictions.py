@@ -181,7 +181,7 @@ def test_rows_name_their_line_word_and_choice(planted, tmp_path):
         number = int(row["id"].rpartition(":")[2])
         assert sentence[1 + number].split("\t")[3] == row["truth"]
         words = ["<|endoftext|>", *row["text"].split()]
-        assert row["word"].strip() == words[number - (row["position"] == "word-1")]
+        assert row["word"].strip() == words[number - row["position"].endswith("-1")]
     choices = rows.groupby("fold")[["site", "position", "probe"]].nunique()
     assert choices.to_numpy().tolist() == [[1, 1, 1]] * 3
 
