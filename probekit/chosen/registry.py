@@ -27,6 +27,7 @@ from typing import Any
 from probekit.memory import importing
 
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
+TEST_ROWS = "predictions.csv"  # has the test rows of every run, which comparisons pair
 DIFFERENCE = "difference difference_low difference_high p"
 
 
@@ -73,9 +74,7 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
-    Analysis(
-        "predictions", {"predictions.csv": {"text": "id line text group truth"}}, is_of_any_run=True
-    ),
+    Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
         "monitor",

@@ -8,12 +8,12 @@ first row of each text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from probekit.chosen.registry import TEST_ROWS
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Dataset, RowExamples
 from probekit.probes.fitters import RowPredictions
@@ -30,7 +30,7 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
     known = {name: tested.column(name) for name in ("id", "text", "group")}
     rows = pd.DataFrame(known | {"truth": tested.labels}, index=test_rows)
     rows.insert(1, "line", _lines(tested))
-    return {"predictions.csv": rows.join(_predicted(chosen))}
+    return {TEST_ROWS: rows.join(_predicted(chosen))}
 
 
 def _lines(tested: Dataset) -> Any:
@@ -59,13 +59,12 @@ def _predicted(chosen: SelectedProbe) -> pd.DataFrame:
     if chosen.source.design.has_types:
         table.insert(0, "word", _words(chosen, rows, fold))
     table["guess"] = _guess(chosen, own)
-    has_scores = isinstance(own, ClassPredictions) and own.scores is not None
-    if has_scores and len(chosen.classes) <= MOST_CLASSES:
-        names = [f"score_{label}" for label in chosen.classes]
-        table[names] = own.scores
-    if np.array_equal(rows, prober.test_rows):
-        for target, predictions in _rivals(chosen):
-            table[f"guess_{target}"] = _guess(chosen, predictions)
+    scores = own.scores if isinstance(own, ClassPredictions) else None
+    if scores is not None and len(chosen.classes) <= MOST_CLASSES:
+        table[[f"score_{label}" for label in chosen.classes]] = scores
+    rivals = _rivals(chosen) if np.array_equal(rows, prober.test_rows) else {}
+    for target, predictions in rivals.items():
+        table[f"guess_{target}"] = _guess(chosen, predictions)
     return table
 
 
@@ -84,16 +83,18 @@ def _guess(chosen: SelectedProbe, predictions: RowPredictions) -> Any:
     return chosen.classes[guess].astype(object) if is_class else guess
 
 
-def _rivals(chosen: SelectedProbe) -> Iterator[tuple[str, RowPredictions]]:
-    """Yield target and predictions of baselines, networks and nested choices of other targets.
+def _rivals(chosen: SelectedProbe) -> dict[str, RowPredictions]:
+    """Return the predictions of baselines, networks and nested choices of other targets, by target.
 
     In a sweep of positions, the choice of each fold, which comes last, replaces the baselines at
     the position of the final probe.
     """
-    for result in chosen.results:
-        place = result.place
-        if place["site"] is None and place["position"] in ("", chosen.row["position"]):
-            for (_, target), predictions in result.predictions.items():
-                is_by_row = isinstance(predictions, ClassPredictions | NumberPredictions)
-                if target != HEADLINE and is_by_row:
-                    yield target, predictions
+    at = ("", chosen.row["position"])
+    results = [one for one in chosen.results if one.place["site"] is None]
+    return {
+        target: predictions
+        for result in results
+        if result.place["position"] in at
+        for (_, target), predictions in result.predictions.items()
+        if target != HEADLINE and isinstance(predictions, ClassPredictions | NumberPredictions)
+    }

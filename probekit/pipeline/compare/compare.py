@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.chosen.registry import TEST_ROWS
 from probekit.data.checks import FEW_GROUPS
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
@@ -82,7 +83,7 @@ class FinishedRun:
         check_finished(self.folder)
         self.record = open_record(self.folder)
         self.verdict = self.record.verdict
-        path = self.folder / "predictions.csv"
+        path = self.folder / TEST_ROWS
         with reading_run_file(path):
             columns = ["id", "group", "truth"]
             self.test_rows = read_csv(path, dtype=str, keep_default_na=False, usecols=columns)

@@ -134,9 +134,9 @@ class RunResult:
         if "guess" not in table:
             return table
         table, as_numbers = table[table["guess"] != ""].copy(), ["fold"]
-        as_numbers += [name for name in table if name.startswith("score_")]
+        as_numbers += table.filter(regex="^score_").columns.tolist()
         if METRICS[self._record.verdict.metric].fits("number", ()):
-            as_numbers += ["truth", *(name for name in table if name.startswith("guess"))]
+            as_numbers += table.filter(regex="^(truth$|guess)").columns.tolist()
         table[as_numbers] = table[as_numbers].replace("", "nan").astype(float)
         if table["line"].str.isdecimal().all():
             table["line"] = table["line"].astype(int)

@@ -118,7 +118,8 @@ def test_texts_have_their_baselines_and_errors_have_words(tmp_path, tokens):
     assert wrong
     for one in wrong:
         assert one["text"] == texts[int(one["where"].removeprefix("row "))]
-        assert f"· {one['where']}</span>" in result.report.read_text()
+        shown = one["where"].replace(" ", "\N{NO-BREAK SPACE}")
+        assert f"· {shown}</span>" in result.report.read_text()
 
 
 def test_the_key_depends_on_contents_and_not_on_paths(tmp_path):
