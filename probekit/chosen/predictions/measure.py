@@ -80,7 +80,8 @@ def _words(chosen: SelectedProbe, rows: Any, fold: Any) -> Any:
 def _guess(chosen: SelectedProbe, predictions: RowPredictions) -> Any:
     """Return the predicted label or number of each row."""
     guess, is_class = predictions.guess, isinstance(predictions, ClassPredictions)
-    return chosen.classes[guess].astype(object) if is_class else guess
+    # Objects, which all rows with a label share.
+    return chosen.classes.astype(object)[guess] if is_class else guess
 
 
 def _rivals(chosen: SelectedProbe) -> dict[str, RowPredictions]:
