@@ -8,10 +8,12 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn import metrics
 
+from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.run import run
+from probekit.report.notebooks.run_result import open_run
 from probekit.results.table import only
 from tests.pipeline.planted import FAST, MIXED, NOUNS, QUICK_SITES
 
@@ -199,3 +201,10 @@ def test_a_run_that_selects_no_probe_has_its_test_rows(planted, own):
     assert (
         FinishedRun(made.folder).test_rows["truth"].tolist() == made.predictions["truth"].tolist()
     )
+
+
+def test_a_run_of_an_earlier_version_has_none(planted, own):
+    folder = own.take(RUNS["folds"](planted, None).folder)
+    (folder / "predictions.csv").unlink()
+    with pytest.raises(MissingError, match="of an earlier version"):
+        _ = open_run(folder).predictions
