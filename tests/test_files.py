@@ -46,7 +46,7 @@ from tests.report.pages.test_texts_page import make_facts
 REPORTED = "run.json config.yaml results.csv differences.csv"
 OF_PAGE = "attention.safetensors training.csv features.csv confusion.csv scatter.csv cosines.csv"
 OTHERS = "reliability.csv wrong.json"
-COMPARED = "run.json config.yaml results.csv test_rows.csv sites sites/baselines.json"
+COMPARED = "run.json config.yaml results.csv predictions.csv sites sites/baselines.json"
 OF_SITES = f"sites/{SITES[0]}.json sites/{SITES[1]}.safetensors"
 
 

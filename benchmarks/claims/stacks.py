@@ -129,7 +129,7 @@ def tables(data: ProbeData, X: list[np.ndarray]) -> dict[str, list[dict[str, Any
     )
     table = make_table([row for result in results for row in result.rows], RESULTS)
     scores = Scores.of(table)
-    chosen: Any = SelectedProbe(scores.chosen, scores, results, source, [prober], None)
+    chosen: Any = SelectedProbe(scores, results, source, [prober], None)
     return stack_tables("stack", chosen)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 from probekit.memory import importing
 
 RATES = "tpr tpr_low tpr_high test_fpr test_fpr_low test_fpr_high"
+TEST_ROWS = "predictions.csv"  # has the test rows of every run, which comparisons pair
 DIFFERENCE = "difference difference_low difference_high p"
 
 
@@ -42,6 +43,7 @@ class Analysis:
         tasks: tasks of the kinds of probe that it allows; see `ProbeSpec.task`.
         needs: what these kinds do, for a message.
         texts: name of its further texts in the record of a run; "" if it captures none.
+        is_of_any_run: whether runs that select no probe have its tables, too.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Analysis:
     tasks: str = ""
     needs: str = ""
     texts: str = ""
+    is_of_any_run: bool = False
 
     @property
     def file(self) -> str:
@@ -71,6 +74,7 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
+    Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
         "monitor",

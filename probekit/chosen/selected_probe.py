@@ -45,7 +45,6 @@ class SelectedProbe:
     """The selected probe of a run, as its analyses read it, and what it was selected from.
 
     Attributes:
-        row: its row in the results table.
         scores: the scores of the run.
         results: the results of all sites.
         source: rows and activations.
@@ -57,7 +56,6 @@ class SelectedProbe:
         seconds: predicted time of the probes of all sites; None if it is unknown.
     """
 
-    row: pd.Series
     scores: Scores
     results: Sequence[SiteResult]
     source: Engine
@@ -67,6 +65,12 @@ class SelectedProbe:
     watcher: Watcher = SILENT
     workers: int | None = 1
     seconds: float | None = None
+
+    @cached_property
+    def row(self) -> pd.Series:
+        """Its row in the results table."""
+        assert self.scores.chosen is not None, "analyses of any run check it"
+        return self.scores.chosen
 
     @cached_property
     def site(self) -> Probed:
@@ -178,9 +182,12 @@ def write_selected_probe(chosen: SelectedProbe) -> None:
         DataError: A file of the probe is damaged.
         StoreError: A file cannot be written.
     """
-    if chosen.scores.is_nested and chosen.saved is not None:
+    is_chosen = chosen.scores.chosen is not None
+    if is_chosen and chosen.scores.is_nested and chosen.saved is not None:
         chosen.save(chosen.saved, FINAL)
     for analysis, settings in asked(chosen.source.experiment):
+        if not (is_chosen or analysis.is_of_any_run):
+            continue
         measure = analysis.door("measure", "tables")
         assert measure is not None, "each analysis has tables"
         for file, content in measure(settings, chosen).items():

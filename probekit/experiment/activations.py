@@ -35,8 +35,8 @@ class ActivationsSection(Section):
         verify: name or folder of the model that computed the activations: 32 rows are computed
             again, and the record and the page state which tensor each array is; needs
             `data.columns.text` or `ids`
-        bos: whether the model read a beginning-of-text token before each text; required with
-            `data.columns.text`
+        bos: whether the model read a beginning-of-text token before each text; required if `verify`
+            reads `data.columns.text`
     """
 
     folder: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["activations"])
@@ -58,9 +58,10 @@ class RowColumns(Section):
             folder of the activations, if there is one
         token: column with the word of a row, for the control task and the word identity
         split: column with `train` or `test`
-        text: column with the text that the model read, for `activations.verify`
+        text: column with the text that the model read, for the baselines that read texts, the
+            errors on the page, and `activations.verify`
         ids: column with the token ids that the model read, separated by spaces or as a JSON list,
-            for `activations.verify`
+            which `activations.verify` reads in place of the text
         position: column with the index of the token of a row, for `activations.verify`; by default
             the last token
     """
@@ -143,24 +144,26 @@ class ActivationExperiment(SettingsFile):
         texts = [one.kind for one in self.probe.kinds if not one.traits.scores_rows]
         if self.split.drop_repeated:
             raise rule_error(
-                "`drop_repeated` compares texts, which given activations do not have",
+                "`drop_repeated` drops rows with equal texts, but given rows may share a text",
                 "split.drop_repeated",
             )
         columns, given = self.data.columns, self.activations
-        named = [name for name in ("text", "ids") if getattr(columns, name) is not None]
-        needy = [*named, *["position"] * (columns.position is not None)]
+        needy = [name for name in ("ids", "position") if getattr(columns, name) is not None]
         if given.verify is None and needy:
             raise rule_error(f"`{needy[0]}` requires `activations.verify`", "data.columns")
-        if given.verify is not None and self.data.file is not None and len(named) != 1:
-            raise rule_error(
-                "`verify` requires the tokens of each row: either `data.columns.text` or `ids`",
-                "activations.verify",
-            )
-        if self.data.file is not None and (given.bos is None) == ("text" in named):
-            raise rule_error(
-                "`bos` and `data.columns.text` require each other: with `ids`, the ids show it",
-                "activations.bos",
-            )
+        if self.data.file is not None:
+            reads_text = given.verify is not None and columns.ids is None
+            if reads_text and columns.text is None:
+                raise rule_error(
+                    "`verify` requires the tokens of each row: `data.columns.text` or `ids`",
+                    "activations.verify",
+                )
+            if reads_text != (given.bos is not None):
+                raise rule_error(
+                    "`bos` is required if `verify` reads `data.columns.text`, and only then: `ids` "
+                    "show it",
+                    "activations.bos",
+                )
         if texts:
             raise rule_error(
                 f"`kind: {', '.join(texts)}` reads the tokens of whole texts, not single rows",

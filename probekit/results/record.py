@@ -39,7 +39,6 @@ RESULT_FILES = (
     "results.csv",
     "differences.csv",
     "reliability.csv",
-    "test_rows.csv",
     "training.csv",
     "attention.safetensors",
     *TABLES,

@@ -3,7 +3,6 @@
 A killed run resumes from them; comparisons and calibration are computed from the predictions,
 without refitting.
 
-    test_rows.csv             example, group and label of each test row
     sites/<site>.safetensors  predictions and scores of each probe and target at the site; for a
                               nested cross-validation also the fold of each row
     sites/<site>.json         measurements, digests of the fitted probes' weights, and a digest of
@@ -57,7 +56,8 @@ def pack(predictions: Mapping[Predictor, Predictions]) -> bytes:
                     parts[name] = np.ascontiguousarray(numbers, dtype=np.float32)
             if answers.scores is not None:
                 kind = "logs" if answers.scores_are_log_probabilities else "scores"
-                parts[kind] = np.ascontiguousarray(answers.scores, dtype=np.float32)
+                # In float64: rounding would make ties, which metrics of ranks count as half.
+                parts[kind] = np.ascontiguousarray(answers.scores, dtype=np.float64)
         for kind, array in parts.items():
             arrays[SEPARATOR.join((*predictor, kind))] = array
     return safetensors.numpy.save(arrays)

@@ -19,7 +19,7 @@ from probekit.results.site_results import SavedSiteResults, site_stem
 from probekit.results.table import DIFFERENCES, RESULTS, load_table, make_table
 from tests.pipeline.texts import text_of
 
-FILES = ("config.yaml", "results.csv", "differences.csv", "test_rows.csv")
+FILES = ("config.yaml", "results.csv", "differences.csv", "predictions.csv")
 SITES = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
 LABELS = ("no", "yes")
 
@@ -30,7 +30,7 @@ def made_rows(n_groups=60, rows_of_group=4, prefix="g"):
     examples = [f"{prefix}{row}" for row in range(n)]
     groups = [f"{prefix}{row // rows_of_group}" for row in range(n)]
     labels = [LABELS[row % 2] for row in range(n)]
-    return pd.DataFrame({"example": examples, "group": groups, "label": labels})
+    return pd.DataFrame({"id": examples, "group": groups, "truth": labels})
 
 
 def guesses(rows, share, seed):
@@ -39,7 +39,7 @@ def guesses(rows, share, seed):
     groups = rows["group"].unique()
     level = dict(zip(groups, generator.normal(0, 0.1, len(groups)), strict=True))
     right = generator.random(len(rows)) < share + rows["group"].map(level).to_numpy()
-    truth = (rows["label"] == "yes").to_numpy(dtype=np.int64)
+    truth = (rows["truth"] == "yes").to_numpy(dtype=np.int64)
     return np.where(right, truth, 1 - truth)
 
 
@@ -50,7 +50,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
     (folder / "experiment.yaml").write_text(text_of("made.yaml"))
     experiment = load_experiment(folder / "experiment.yaml", overrides)
     position = experiment.tokens.position.text
-    truth = np.searchsorted(np.array(labels), rows["label"].to_numpy(dtype=str))
+    truth = np.searchsorted(np.array(labels), rows["truth"].to_numpy(dtype=str))
     majority = {"baselines": np.zeros_like(truth)} if experiment.probe.baselines else {}
     saved = SavedSiteResults(folder, truth_of=None, n_classes=2)  # the truth is only for reading
     table = []
@@ -73,7 +73,7 @@ def write_run(folder, rows, guess_of_site, *, probe="logistic", overrides=(), la
         table += [names | asdict(one) for one in measured]
     (folder / "results.csv").write_text(csv_text(make_table(table, RESULTS)))
     (folder / "differences.csv").write_text(csv_text(make_table([], DIFFERENCES)))
-    (folder / "test_rows.csv").write_text(csv_text(rows))
+    (folder / "predictions.csv").write_text(csv_text(rows))
     (folder / "config.yaml").write_text(dump_settings(experiment))
     write_record(folder, labels)
     return folder

@@ -272,16 +272,16 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     assert all(one.answer == one.answers[-1] for one in readings)
     assert choose_per(probe, None) == "text"
     assert "up to it" in caution(probe, "token")[-1]
-    tested = pd.read_csv(result.folder / "test_rows.csv", keep_default_na=False)
+    tested = pd.read_csv(result.folder / "predictions.csv", keep_default_na=False)
     if folds == "null":
         right = [one.answer.label for one in readings]
         known = [right[int(group[1:])] for group in tested["group"]]
         accuracy = only(result.table, target="task", split="test", metric="accuracy")
         value = only(accuracy, site=row["site"])["value"].item()
-        assert np.mean(tested["label"] == known) == pytest.approx(value)
+        assert np.mean(tested["truth"] == known) == pytest.approx(value)
         scores = [-np.array([one.score for one in reading.answers]) for reading in readings]
         rows = [scores[int(group[1:])] for group in tested["group"]]
-        is_harm, curve = tested["label"] == "harm", pd.read_csv(result.folder / "flagged.csv")
+        is_harm, curve = tested["truth"] == "harm", pd.read_csv(result.folder / "flagged.csv")
         for label, side in (("harm", is_harm), ("safe", ~is_harm)):
             one = only(curve, label=label, tokens=5)
             so_far = [row[:5] for row, is_inside in zip(rows, side, strict=True) if is_inside]
@@ -313,7 +313,7 @@ def test_a_run_of_each_kind_has_its_own_metrics_and_is_not_fitted_again(
             target: sorted(set(rows)) for target, rows in result.table.groupby("target")["n_test"]
         },
         "metrics of the task": sorted(set(task["metric"])),
-        "test rows": len(pd.read_csv(result.folder / "test_rows.csv")),
+        "test rows": len(pd.read_csv(result.folder / "predictions.csv")),
         "labels": {side: sum(counts.values()) for side, counts in labels.items()},
         "findings": [one["code"] for one in result.record["data"]["findings"]],
     } == snapshot

@@ -78,8 +78,7 @@ def wrong_of_probes(chosen: SelectedProbe) -> tuple[list[dict[str, Any]], list[d
     rows_of_errors = []
     for example in (_example(chosen, number) for number in number_of):
         text, span, _ = excerpt(example.text, example.span)
-        row = {"text": text, "span": span, "group": example.group, "label": example.label}
-        rows_of_errors.append(row)
+        rows_of_errors.append(_row(example) | {"text": text, "span": span})
     return probes, rows_of_errors
 
 
@@ -114,6 +113,12 @@ def _example(chosen: SelectedProbe, number: int) -> Example:
     """Return the example of a test row, given its index among the test rows."""
     rows, row = chosen.source.design, chosen.prober.test_rows[number]
     return rows.dataset.examples[int(rows.example[row])]
+
+
+def _row(example: Example) -> dict[str, Any]:
+    """Return text, place and label of an example, and the line of its file, or what names it."""
+    row = {name: getattr(example, name) for name in ("text", "span", "group", "label")}
+    return row | {"where": example.source.row if example.source else example.id}
 
 
 def _token_read(chosen: SelectedProbe, number: int, position: int) -> tuple[int, int] | None:
@@ -177,9 +182,7 @@ def wrong_examples(chosen: SelectedProbe, predictions: ClassPredictions) -> list
         readings = chosen.source.readings(probe, chosen.site, texts)
     errors = []
     for number, example, reading in zip(worst, examples, readings, strict=True):
-        error: dict[str, Any] = {"text": example.text, "span": example.span}
-        error |= {"group": example.group, "label": example.label}
-        error["guess"] = str(chosen.classes[predictions.guess[number]])
+        error = _row(example) | {"guess": str(chosen.classes[predictions.guess[number]])}
         error["ahead"] = worst[number]
         error["probed"] = _token_read(chosen, number, chosen.position)
         read = reading or TextReading("", (), (), ())

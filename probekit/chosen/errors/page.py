@@ -34,12 +34,13 @@ class Token(RecordPart):
 
 
 class WrongRow(RecordPart):
-    """A test row that a probe misclassifies."""
+    """A test row that a probe misclassifies; `where` is its line in the file, or its name."""
 
     text: str
     span: tuple[int, int] | None
     group: str
     label: str
+    where: str = ""
 
 
 class WrongExample(WrongRow):

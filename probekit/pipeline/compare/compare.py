@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probekit.amounts import FEWEST_UNITS, LEVEL, counted
+from probekit.chosen.registry import TEST_ROWS
 from probekit.data.checks import FEW_GROUPS
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
@@ -64,7 +65,7 @@ class FinishedRun:
         verdict: the verdict of the run.
         experiment: the contents of config.yaml.
         table: the rows of results.csv.
-        test_rows: `example`, `group` and `label` of each test row, as text.
+        test_rows: `id`, `group` and true label `truth` of each test row, as text.
         reads_numbers: whether the labels are numbers.
         classes: the sorted training labels; empty if the labels are numbers.
         places: the addresses of the task probes.
@@ -82,9 +83,10 @@ class FinishedRun:
         check_finished(self.folder)
         self.record = open_record(self.folder)
         self.verdict = self.record.verdict
-        path = self.folder / "test_rows.csv"  # columns `example`, `group` and `label`, all as text
+        path = self.folder / TEST_ROWS
         with reading_run_file(path):
-            self.test_rows = read_csv(path, dtype=str, keep_default_na=False)
+            columns = ["id", "group", "truth"]
+            self.test_rows = read_csv(path, dtype=str, keep_default_na=False, usecols=columns)
         self.experiment = load_any_experiment(inside(self.folder / "config.yaml"))
         self.scores = Scores.load(self.folder / "results.csv")
         self.reads_numbers = self.experiment.reads_numbers
@@ -113,7 +115,7 @@ class FinishedRun:
     @cached_property
     def truth(self) -> NDArray[np.generic]:
         """The true label of each test row, as a class code or a number; shape (n_test,)."""
-        labels = self.test_rows["label"].to_numpy(dtype=str)
+        labels = self.test_rows["truth"].to_numpy(dtype=str)
         if self.reads_numbers:
             return labels.astype(np.float64)
         # The classes are sorted and contain every label, so this is the index of each label.
@@ -174,10 +176,10 @@ def shares_ids(a: FinishedRun, b: FinishedRun) -> bool:
 def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | None:
     """Return the index in b of each test row of a; None if the rows differ.
 
-    Rows are equal if example, group and label are equal. Several equal rows (the tokens of one
+    Rows are equal if id, group and true label are equal. Several equal rows (the tokens of one
     text) are matched in order.
 
-    >>> rows = pd.DataFrame({"example": ["s1", "s1", "s2"], "group": "g", "label": ["x", "x", "y"]})
+    >>> rows = pd.DataFrame({"id": ["s1", "s1", "s2"], "group": "g", "truth": ["x", "x", "y"]})
     >>> align(rows, rows[::-1].reset_index(drop=True)).tolist()
     [1, 2, 0]
     >>> align(rows, rows[:2]) is None
@@ -185,7 +187,7 @@ def align(rows_a: pd.DataFrame, rows_b: pd.DataFrame) -> NDArray[np.int64] | Non
     """
     if len(rows_a) != len(rows_b):
         return None
-    columns = ["example", "group", "label"]
+    columns = ["id", "group", "truth"]
 
     def keys(rows: pd.DataFrame) -> pd.MultiIndex:
         # Equal rows are numbered, so that each has a key of its own.
@@ -453,7 +455,7 @@ def _notes_on_rows(
             "are unpaired (from the intervals of both scores)."
         )
         if shares_ids(*runs):
-            shared = set(runs[0].test_rows["example"]) & set(runs[1].test_rows["example"])
+            shared = set(runs[0].test_rows["id"]) & set(runs[1].test_rows["id"])
             yield (
                 f"{note} {len(shared):,} examples are in both: intervals are too wide if many are."
             )

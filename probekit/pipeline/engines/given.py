@@ -37,10 +37,8 @@ from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
 from probekit.section import KeyLocation
 
-_LEFT_OUT = (
-    "The activations were given, so networks with random weights and baselines that read the texts "
-    "are left out"
-)
+_LEFT_OUT = "The activations were given, so networks with random weights"
+_LACKS_TEXTS = " and baselines that read the texts are left out, which need `texts`"
 _LACKS_TOKENS = ", and so are the control task and the word-identity baseline, which need `tokens`"
 _MOST_SITES = 3  # listed in a message
 _COMPARED = 32  # rows that are computed again
@@ -160,35 +158,37 @@ class GivenEngine(Engine):
                     "the key 'data.file' is missing. Give the table with one line for each row of "
                     "the activations, such as {format: csv, file: rows.csv}."
                 )
-        kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
+        # A token is the text of a row that has no other.
+        token = None if columns.text is None else columns.token
+        kept = (experiment.split.leave_out, token, columns.ids, columns.position)
         values = tuple(dict.fromkeys(name for name in kept if name is not None))
         shared = columns.model_dump(include={"label", "group", "id", "split"})
         try:
             path = Path(data.root) / data.file
-            # The reader requires a text, which activations do not have.
-            named = Columns(text=columns.token or columns.label, **shared)
+            # The reader requires a text, which activations need not have.
+            text = columns.text or columns.token or columns.label
+            named = Columns(text=text, **shared)
             dataset = read_dataset(
                 path, format=data.format, columns=named, name=data.name, values=values
             )
+            known = dict(dataset.examples[0].values)
+            if unknown := [name for name in kept[1:] if name is not None and name not in known]:
+                raise UnknownNameError(f"No column {unknown[0]!r}. {nearest(unknown[0], known)}")
         except (ConfigError, MissingError) as error:  # a DataError names the line already
             key = "columns" if isinstance(error, ConfigError) else "file"
             with experiment.at("data", key):
                 raise
-        read = None
+        cells = [dict(example.values) for example in dataset.examples]
+        words, ids, at = ([row[name] for row in cells] if name else () for name in kept[1:])
+        read, texts = None, None if columns.text is None else dataset.column("text").tolist()
         if settings.verify is not None:
             with experiment.at("activations", "verify"):
-                known = dict(dataset.examples[0].values)
-                for name in kept[1:]:
-                    if name is not None and name not in known:
-                        raise UnknownNameError(f"No column {name!r}. {nearest(name, known)}")
-                texts, ids, at = (
-                    [dict(one.values)[name] for one in dataset.examples] if name else ()
-                    for name in kept[1:]
-                )
-                read = ReadTokens.drawn(settings.verify, settings.bos, texts or None, ids, at)
-        # Without tokens, the text that was read is the label; the id names the row instead.
+                own = None if ids else texts
+                read = ReadTokens.drawn(settings.verify, settings.bos, own, ids, at)
         tokens = None if columns.token is None else dataset.column("text")
-        if tokens is None:
+        if token is not None:
+            tokens = np.array(words, dtype=object)
+        elif tokens is None and texts is None:  # the label was read as text: the id names the row
             examples = tuple(replace(one, text=one.id) for one in dataset.examples)
             dataset = replace(dataset, examples=examples)
         if settings.folder is None:
@@ -198,7 +198,7 @@ class GivenEngine(Engine):
             given = open_activations(
                 settings.folder, sites=settings.sites, position=settings.position
             )
-        return given_engine(experiment, dataset, tokens, given, read)
+        return given_engine(experiment, dataset, tokens, given, read, has_texts=texts is not None)
 
     @property
     def given(self) -> GivenActivations:
@@ -285,15 +285,19 @@ def given_engine(
     tokens: StringArray | None,
     given: GivenActivations,
     read: ReadTokens | None = None,
+    *,
+    has_texts: bool = False,
 ) -> GivenEngine:
     """Return the engine of activations with their rows.
 
     Args:
         experiment: the settings.
-        dataset: one example for each row, whose text is its token, or names the row without tokens.
+        dataset: one example for each row, whose text is the one that the network read if it is
+            known, else its token, or else the name of the row.
         tokens: word or token of each row; None if they are unknown.
         given: the activations.
         read: tokens of the rows that are computed again; None for none.
+        has_texts: whether the texts that the network read are known.
 
     Raises:
         ConfigError: a site has fewer features than a probe selects, or the words are unknown that
@@ -325,13 +329,17 @@ def given_engine(
         with experiment.at("split", "word_disjoint"):
             raise ConfigError("`word_disjoint` needs the word of each row: give tokens.")
     types = np.zeros(n_rows, np.str_) if tokens is None else tokens.astype(np.str_)
-    positions = (PositionRows(GIVEN_POSITION, 0, types),)
-    rows, has_types = np.arange(n_rows), tokens is not None
+    has_types = tokens is not None
+    # Labels of tokens are about these, not about all words of their texts.
+    positions = (PositionRows(GIVEN_POSITION, 0, types, types if has_types else None),)
     design = ExperimentDesign.of(
-        experiment, dataset, rows, positions, n_read=n_rows, has_types=has_types, has_texts=False
-    )
+        experiment, dataset, np.arange(n_rows), positions, n_read=n_rows, has_types=has_types,
+        has_texts=has_texts, texts_are_rows=has_texts and not has_types,
+    )  # fmt: skip
     found = [*_warnings(given, design, experiment.probe.reads == "classes")]
-    found.append(("left-out", f"{_LEFT_OUT}{_LACKS_TOKENS if tokens is None else ''}."))
+    lacks = " are left out" if has_texts else _LACKS_TEXTS
+    lacks += "" if has_types else _LACKS_TOKENS
+    found.append(("left-out", f"{_LEFT_OUT}{lacks}."))
     warnings = (Finding("warning", code, message) for code, message in found)
     design = replace(design, findings=(*design.findings, *warnings))
     return GivenEngine(

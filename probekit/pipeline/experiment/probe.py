@@ -55,9 +55,10 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
 ) -> RunResult:
     """Probe activations that another library has computed, and return the results.
 
-    Folds, intervals, tests, tables and page are those of `run`. Networks with random weights and
-    baselines that read the texts are left out; the page states it. An interrupted call resumes:
-    finished sites are saved, and reused if activations, labels and settings are the same.
+    Folds, intervals, tests, tables and page are those of `run`. Networks with random weights are
+    left out, and without `texts` the baselines that read these; the page states it. An interrupted
+    call resumes: finished sites are saved, and reused if activations, labels, texts and settings
+    are the same.
 
     Args:
         activations: mapping from names of sites or layers to arrays of shape (n_rows, n_features),
@@ -75,8 +76,10 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             same for all rows or one for each.
         verify: name or folder of the model that computed the activations. Some rows are computed
             again, and the record and the page state which tensor each array is; see `identify`.
-        texts: for `verify`: the text that the model read for each row.
-        bos: with `texts`: whether the model read a beginning-of-text token before each.
+        texts: the text that the model read for each row, for the baselines that read texts, the
+            errors on the page, and `verify`.
+        bos: if `verify` reads `texts`: whether the model read a beginning-of-text token before
+            each.
         ids: for `verify`, in place of `texts`: the token ids that the model read for each row.
         at: for `verify`: index of the token of each row, or one for all; -1 is the last.
         positive: label that the metrics of one class refer to.
@@ -135,17 +138,25 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         words = np.array([one if one.strip() else repr(one) for one in words], dtype=object)
     truth = label_texts(labels, reads_classes=experiment.probe.reads == "classes")
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
-    for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
+    read_texts = None if texts is None else plain_texts("texts", texts)
+    given_columns = {"groups": names, "tokens": words, "split": sides, "texts": read_texts}
+    for key, entries in given_columns.items():
         if entries is not None:
             _check_length(key, entries, len(truth))
-    for field, column in (("text", words), ("label", truth), ("group", names)):
+    for field, column in (
+        ("text", words),
+        ("text", read_texts),
+        ("label", truth),
+        ("group", names),
+    ):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
             try:
                 check_field(field, value)
             except DataError as error:
                 raise DataError(f"row {cells.index(value)}: {error}") from error
-    examples = RowExamples(np.arange(len(truth)), truth, names, words, sides)
+    row_texts = words if read_texts is None else read_texts
+    examples = RowExamples(np.arange(len(truth)), truth, names, row_texts, sides)
     dataset = Dataset(name, examples, has_groups=names is not None)
 
     read = None
@@ -156,7 +167,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        engine = given_engine(experiment, dataset, words, given, read)
+        has_texts = read_texts is not None
+        engine = given_engine(experiment, dataset, words, given, read, has_texts=has_texts)
         return run_source(
             engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
@@ -171,14 +183,14 @@ def _read_tokens(
     at: int | Sequence[int],
 ) -> ReadTokens:
     """Return the tokens of the rows that are computed again; arguments as in `probe`."""
-    if (texts is None) == (ids is None):
-        raise ConfigError("`verify` needs what the model read: give either `texts` or `ids`.")
-    if (texts is None) != (bos is None):
+    if texts is None and ids is None:
+        raise ConfigError("`verify` needs what the model read: give `texts` or `ids`.")
+    if (ids is None) != (bos is not None):
         raise ConfigError(
-            "`bos` and `texts` require each other: it states whether the model read a "
-            "beginning-of-text token before each text. Token ids show it."
+            "`bos` is required if `verify` reads `texts`, and only then: it states whether the "
+            "model read a beginning-of-text token before each text. Token ids show it."
         )
-    columns: dict[str, Any] = {"texts": texts, "ids": ids}
+    columns: dict[str, Any] = {"texts": texts if ids is None else None, "ids": ids}
     columns["at"] = [at] * n_rows if isinstance(at, Real) else at
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():

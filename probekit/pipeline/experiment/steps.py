@@ -114,12 +114,10 @@ def run_source(
             crew = None if wait is None else lambda *_: nullcontext(wait)
             over_training(experiment, table, partial(run_one, crew=crew), device, folder)
         with step("look"):
-            scores = Scores.of(table)
-            if scores.chosen is not None:
-                write_selected_probe(SelectedProbe(
-                    scores.chosen, scores, results, source, probers, folder, cache_root, watched,
-                    n_workers, expected and expected.analyses,
-                ))  # fmt: skip
+            write_selected_probe(SelectedProbe(
+                Scores.of(table), results, source, probers, folder, cache_root, watched, n_workers,
+                expected and expected.analyses,
+            ))  # fmt: skip
             prompts = _write_attention(source, folder)
             norms = source.norms()
         with step("intervene"):
@@ -183,7 +181,7 @@ def _measured_sites(
 def _write_scores(
     source: Engine, prober: Prober, results: Sequence[SiteResult], folder: RunFolder
 ) -> pd.DataFrame:
-    """Write settings, scores, differences, calibration and test rows; return results.csv."""
+    """Write settings, scores, differences and calibration; return results.csv."""
     rows = [row for site in results for row in site.rows]
     table = make_table(rows, RESULTS)
     # The probe that the others are compared with; the p-values of its score are added below.
@@ -198,9 +196,6 @@ def _write_scores(
         differences = significance.difference_rows(
             predictions, chosen, table, prober, has_p_values=draws > 0
         )
-    # In the row order of the predictions.
-    tested = source.design.dataset.select(source.design.example[prober.test_rows])
-    test_rows = {"example": tested.column("id"), "group": tested.groups, "label": tested.labels}
     folder.write("config.yaml", dump_settings(source.experiment))
     for name, text in source.files.items():
         folder.write(name, text)
@@ -208,7 +203,6 @@ def _write_scores(
         ("results", table),
         ("differences", make_table(differences, DIFFERENCES)),
         ("reliability", significance.reliability_rows(results, table, prober)),
-        ("test_rows", pd.DataFrame(test_rows)),
     ):
         folder.write(f"{name}.csv", csv_text(content))
     return table

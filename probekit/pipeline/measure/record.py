@@ -92,7 +92,7 @@ def data_facts(
         n_rows=len(design.labels),
         labels=_label_counts(design, probers[0]),
         groups={side: len(np.unique(design.groups[indices])) for side, indices in sides.items()},
-        repeated=repeated_share(dataset, design.examples) if design.has_texts else None,
+        repeated=repeated_share(dataset, design.examples) if design.texts_are_rows else None,
         examples=[
             ExampleRecord(
                 text=e.text,
@@ -120,7 +120,7 @@ def findings(design: ExperimentDesign, probers: Sequence[Prober]) -> tuple[Findi
     """Return the findings on the data, on dropped examples and on the controls, errors first."""
     settings = probers[0].settings
     check = partial(check_dataset, has_classes=settings.reads == "classes")
-    results = list(check(design.dataset, design.examples, has_texts=design.has_texts))
+    results = list(check(design.dataset, design.examples, has_texts=design.texts_are_rows))
     if settings.metric is not None:  # the finding `imbalance` proposes to set a metric
         results = [finding for finding in results if finding.code != "imbalance"]
     metric = METRICS[probers[0].main_metric]

@@ -89,6 +89,8 @@ class ExperimentDesign:
         findings: findings about the rows, in addition to those about the examples.
         has_types: whether `types` of the positions are words or tokens, as the control task needs.
         has_texts: whether the examples have the texts that the network read.
+        texts_are_rows: whether text and span of an example identify it, so that equal ones are
+            repeated; given tokens may share a text.
     """
 
     dataset: Dataset
@@ -101,6 +103,7 @@ class ExperimentDesign:
     findings: tuple[Finding, ...] = ()
     has_types: bool = True
     has_texts: bool = True
+    texts_are_rows: bool = True
 
     @classmethod
     def of(
@@ -113,6 +116,7 @@ class ExperimentDesign:
         n_read: int,
         has_types: bool = True,
         has_texts: bool = True,
+        texts_are_rows: bool = True,
     ) -> Self:
         """Return the design of an experiment, whose rows are held out by its section `split`.
 
@@ -128,7 +132,7 @@ class ExperimentDesign:
         return cls(
             dataset=dataset, example=example, examples=examples, splits=splits, within=within,
             positions=positions, findings=findings, n_read=n_read, has_types=has_types,
-            has_texts=has_texts,
+            has_texts=has_texts, texts_are_rows=texts_are_rows,
         )  # fmt: skip
 
     @cached_property

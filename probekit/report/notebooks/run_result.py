@@ -15,6 +15,7 @@ import pandas as pd
 
 from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json, render
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
@@ -118,6 +119,28 @@ class RunResult:
     def table(self) -> pd.DataFrame:
         """The rows of results.csv; empty cells are "" in text columns and NaN in number columns."""
         return load_table(self.results)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """Each predicted test row, with what the reported probe and its rivals predict for it.
+
+        See predictions.csv in the reference. Rows without a guess are left out, unless no probe
+        has any row by row.
+        """
+        table = page_table(self.folder, "predictions.csv")
+        if table is None:
+            problem = f"{self.folder} has no predictions.csv: it is of an earlier version."
+            raise MissingError(f"{problem} Run the experiment again.")
+        if "guess" not in table:
+            return table
+        table, as_numbers = table[table["guess"] != ""].copy(), ["fold"]
+        as_numbers += table.filter(regex="^score_").columns.tolist()
+        if METRICS[self._record.verdict.metric].fits("number", ()):
+            as_numbers += table.filter(regex="^(truth$|guess)").columns.tolist()
+        table[as_numbers] = table[as_numbers].replace("", "nan").astype(float)
+        if table["line"].str.isdecimal().all():
+            table["line"] = table["line"].astype(int)
+        return table
 
     @cached_property
     def sources(self) -> pd.DataFrame | None:
@@ -264,7 +287,7 @@ class RunResult:
             lines += wrapped(f"{number} warning{'s' if number > 1 else ''} (.warnings): {first}")
         lines += [f"Page: {self.report}" if self.report else f"Folder: {self.folder}"]
         tables = [name for file in TABLES if (name := Path(file).stem) in vars(RunResult)]
-        more = [f".{name}" for name in tables if getattr(self, name) is not None]
+        more = [f".{name}" for name in tables if (self.folder / f"{name}.csv").exists()]
         lines += [", ".join(["Also: .table", *more, ".figure()", ".figures", ".record"])]
         return "\n".join(lines)
 

@@ -52,7 +52,7 @@ def imported(planted, tmp_path, folder, *overrides):
 def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests):
     captured = planted.run(*QUICK)
     read = own.run(*QUICK, f"capture.requests={requests}")
-    for name in ("results", "differences", "test_rows"):
+    for name in ("results", "differences", "predictions"):
         path = f"{name}.csv"
         assert (read.folder / path).read_bytes() == (captured.folder / path).read_bytes()
     of_own, of_read = (run.record["digests"]["activations (task)"] for run in (captured, read))

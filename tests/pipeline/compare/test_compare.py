@@ -65,12 +65,12 @@ def test_rows_are_paired_in_any_order(make, tmp_path):
 def test_pairing_reveals_a_small_difference(tmp_path):
     """Predictions that differ in a few rows: a small difference is significant if paired."""
     better = guess_at(0.6, 1)
-    truth = (ROWS["label"] == "yes").to_numpy(dtype=np.int64)
+    truth = (ROWS["truth"] == "yes").to_numpy(dtype=np.int64)
     worse = {site: guess.copy() for site, guess in better.items()}
     for guess in worse.values():
         guess[::12] = 1 - truth[::12]
     a, b = write_run(tmp_path / "a", ROWS, better), write_run(tmp_path / "b", ROWS, worse)
-    c = write_run(tmp_path / "c", ROWS.assign(example="x" + ROWS["example"]), worse)
+    c = write_run(tmp_path / "c", ROWS.assign(id="x" + ROWS["id"]), worse)
     paired, unpaired = of_site(compare(a, b)), of_site(compare(a, c))
     assert np.allclose(paired["difference"], unpaired["difference"])
     assert paired["holds"].all()
@@ -165,12 +165,12 @@ def test_few_groups_are_noted_and_too_few_have_no_verdict(make, n_groups, paired
     ids=["minus", "formula", "script"],
 )
 def test_labels_of_any_characters_are_read_back(tmp_path, labels):
-    rows = ROWS.replace({"label": dict(zip(("no", "yes"), labels, strict=True))})
+    rows = ROWS.replace({"truth": dict(zip(("no", "yes"), labels, strict=True))})
     rows = rows.assign(group="\t" + rows["group"] + ",'")
     guess = guess_at(0.8, 1)
     a, b = (write_run(tmp_path / name, rows, guess, labels=labels) for name in "ab")
     opened = FinishedRun(a).test_rows
-    assert opened["label"].tolist() == rows["label"].tolist()
+    assert opened["truth"].tolist() == rows["truth"].tolist()
     assert opened["group"].tolist() == rows["group"].tolist()
     found = compare(a, b)
     assert (of_site(found)["value_a"] > 0.6).all()

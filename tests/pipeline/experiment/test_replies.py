@@ -173,7 +173,7 @@ def test_a_killed_run_resumes_with_the_same_replies_and_tables(tmp_path, finishe
             run(load(tmp_path), watcher=stopping(step, n), **options)
     resumed = run(load(tmp_path), watcher=SILENT, **options)
     assert resumed.folder.name == finished.folder.name
-    for name in (REPLIES, "results.csv", "differences.csv", "test_rows.csv"):
+    for name in (REPLIES, "results.csv", "differences.csv", "predictions.csv"):
         assert (resumed.folder / name).read_bytes() == (finished.folder / name).read_bytes()
 
 

@@ -58,6 +58,7 @@ def test_the_call_and_the_file_give_the_same_scores(place):
         table = table[table["split"] == "test"]
         both.append(table.set_index(["site", "probe", "target"])["value"].to_dict())
     assert both[0] == both[1]
+    assert {"bag_of_words", "length", "control"} < {target for *_, target in both[0]}
     assert called.best.value > called.best.chance
     sites = called.table.loc[called.table["site"] != "", "site"].unique()
     assert list(sites) == [f"layer_{n}" for n in range(len(sites))]
@@ -77,9 +78,11 @@ def captured(tmp_path_factory, repository):
 
 
 def comparable(result):
-    """Scores that need neither the model nor the texts."""
+    """Scores that do not need the model, among them those of baselines that read the texts."""
     table = result.table
-    table = table[table["target"].isin(["task", "chosen", "majority", "word_identity"])]
+    baselines = ["majority", "word_identity", "bag_of_words", "n_grams", "length"]
+    table = table[table["target"].isin(["task", "chosen", *baselines])]
+    assert set(baselines) < set(table["target"])
     return table.drop(columns=["model", "position"]).reset_index(drop=True)
 
 
@@ -95,5 +98,7 @@ def test_imported_rows_give_the_scores_of_the_run(captured, format):
     imported = run(experiment, out=folder / "given", page=False)
     pd.testing.assert_frame_equal(comparable(imported), comparable(original), check_exact=True)
     assert len(comparable(imported)) > 20
+    rows = [one.predictions.drop(columns="position") for one in (imported, original)]
+    pd.testing.assert_frame_equal(*rows, check_exact=True)
     # The format of the files does not change the key.
     assert len(list((folder / "given" / "quickstart").glob("*/run.json"))) == 1

@@ -99,6 +99,29 @@ def test_without_tokens_there_is_no_word_identity_and_no_control(nested):
     assert "which need `tokens`" in codes(nested)["left-out"]
 
 
+@pytest.mark.parametrize("tokens", [None, TOKENS])
+def test_texts_have_their_baselines_and_errors_have_words(tmp_path, tokens):
+    texts = [f"{'Is it' if label else 'It is'} {n // 4}" for n, label in enumerate(LABELS)]
+    labels = np.where(RNG.random(N) < 0.2, 1 - LABELS, LABELS)
+    result = call(tmp_path, labels=labels, texts=texts, tokens=tokens, page=True)
+    scores = only(result.table, split="test", metric="accuracy").groupby("target")["value"].max()
+    assert scores["majority"] < 0.7 < scores["n_grams"]
+    assert {"bag_of_words", "length"} < set(scores.index)
+    assert ("control" in scores) is ("word_identity" in scores) is (tokens is not None)
+    (warning,) = (codes(result)["left-out"],)
+    assert "the texts" not in warning
+    # Rows of one text are repeated if the text is the unit, and not if they are its tokens.
+    assert ("contradictions" in codes(result)) is (tokens is None)
+    rows = result.predictions
+    assert rows["text"].tolist() == [texts[n] for n in rows["line"]]
+    wrong = json.loads((result.folder / "wrong.json").read_text())["examples"]
+    assert wrong
+    for one in wrong:
+        assert one["text"] == texts[int(one["where"].removeprefix("row "))]
+        shown = one["where"].replace(" ", "\N{NO-BREAK SPACE}")
+        assert f"· {shown}</span>" in result.report.read_text()
+
+
 def test_the_key_depends_on_contents_and_not_on_paths(tmp_path):
     def key(*arguments, **options):
         return call(tmp_path / "runs", *arguments, **options).folder

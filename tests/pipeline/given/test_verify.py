@@ -158,8 +158,8 @@ def test_faults_are_explained(place):
     folder, rows, ids, _, arrays = place
     one, out = {POST: arrays[POST]}, folder / "faults"
     for options, error, words in (
-        ({}, ConfigError, "give either `texts` or `ids`"),
-        ({"texts": rows["text"]}, ConfigError, "`bos` and `texts` require each other"),
+        ({}, ConfigError, "give `texts` or `ids`"),
+        ({"texts": rows["text"]}, ConfigError, "`bos` is required if `verify` reads `texts`"),
         ({"ids": ids[1:]}, DataError, "ids has 47 entries, but labels has 48"),
         ({"ids": ["a b"] * 48}, DataError, "row .: 'a b' are not integers"),
         ({"ids": ids, "at": [*[-1] * 46, -99, -1]}, DataError, "Row 46 has no token at position"),

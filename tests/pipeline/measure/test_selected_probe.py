@@ -121,6 +121,10 @@ def test_errors_are_those_of_the_stored_predictions(finished):
             labels = np.array(stored.classes)[own.truth[(groups == row["group"]) & is_wrong]]
             assert row["label"] in labels
             assert row["text"].startswith("The ")
+            line = int(row["where"].removeprefix("line "))
+            assert (finished.parents[2] / "mixed.csv").read_text().split("\n")[line - 1] == (
+                f"{row['text']},{row['label']},{row['group']}"
+            )
 
 
 @pytest.mark.parametrize(("at", "ends"), [(0, ("word", "…")), (500, "……"), (996, ("…", "word"))])

@@ -62,7 +62,7 @@ def measured(data, sites, settings=SETTINGS):
     )
     table = make_table([row for result in results for row in result.rows], RESULTS)
     scores = Scores.of(table)
-    chosen = SelectedProbe(scores.chosen, scores, results, source, [prober], None)
+    chosen = SelectedProbe(scores, results, source, [prober], None)
     found = stack_tables("stack", chosen)
     return table, *(pd.DataFrame(found.get(name, [])) for name in ("stack.csv", "cascade.csv"))
 
