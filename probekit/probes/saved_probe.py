@@ -459,9 +459,7 @@ class SavedProbe:
 
     def _of_classes(self, scores: Floats) -> Floats:
         """Return one score per class (n_samples, n_classes); the first of two classes gets 0."""
-        if scores.ndim == 2:
-            return scores
-        return np.stack([np.zeros_like(scores), scores], axis=1)
+        return scores if scores.ndim == 2 else np.stack([np.zeros_like(scores), scores], axis=1)
 
 
 def _finite(rows: Floats, problem: str) -> Floats:

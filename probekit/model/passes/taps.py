@@ -93,9 +93,7 @@ def _describe(value: object) -> str:
 
 def head_or_neuron(sites: Sites, value: Tensor, part: SiteSelection) -> Tensor:
     """Return the values of a head or neuron, given those of its site; all for a whole site."""
-    if part.index is None:
-        return value
-    return value.select(_axis(sites, part), part.index)
+    return value if part.index is None else value.select(_axis(sites, part), part.index)
 
 
 def part_features(sites: Sites, value: Tensor, part: SiteSelection) -> Tensor:
