@@ -67,6 +67,8 @@ class Problem:
             frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
+        offset: Known scores (n_samples, n_codes) of the classes, which those of the fit are added
+            to; None for none. Either all problems that are solved together have one, or none.
     """
 
     codes: Codes
@@ -74,6 +76,7 @@ class Problem:
     share: int = 0
     start: AffineLayer | None = None
     balanced: bool = False
+    offset: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,8 +243,11 @@ class Solver:
             totals, factors = totals_of[labels, share][classes], None
             if problem.balanced:  # each class gets the same total weight
                 factors = totals.sum() / (len(totals) * totals)
-            start = problem.start
-            yield _Task(number, problem.C, share, codes, classes, totals, factors, start)
+            offset = None if problem.offset is None else problem.offset[:, classes].T
+            if offset is not None and len(classes) == 2:
+                offset = offset[1:] - offset[:1]
+            given = problem.start, offset
+            yield _Task(number, problem.C, share, codes, classes, totals, factors, *given)
 
     @cached_property
     def _is_alone(self) -> Mask:
@@ -325,15 +331,18 @@ class Solver:
             labels, intercept = labels[:, 1:], logs[:, 1:] - logs[:, :1]
         C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)
         dual, ramp = torch.zeros_like(labels), np.minimum(C, first)
+        offset = torch.zeros_like(intercept if tasks[0].offset is None else labels)
         for k, (task, part) in enumerate(zip(tasks, parts, strict=True)):
+            if task.offset is not None:
+                offset[k][:, part.places] = put(task.offset[:, part.rows], self.X.device)
             if task.start is not None:
                 dual[k][:, part.places] = put(task.start.weight[:, part.rows], self.X.device)
                 intercept[k], ramp[k] = put(task.start.bias[:, None], self.X.device), C[k]
         of_C, ramp = put(np.stack([C, ramp]), self.X.device).to(labels.dtype)[..., None, None]
         wide = labels.dtype if self.X.is_elsewhere else torch.float64
-        given = labels, weights, of_C, ramp, (dual, intercept), stopping, wide
+        given = labels, weights, of_C, ramp, (dual, intercept + offset), stopping, wide
         for k, (solution, intercepts, objective, excess, n_iter) in kernel.minimise(system, *given):
-            part, bias = parts[k], fetched(intercepts)
+            part, bias = parts[k], fetched(intercepts - offset[k, :, 0])
             mean, scale = part.site.moments
             raw = fetched(solution[:, : len(part.site.rows)] @ part.site.rows * part.units) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
@@ -416,7 +425,7 @@ class _Task:
 
     `number` is the index of the problem. `classes` are those with weight in the share, `totals`
     (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights, None for
-    equal ones.
+    equal ones. `offset` (n_scores, n_samples) are known scores.
     """
 
     number: int
@@ -427,6 +436,7 @@ class _Task:
     totals: Floats
     class_weights: Floats | None
     start: AffineLayer | None
+    offset: Floats | None
 
     @property
     def n_scores(self) -> int:
@@ -454,8 +464,9 @@ def _delegated(
     """
     parts = []
     for task, share in zip(tasks, shares, strict=True):
-        codes = problems[task.number].codes[rows]
-        parts.append(replace(problems[task.number], codes=codes, share=share, start=task.start))
+        problem = replace(problems[task.number], share=share, start=task.start)
+        offset = None if problem.offset is None else problem.offset[rows]
+        parts.append(replace(problem, codes=problem.codes[rows], offset=offset))
     for task, fit in zip(tasks, solver.solve(parts, stopping), strict=True):
         yield task.number, replace(fit, point=None)
 
@@ -546,6 +557,7 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
         filled = [np.ones(len(tasks[0].classes)) if one is None else one for one in given]
         class_weights = put(np.stack(filled), device).to(dtype)
     penalty = np.minimum(1 / (C * totals), LARGEST_PENALTY)
+    offsets = [task.offset for task in tasks if task.offset is not None]
     share = [task.share for task in tasks]
     return Objectives(
         rows=design.rows,
@@ -557,6 +569,7 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
         share=torch.tensor(share, device=device),
         factor=put(design.largest / totals, device).to(dtype),
         class_weights=class_weights,
+        offsets=put(np.stack(offsets), device).to(dtype) if offsets else None,
         units=design.units[share],
         penalty=put(penalty, device).to(dtype),
         group=torch.tensor([groups[task.number] for task in tasks], device=device),
