@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, ndtri
 from scipy.stats import rankdata
 
-from probekit.amounts import FEWEST_UNITS
+from probekit.amounts import FEWEST_UNITS, counted
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.score.differences import DRAWS, Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, sign_patterns
@@ -39,6 +39,7 @@ OFF = 1e-9  # a C at which all weights are 0 within rounding
 GRID_OF_KNOWN = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # values of C of the model of z
 ALPHAS = tuple(float(10.0**power) for power in range(-2, 10))  # penalties of regressions
 KNOTS = 5  # of the spline of a number
+FEW_VALUES = 10  # of a number that may be a category
 LEAST_LOG = -12.0  # of a probability; a class that a fold has not learnt gets it
 
 
@@ -53,13 +54,28 @@ class Known(NamedTuple):
     numbers: Mapping[str, Floats]
     categories: Mapping[str, NDArray[Any]]
 
+    @property
+    def description(self) -> str:
+        """The columns in words."""
+        own = [*self.numbers]
+        for name, values in self.categories.items():
+            own.append(f"{name} ({counted(len(np.unique(values)), 'value')})")
+        return ", ".join(own)
+
+    def ranked(self) -> list[Floats]:
+        """Return the numbers, and an indicator of each value of a category but the first."""
+        parts = [
+            values == name for values in self.categories.values() for name in np.unique(values)[1:]
+        ]
+        return [*self.numbers.values(), *(part.astype(np.float64) for part in parts)]
+
     def terms(self, train: Codes) -> Floats:
         """Return the terms (n_rows, n_terms) of a model: of numbers and of categories.
 
         Numbers are normal scores of their ranks among the training rows, so that no value is far
-        from all others. Each has a cubic spline, and so has a square; pairs have products.
-        Categories have an indicator of each value. Columns that are constant in training are left
-        out.
+        from all others. Each has a square and a cubic spline; pairs have products. Categories, and
+        numbers with few values, have an indicator of each value. Terms that are constant in
+        training are left out.
         """
         from sklearn.preprocessing import SplineTransformer
 
@@ -70,7 +86,8 @@ class Known(NamedTuple):
         for one in scores:
             spline = SplineTransformer(KNOTS, knots="quantile", include_bias=False)
             terms += list(spline.fit(one[train, None]).transform(one[:, None]).T)
-        for values in self.categories.values():
+        few = [one for one in scores if len(np.unique(one[train])) <= FEW_VALUES]
+        for values in (*few, *self.categories.values()):
             names = np.unique(values[train])
             terms += [values == name for name in (names if len(names) > 2 else names[:1])]
         found = np.array(terms, dtype=np.float64).reshape(len(terms), -1).T

@@ -1,0 +1,109 @@
+"""What the selected probe adds to the confounds: left.csv, with one row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from probekit.amounts import FEWEST_UNITS
+from probekit.chosen.left import statistics
+from probekit.chosen.left.section import LENGTH, numbers_in
+from probekit.chosen.left.statistics import Known
+from probekit.chosen.selected_probe import SelectedProbe
+from probekit.lazy_rows import Floats, LazyRows
+from probekit.probes.data import ProbeData
+from probekit.probes.score.metrics import (
+    WIDER_OVER_FOLDS,
+    ClassPredictions,
+    NumberPredictions,
+    Resamples,
+)
+from probekit.probes.score.scored import Predictions, metrics_of
+from probekit.products import without_tf32
+
+
+@without_tf32()
+def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
+    """Return the row of left.csv.
+
+    With outer folds, each fold has the site that it chose without its test rows.
+    """
+    prober, is_number = chosen.prober, chosen.prober.settings.reads_numbers
+    known = known_columns(settings, chosen)
+    picks = chosen.scores.choices if prober.is_nested else [chosen.row]
+    parts, n_terms = [], 0
+    for fold, pick in enumerate(picks):
+        position, site = chosen.place_of(pick)
+        split = chosen.probers[position].splits[fold]
+        X = chosen.source.activations.block(site, position)
+        X = LazyRows.of(X).loaded().on(prober.settings.device)
+        fitted, test = split.fitted, split.scored.test
+        terms = known.terms(fitted.rows)
+        n_terms, rows = max(n_terms, terms.shape[1]), (fitted.rows, fitted.fold_of_row, test)
+        if is_number:
+            parts.append(statistics.of_numbers(X, split.task, terms, *rows))
+        else:
+            C = prober.settings.C
+            parts.append(statistics.of_classes(X, split.task, terms, *rows, C, fitted.typical))
+    left, truth = statistics.joined(parts), prober.splits[0].task
+    groups, own = prober.data.groups[left.test], truth[left.test]
+    widening = WIDER_OVER_FOLDS if prober.is_nested else 1.0
+    resamples = Resamples.leave_one_out(groups, widening=widening)
+    row: dict[str, Any] = {"known": known.description, "n_terms": n_terms}
+    row["p"] = statistics.p_of_signs(left.association, resamples)
+    metric = "spearman" if is_number else "auroc"
+    row |= {"metric": metric, "gain": None, "gain_low": None, "gain_high": None, "partial": None}
+    if is_number:
+        scored = chosen.scored
+        assert isinstance(scored, NumberPredictions)
+        ranked = [one[left.test] for one in known.ranked()]
+        row["partial"] = statistics.partial_rank_correlation(scored.guess, own, ranked)
+    else:
+        # The groups of the rarer class decide whether there is a p-value.
+        n_of_class = [len(np.unique(groups[own == code])) for code in np.unique(own)]
+        row["p"] = row["p"] if min(n_of_class) >= FEWEST_UNITS else np.nan
+        gain = statistics.gain_in_bits(left, own, resamples)
+        row |= {"gain": gain.value, "gain_low": gain.ci_low, "gain_high": gain.ci_high}
+    for name, scores in (("known_score", left.known), ("joint_score", left.joint)):
+        row[name] = _score(metric, own, scores, prober.splits[0].fitted.positive)
+    C = parts[0].penalty if len({part.penalty for part in parts}) == 1 else None
+    row |= {"C": C, "n_test": len(own), "n_groups": len(np.unique(groups))}
+    return {"left.csv": [row]}
+
+
+def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> float:
+    """Return the score of log probabilities, or of numbers."""
+    predictions: Predictions = NumberPredictions(truth, scores)
+    if metric == "auroc":
+        predictions = ClassPredictions.of_scores(truth, scores, are_logits=True, positive=positive)
+    return float(metrics_of(predictions)[metric](predictions, Resamples.whole(len(truth)))[0])
+
+
+def known_columns(names: Sequence[str], chosen: SelectedProbe) -> Known:
+    """Return the columns of all rows that are confounds, in order."""
+    design, numbers, categories = chosen.source.design, {}, {}
+    of_rows = [dict(design.dataset.examples[number].values) for number in design.example]
+    for name in names:
+        if name not in of_rows[0]:
+            assert name == LENGTH, "other columns are checked before a run"
+            numbers |= lengths(chosen.prober.data)
+            continue
+        cells = [cells[name].strip() for cells in of_rows]
+        values = numbers_in(cells)
+        if values is None:
+            categories[name] = np.array(cells)
+        else:
+            numbers[name] = np.array(values)
+    return Known(numbers, categories)
+
+
+def lengths(data: ProbeData) -> dict[str, Floats]:
+    """Return the number of characters and of words of the text, or the reply, of each row."""
+    texts = data.texts if data.replies is None else data.replies
+    assert texts is not None, "without texts, `length` is refused"
+    return {
+        "length in characters": np.array([len(text) for text in texts], dtype=np.float64),
+        "length in words": np.array([len(text.split()) for text in texts], dtype=np.float64),
+    }
