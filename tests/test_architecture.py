@@ -44,7 +44,10 @@ FOLDERS = {
 FLOORS = {"registry": "results", "section": "experiment", "page": "report"}
 # What other modules may call, by file, and the arguments.
 DOORS = {
-    "section": {"check": "settings experiment"},
+    "section": {
+        "check": "settings experiment",
+        "check_rows": "settings experiment dataset has_texts",
+    },
     "measure": {
         "texts": "settings source",
         "tables": "settings chosen",
@@ -187,6 +190,7 @@ def test_a_public_name_has_one_meaning():
 REGISTERED = ("chosen/", "cli/", "model/families/", "probes/kinds/", "report/pages/")
 # Keys of experiments, attributes of results and documented columns, which users type; the verdict.
 TYPED = (
+    "experiment/activations.py",
     "experiment/schema.py",
     "report/notebooks/run_result.py",
     *(f"results/{name}.py" for name in ("comparison", "judging", "table")),

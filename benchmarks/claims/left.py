@@ -1,4 +1,4 @@
-"""What a probe adds to known columns: size, power and coverage of "what is left"."""
+"""The addition of a probe to known columns: size and power of its test, coverage of its bits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class World:
         is_whole = case.labels == "constant"
 
         def normal(size: int) -> Array:
-            """Return numbers (n_rows, size) of which rows of a group share a part, or all."""
+            """Return numbers (n_rows, size); rows of a group share a part of each, or all."""
             own = rng.normal(size=(n_groups, size))[groups]
             share = 1.0 if is_whole else CORRELATION
             return np.sqrt(share) * own + np.sqrt(1 - share) * rng.normal(size=(n, size))
@@ -169,7 +169,7 @@ def draw(case: Case, seed: int) -> dict[str, float]:
             found = statistics.of_numbers(X, y, terms, *rows, tested)
         of_arrays = (one[: len(test)] for one in (found.association, found.known, found.joint))
         parts.append(statistics.Left(test, *of_arrays, found.penalty))
-    whole = statistics.joined(parts)
+    whole = statistics.over_splits(parts)
     widening = WIDER_OVER_FOLDS if case.is_nested else 1.0
     resamples = Resamples.leave_one_out(groups[whole.test], widening=widening)
     values = {"p": statistics.p_of_signs(whole.association, resamples)}

@@ -126,7 +126,7 @@ ANALYSES = (
         "left",
         {
             "left.csv": {
-                "text": "known metric",
+                "text": "confounds known metric",
                 "number": "p gain gain_low gain_high known_score joint_score partial C",
                 "count": "n_terms n_test n_groups",
             }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from probekit.amounts import FEWEST_UNITS
+from probekit.amounts import FEWEST_UNITS, joined_names
 from probekit.chosen.left import statistics
 from probekit.chosen.left.section import LENGTH, numbers_in
 from probekit.chosen.left.statistics import Known
@@ -45,13 +45,14 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         if is_number:
             parts.append(statistics.of_numbers(X, split.task, terms, *rows))
         else:
-            C = prober.settings.C
-            parts.append(statistics.of_classes(X, split.task, terms, *rows, C, fitted.typical))
-    left, truth = statistics.joined(parts), prober.splits[0].task
+            grid = prober.settings.C
+            parts.append(statistics.of_classes(X, split.task, terms, *rows, grid, fitted.typical))
+    left, truth = statistics.over_splits(parts), prober.splits[0].task
     groups, own = prober.data.groups[left.test], truth[left.test]
     widening = WIDER_OVER_FOLDS if prober.is_nested else 1.0
     resamples = Resamples.leave_one_out(groups, widening=widening)
-    row: dict[str, Any] = {"known": known.description, "n_terms": n_terms}
+    row: dict[str, Any] = {"confounds": joined_names(settings), "known": known.description}
+    row["n_terms"] = n_terms
     row["p"] = statistics.p_of_signs(left.association, resamples)
     metric = "spearman" if is_number else "auroc"
     row |= {"metric": metric, "gain": None, "gain_low": None, "gain_high": None, "partial": None}
@@ -61,9 +62,9 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         ranked = [one[left.test] for one in known.ranked()]
         row["partial"] = statistics.partial_rank_correlation(scored.guess, own, ranked)
     else:
-        # The groups of the rarer class decide whether there is a p-value.
-        n_of_class = [len(np.unique(groups[own == code])) for code in np.unique(own)]
-        row["p"] = row["p"] if min(n_of_class) >= FEWEST_UNITS else np.nan
+        # The groups of the second most frequent class decide whether there is a p-value.
+        n_of_class = sorted(len(np.unique(groups[own == code])) for code in np.unique(own))
+        row["p"] = row["p"] if n_of_class[-2:][0] >= FEWEST_UNITS else np.nan
         gain = statistics.gain_in_bits(left, own, resamples)
         row |= {"gain": gain.value, "gain_low": gain.ci_low, "gain_high": gain.ci_high}
     for name, scores in (("known_score", left.known), ("joint_score", left.joint)):
@@ -83,7 +84,7 @@ def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> flo
 
 def known_columns(names: Sequence[str], chosen: SelectedProbe) -> Known:
     """Return the columns of all rows that are confounds, in order."""
-    design, numbers, categories = chosen.source.design, {}, {}
+    design, numbers, categories = chosen.source.design, dict[str, Floats](), dict[str, Any]()
     of_rows = [dict(design.dataset.examples[number].values) for number in design.example]
     for name in names:
         if name not in of_rows[0]:

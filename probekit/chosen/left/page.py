@@ -4,27 +4,28 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from probekit.amounts import LEVEL, format_p
+from probekit.amounts import LEVEL
 from probekit.chosen.page import Columns, Shown, written_table
-from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.elements.page import Item, PageSection, Paragraph
+from probekit.report.sentences.answer import p_words
 
 CLASSES = (
-    "The label is modelled from these columns alone: {known}. A probe of the activations is fitted "
-    "to what their held-out log odds do not explain; a strong enough penalty switches it off. p: "
+    "The label is modelled from these columns alone: {known}. A logistic probe is fitted "
+    "to what their held-out log odds do not explain; a strong enough penalty switches it off. One-sided p: "
     "random signs of groups of what the probe adds times the residual of the label, both without "
     "the columns. Gain: bits of the probability of the true label, with its 95 % interval over "
     "groups. The two AUROCs have no interval of their difference, which would be too narrow near "
     "zero."
 )
 NUMBERS = (
-    "Ranks of the label are modelled from these columns alone: {known}. A probe of the activations "
-    "is fitted to the rest. p: random signs of groups of what the probe adds times this rest, both "
+    "Ranks of the label are modelled from these columns alone: {known}. A ridge regression on "
+    "the activations is fitted to the rest. One-sided p: random signs of groups of what the probe adds times this rest, both "
     "without the columns. The partial rank correlation of the selected probe is a description "
     "without p: it removes straight lines of ranks only."
 )
 CAUSAL = (
-    " What is left is meaningful only for columns that neither the label nor the activations "
-    "influence."
+    " Name only columns that neither the label nor the activations influence: otherwise too "
+    "much, or too little, is taken out."
 )
 COLUMNS: dict[str, Columns] = {
     "auroc": {
@@ -43,22 +44,25 @@ COLUMNS: dict[str, Columns] = {
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
-    """Yield the section of a run with confounds."""
+    """Yield the section of a run that has confounds."""
     rows = run.rows("left.csv")
     if rows is None:
         return
     row = rows.iloc[0]
     text = NUMBERS if row["metric"] == "spearman" else CLASSES
-    table = written_table("Table of what is left", COLUMNS[row["metric"]], rows)
+    table = written_table("Table of the probe beyond the confounds", COLUMNS[row["metric"]], rows)
     note = Paragraph(text.format(known=row["known"]) + CAUSAL, "note")
-    yield PageSection("Beyond the confounds", [Paragraph(sentence(run, row["p"])), table, note])
+    section: list[Item] = [Paragraph(sentence(row["confounds"], row["p"])), table, note]
+    yield PageSection(f"Beyond {row['confounds']}", section)
 
 
-def sentence(run: Shown, p: float) -> str:
-    """Return what the p-value shows."""
-    names = "the confounds"
+def sentence(confounds: str, p: float) -> str:
+    """Return the conclusion from a p-value.
+
+    >>> sentence("length and source", 0.31)
+    'Beyond length and source, activations are not shown to predict the label (p = 0.31).'
+    """
     if np.isnan(p):
-        return f"There are too few groups to test what {run.probe} adds to {names}."
-    if p < LEVEL:
-        return f"At {run.probe}, activations add to {names} (p = {format_p(p)})."
-    return f"It is not shown that {run.probe} reads more than {names} (p = {format_p(p)})."
+        return f"There are too few groups to test what activations add to {confounds}."
+    shown = "predict" if p < LEVEL else "are not shown to predict"
+    return f"Beyond {confounds}, activations {shown} the label ({p_words(p)})."

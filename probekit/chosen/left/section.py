@@ -84,7 +84,7 @@ def check_rows(
                 whole = f"Every group has one `{name}` and one label, and no"
                 raise DataError(
                     f"{whole if len(of_group) == n_groups else 'No'} `{name}` has both labels: the "
-                    "two cannot be told apart here. Add rows in which they differ, or remove it "
+                    "two cannot be separated here. Add rows in which they differ, or remove it "
                     "from `confounds`."
                 )
 

@@ -1,8 +1,8 @@
 """What a probe adds to known columns of the data, z: outputs of the network, length, a source.
 
     Known           columns of all rows, as numbers or categories
-    of_classes      what is left for labels that are classes
-    of_numbers      the same for numbers
+    of_classes      the part of class labels that a probe explains beyond them
+    of_numbers      the same for labels that are numbers
 
 The label is modelled from z alone. Its held-out log odds are the offset of a probe, which is fitted
 to what they do not explain; a strong enough penalty switches it off. Held-out scores of the
@@ -101,14 +101,14 @@ def normal_scores(values: Floats, of: Floats) -> Floats:
     [-0.97, 0.0, 1.38]
     """
     n, ordered = len(of), np.sort(of)
-    sides = (np.searchsorted(ordered, values, side) for side in ("left", "right"))
-    found: Floats = ndtri(((sum(sides) / 2).clip(0.25, n - 0.25)) / n)
+    below, up_to = np.searchsorted(ordered, values), np.searchsorted(ordered, values, "right")
+    found: Floats = ndtri(((below + up_to) / 2).clip(0.25, n - 0.25) / n)
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class Left:
-    """What is left on the test rows of one split: arrays of rows, joined over splits.
+    """What a probe adds to z on the test rows of one split, or of several, one after the other.
 
     Attributes:
         test: numbers (n_test,) of the rows.
@@ -125,11 +125,11 @@ class Left:
     penalty: float
 
 
-def joined(parts: Sequence[Left]) -> Left:
-    """Return what is left on the test rows of several splits, one after the other."""
+def over_splits(parts: Sequence[Left]) -> Left:
+    """Return the arrays of several splits, one after the other, with the penalty of the first."""
     names = ("test", "association", "known", "joint")
-    of_rows = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Left(*of_rows, penalty=parts[0].penalty)
+    of_rows = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Left(**of_rows, penalty=parts[0].penalty)
 
 
 def of_classes(
@@ -142,7 +142,7 @@ def of_classes(
     grid: Sequence[float],
     typical: Mask | None = None,
 ) -> Left:
-    """Return what is left for labels that are classes.
+    """Return the addition of a probe to z for labels that are classes.
 
     Args:
         X: the activations (n_rows, n_features).
@@ -173,7 +173,7 @@ def of_classes(
 def of_numbers(
     X: Rows, y: Floats, terms: Floats, train: Codes, fold_of_row: Codes, test: Codes
 ) -> Left:
-    """Return what is left for numbers, of their ranks among the training rows; see `of_classes`."""
+    """Return the addition for labels that are numbers, by their ranks; see `of_classes`."""
     ranks = normal_scores(y, y[train])[:, None]
     known, _ = _ridge(terms, ranks[train], train, fold_of_row, test)
     rest = ranks - known
@@ -248,18 +248,18 @@ def _ridge_path(X: Floats, y: Floats, new: Floats) -> Floats:
     left, sizes, right = np.linalg.svd((X - mean) / scale, full_matrices=False)
     along = left.T @ (y - y.mean(axis=0))
     there = ((new - mean) / scale) @ right.T
-    shrunk = [there @ ((sizes / (sizes**2 + alpha * 1.0))[:, None] * along) for alpha in ALPHAS]
-    return np.array(shrunk) + y.mean(axis=0)
+    shrunk = [there @ ((sizes / (sizes**2 + alpha))[:, None] * along) for alpha in ALPHAS]
+    return np.asarray(shrunk + y.mean(axis=0))
 
 
 def p_of_signs(association: Floats, resamples: Resamples) -> float:
     """Return the one-sided p of products (n_test,) by random signs of groups.
 
     Over folds the sum counts as that divided by the widening of standard errors. NaN with too few
-    groups.
+    groups, by their effective number.
     """
     sums = np.bincount(resamples.unit_of_row, weights=association)
-    if len(sums) < FEWEST_UNITS:
+    if resamples.n_effective < FEWEST_UNITS:
         return np.nan
     share = resamples.weights
     shrunk = sums - share * sums.sum() * (1 - 1 / resamples.widening)

@@ -161,8 +161,8 @@ class GivenEngine(Engine):
                     "the activations, such as {format: csv, file: rows.csv}."
                 )
         kept = (experiment.split.leave_out, columns.text, columns.ids, columns.position)
-        kept += experiment.confounds or ()
-        values = tuple(dict.fromkeys(name for name in kept if name is not None))
+        further = (*kept, *(experiment.confounds or ()))
+        values = tuple(dict.fromkeys(name for name in further if name is not None))
         shared = columns.model_dump(include={"label", "group", "id", "split"})
         try:
             path = Path(data.root) / data.file
@@ -179,12 +179,12 @@ class GivenEngine(Engine):
         if settings.verify is not None:
             with experiment.at("activations", "verify"):
                 known = dict(dataset.examples[0].values)
-                for name in kept[1:4]:
+                for name in kept[1:]:
                     if name is not None and name not in known:
                         raise UnknownNameError(f"No column {name!r}. {nearest(name, known)}")
                 texts, ids, at = (
                     [dict(one.values)[name] for one in dataset.examples] if name else ()
-                    for name in kept[1:4]
+                    for name in kept[1:]
                 )
                 read = ReadTokens.drawn(settings.verify, settings.bos, texts or None, ids, at)
         # Without tokens, the text that was read is the label; the id names the row instead.
