@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -172,7 +172,8 @@ def draw(case: Case, seed: int) -> dict[str, float]:
     whole = statistics.over_splits(parts)
     widening = WIDER_OVER_FOLDS if case.is_nested else 1.0
     resamples = Resamples.leave_one_out(groups[whole.test], widening=widening)
-    values = {"p": statistics.p_of_signs(whole.association, resamples)}
+    wider = replace(resamples, widening=WIDER_OVER_FOLDS)
+    values = {"p": statistics.p_of_signs(whole.association, wider)}
     if case.classes:
         gain = statistics.gain_in_bits(whole, y[whole.test], resamples)
         values |= {"gain": gain.value, "low": gain.ci_low, "high": gain.ci_high}

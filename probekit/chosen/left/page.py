@@ -10,18 +10,18 @@ from probekit.report.elements.page import Item, PageSection, Paragraph
 from probekit.report.sentences.answer import p_words
 
 CLASSES = (
-    "The label is modelled from these columns alone: {known}. A logistic probe is fitted "
-    "to what their held-out log odds do not explain; a strong enough penalty switches it off. One-sided p: "
+    "The label is modelled from these columns alone: {known}. A logistic probe is fitted to what "
+    "their held-out log odds do not explain; a strong enough penalty switches it off. One-sided p: "
     "random signs of groups of what the probe adds times the residual of the label, both without "
     "the columns. Gain: bits of the probability of the true label, with its 95 % interval over "
     "groups. The two AUROCs have no interval of their difference, which would be too narrow near "
     "zero."
 )
 NUMBERS = (
-    "Ranks of the label are modelled from these columns alone: {known}. A ridge regression on "
-    "the activations is fitted to the rest. One-sided p: random signs of groups of what the probe adds times this rest, both "
-    "without the columns. The partial rank correlation of the selected probe is a description "
-    "without p: it removes straight lines of ranks only."
+    "Ranks of the label are modelled from these columns alone: {known}. A ridge regression on the "
+    "activations is fitted to the rest. One-sided p: random signs of groups of what it adds times "
+    "this rest, both without the columns. The partial rank correlation of the selected probe is a "
+    "description without p: it removes straight lines of ranks only."
 )
 CAUSAL = (
     " Name only columns that neither the label nor the activations influence: otherwise too "

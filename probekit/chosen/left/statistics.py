@@ -255,8 +255,9 @@ def _ridge_path(X: Floats, y: Floats, new: Floats) -> Floats:
 def p_of_signs(association: Floats, resamples: Resamples) -> float:
     """Return the one-sided p of products (n_test,) by random signs of groups.
 
-    Over folds the sum counts as that divided by the widening of standard errors. NaN with too few
-    groups, by their effective number.
+    The sum counts as that divided by the widening of standard errors: the rows of a test set share
+    the model of z, whose error grows with the number of its terms. NaN with too few groups, by
+    their effective number.
     """
     sums = np.bincount(resamples.unit_of_row, weights=association)
     if resamples.n_effective < FEWEST_UNITS:
