@@ -127,7 +127,8 @@ ANALYSES = (
         {
             "left.csv": {
                 "text": "confounds known metric",
-                "number": "p gain gain_low gain_high known_score joint_score partial C",
+                "number": "p gain gain_low gain_high known_score joint_score partial matched_score "
+                "n_matched n_effective C",
                 "count": "n_terms n_test n_groups",
             }
         },

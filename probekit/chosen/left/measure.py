@@ -69,11 +69,32 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         row["p"] = row["p"] if n_of_class[-2:][0] >= FEWEST_UNITS else np.nan
         gain = statistics.gain_in_bits(left, own, resamples)
         row |= {"gain": gain.value, "gain_low": gain.ci_low, "gain_high": gain.ci_high}
+    row |= _matched(known, chosen)
     for name, scores in (("known_score", left.known), ("joint_score", left.joint)):
         row[name] = _score(metric, own, scores, prober.splits[0].fitted.positive)
     C = parts[0].penalty if len({part.penalty for part in parts}) == 1 else None
     row |= {"C": C, "n_test": len(own), "n_groups": len(np.unique(groups))}
     return {"left.csv": [row]}
+
+
+def _matched(known: Known, chosen: SelectedProbe) -> dict[str, Any]:
+    """Return the AUROC of the selected probe if labels weigh equally in each stratum.
+
+    The strata are the values of all categories. Empty without categories or two classes.
+    """
+    row = dict[str, Any](matched_score=None, n_matched=None, n_effective=None)
+    own, rows = chosen.predictions, chosen.prober.test_rows
+    if not known.categories or own is None or own.n_classes != 2 or own.scores is None:
+        return row
+    strata = [values[rows] for values in known.categories.values()]
+    weights = statistics.matched_weights(own.truth, strata)
+    if weights.any():
+        from sklearn.metrics import roc_auc_score
+
+        margin = own.scores[:, 1] - own.scores[:, 0]
+        row["matched_score"] = float(roc_auc_score(own.truth, margin, sample_weight=weights))
+        row["n_effective"] = float(weights.sum() ** 2 / np.square(weights).sum())
+    return row | {"n_matched": np.count_nonzero(weights)}
 
 
 def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> float:

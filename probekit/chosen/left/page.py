@@ -23,11 +23,17 @@ NUMBERS = (
     "this rest, both without the columns. The partial rank correlation of the selected probe is a "
     "description without p: it removes straight lines of ranks only."
 )
+MATCHED = (
+    " Matched: AUROC of the selected probe where each label weighs equally in each combination of "
+    "categories, so that these alone have 0.5; {rows:,.0f} of {of:,} rows have a weight, and count "
+    "as {effective:,.0f} of equal weight."
+)
+STRATA: Columns = {"matched AUROC of the probe": "matched_score"}
 CAUSAL = (
     " Name only columns that neither the label nor the activations influence: otherwise too "
     "much, or too little, is taken out."
 )
-COLUMNS: dict[str, Columns] = {
+COLUMNS: dict[str, dict[str, str]] = {
     "auroc": {
         "AUROC of the columns": "known_score",
         "with the probe": "joint_score",
@@ -48,10 +54,13 @@ def sections(run: Shown) -> Iterator[PageSection]:
     rows = run.rows("left.csv")
     if rows is None:
         return
-    row = rows.iloc[0]
+    row, has_strata = rows.iloc[0], rows["n_matched"].notna().all()
     text = NUMBERS if row["metric"] == "spearman" else CLASSES
-    table = written_table("Table of the probe beyond the confounds", COLUMNS[row["metric"]], rows)
-    note = Paragraph(text.format(known=row["known"]) + CAUSAL, "note")
+    columns = COLUMNS[row["metric"]] | (STRATA if has_strata else {})
+    table = written_table("Table of the probe beyond the confounds", columns, rows)
+    text += (MATCHED if has_strata else "") + CAUSAL
+    counts = {"rows": row["n_matched"], "of": row["n_test"], "effective": row["n_effective"]}
+    note = Paragraph(text.format(known=row["known"], **counts), "note")
     section: list[Item] = [Paragraph(sentence(row["confounds"], row["p"])), table, note]
     yield PageSection(f"Beyond {row['confounds']}", section)
 

@@ -276,6 +276,25 @@ def gain_in_bits(left: Left, codes: Codes, resamples: Resamples) -> Difference:
     return paired_differences([(joint, known)], resamples)[0]
 
 
+def matched_weights(codes: Codes, strata: Sequence[NDArray[Any]]) -> Floats:
+    """Return weights (n,) with which each label in a stratum counts as the rarest one there.
+
+    Labels are then unrelated to the strata, which alone have an AUROC of exactly 0.5.
+
+    Args:
+        codes: label codes (n,).
+        strata: values (n,) of each category; a stratum has the same of all.
+
+    >>> matched_weights(np.array([0, 0, 1, 1]), [np.array(["a", "a", "a", "b"])]).tolist()
+    [0.5, 0.5, 1.0, 0.0]
+    """
+    _, stratum = np.unique(np.stack(strata, axis=1).astype(str), axis=0, return_inverse=True)
+    counts = np.zeros((stratum.max() + 1, codes.max() + 1))
+    np.add.at(counts, (stratum.ravel(), codes), 1)
+    weights: Floats = counts.min(axis=1)[stratum] / counts[stratum, codes]
+    return weights
+
+
 def partial_rank_correlation(a: Floats, b: Floats, numbers: Sequence[Floats]) -> float:
     """Return the correlation of two ranks, each without its linear regression on other ranks.
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 import probekit
@@ -169,6 +170,33 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own):
     assert row["known"] == "length in characters, length in words, n, verb (4 values)"
     assert row["joint_score"] > row["known_score"] > 0.7  # of the colour
     assert "Beyond length, n and verb" in result.report.read_text()
+
+
+def test_matched_weights_make_the_strata_uninformative():
+    rng = np.random.default_rng(0)
+    source, other = rng.integers(3, size=(2, 500))
+    y = (rng.random(500) < np.array([0.2, 0.5, 0.9])[source]).astype(int)
+    weights = statistics.matched_weights(y, [source, other])
+    assert roc_auc_score(y, source) > 0.7
+    for one in (source, other, source + 3 * other):
+        assert roc_auc_score(y, one, sample_weight=weights) == pytest.approx(0.5, abs=1e-12)
+    assert np.bincount(3 * source + other, weights=weights).min() > 1  # rows are kept
+
+
+def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_path):
+    rng = np.random.default_rng(0)
+    source, groups = np.tile(["a", "b"], 150), np.arange(300) // 5
+    y = (rng.random(300) < np.where(source == "a", 0.85, 0.15)).astype(int)
+    X = rng.normal(size=(300, 8)) + 3 * (source == "a")[:, None]
+    options = {"groups": groups, "probe": SETTINGS, "split": {"folds": 3}, "progress": False}
+    options["confounds"] = {"source": source}
+    result = probekit.probe({"layer_0": X}, y, out=tmp_path, **options)
+    row = result.left.iloc[0]
+    assert row["known_score"] > 0.8
+    assert abs(row["matched_score"] - 0.5) < 0.12
+    assert row["p"] > 0.05
+    assert row["n_effective"] < row["n_matched"] == row["n_test"] == 300
+    assert "300 of 300 rows have a weight" in result.report.read_text()
 
 
 @pytest.mark.parametrize(
