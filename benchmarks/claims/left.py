@@ -1,4 +1,8 @@
-"""The addition of a probe to known columns: size and power of its test, coverage of its bits."""
+"""The addition of a probe to known columns: size and power of its test, coverage of its bits.
+
+`python -m benchmarks.claims.left` prints what columns do that should not be declared: the share of
+draws in which something is left (p < 0.05), and the mean AUROC of the columns and with the probe.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import log_softmax
+from sklearn.metrics import roc_auc_score
 
 from benchmarks.claims.designs import LARGEST, SMALLEST
 from benchmarks.claims.rates import Rate
@@ -70,7 +75,8 @@ def cases() -> Iterator[Case]:
             yield Case(labels=labels, shape=shape)
         for extra in (0.35, 1.0):
             yield Case(labels=labels, extra=extra)
-        yield Case(labels=labels, is_nested=False)
+        for extra in (0.0, 1.0):
+            yield Case(labels=labels, extra=extra, is_nested=False)
         yield Case(40, labels)
         yield Case(20, labels)
     for groups in (40, 20):
@@ -191,3 +197,45 @@ def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
         row |= {"gain": found["gain"].mean(), "true": found["true"].mean()}
         row |= {"bits_rate": (found["low"] > 0).mean(), "coverage": is_covered.mean()}
     yield row
+
+
+def declared(trap: str, seed: int) -> list[float]:
+    """Return whether something is left, and both AUROCs, for a column of one kind.
+
+    The label depends on z, and the activations contain z; of a "consequence" they also contain the
+    only cause of the label. Labels of a "collider" are not in the activations.
+    """
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(100), ROWS)
+    z, u, v, noise = rng.normal(size=(4, len(groups)))
+    cause = {"consequence": u, "collider": 0 * u}.get(trap, z)
+    y = (rng.logistic(size=len(groups)) < STRENGTH * cause).astype(int)
+    X = rng.normal(size=(len(groups), 32))
+    X[:, :3] += 2 * np.stack([z if trap != "collider" else 0 * z, u, v], axis=1)
+    column = {
+        "z": z,
+        "z in two values": (z > 0).astype(float),
+        "z in four values": np.digitize(z, [-0.67, 0, 0.67]).astype(float),
+        "consequence": 3 * y + noise,
+        "collider": v + 2 * y + 0.5 * noise,
+    }[trap]
+    fold = group_folds(y, groups, FOLDS, seed)
+    train, test = np.flatnonzero(fold), np.flatnonzero(fold == 0)
+    inner = group_folds(y[train], groups[train], FOLDS, seed)
+    terms = statistics.Known({"column": column}, {}).terms(train)
+    found = statistics.of_classes(X, y, terms, train, inner, test, GRID)
+    resamples = Resamples.leave_one_out(groups[test], widening=WIDER_OVER_FOLDS)
+    p = statistics.p_of_signs(found.association, resamples)
+    aurocs = [roc_auc_score(y[test], one[:, 1]) for one in (found.known, found.joint)]
+    return [p < LEVEL, *aurocs]
+
+
+def main() -> None:
+    """Print the table of columns that should not be declared."""
+    for trap in ("z", "z in four values", "z in two values", "consequence", "collider"):
+        found = np.mean([declared(trap, seed) for seed in range(100)], axis=0)
+        print(f"{trap:18s} left {found[0]:.2f}, AUROC {found[1]:.2f}, with probe {found[2]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

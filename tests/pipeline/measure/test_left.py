@@ -192,7 +192,7 @@ def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_pa
     options["confounds"] = {"source": source}
     result = probekit.probe({"layer_0": X}, y, out=tmp_path, **options)
     row = result.left.iloc[0]
-    assert row["known_score"] > 0.8
+    assert row["known_score"] > 0.7
     assert abs(row["matched_score"] - 0.5) < 0.12
     assert row["p"] > 0.05
     assert row["n_effective"] < row["n_matched"] == row["n_test"] == 300
