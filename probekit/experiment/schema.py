@@ -305,7 +305,7 @@ class Experiment(SettingsFile):
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Columns whose cells the examples keep: answers, `split.leave_out` and `confounds`."""
+        """Columns whose cells the examples keep, of answers, `split.leave_out` and `confounds`."""
         rule, further = self.data.label_of_reply, (self.split.leave_out, *(self.confounds or ()))
         named = (*self.answer_columns, *further, rule.equals if rule else None)
         return tuple(dict.fromkeys(filter(None, named)))
