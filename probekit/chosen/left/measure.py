@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from probekit.amounts import FEWEST_UNITS, joined_names
 from probekit.chosen.left import statistics
-from probekit.chosen.left.section import LENGTH, numbers_in
+from probekit.chosen.left.section import LENGTH, OUTPUT, numbers_in
 from probekit.chosen.left.statistics import Known
 from probekit.chosen.selected_probe import SelectedProbe
+from probekit.errors import DataError
 from probekit.lazy_rows import Floats, LazyRows
 from probekit.probes.data import ProbeData
 from probekit.probes.score.metrics import (
@@ -32,7 +33,6 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
     With outer folds, each fold has the site that it chose without its test rows.
     """
     prober, is_number = chosen.prober, chosen.prober.settings.reads_numbers
-    known = known_columns(settings, chosen)
     picks = chosen.scores.choices if prober.is_nested else [chosen.row]
     parts, n_terms = [], 0
     for fold, pick in enumerate(picks):
@@ -41,6 +41,7 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         X = chosen.source.activations.block(site, position)
         X = LazyRows.of(X).loaded().on(prober.settings.device)
         fitted, test = split.fitted, split.scored.test
+        known = known_columns(settings, chosen, position)
         terms = known.terms(fitted.rows)
         n_terms, rows = max(n_terms, terms.shape[1]), (fitted.rows, fitted.fold_of_row, test)
         if is_number:
@@ -105,14 +106,15 @@ def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> flo
     return float(metrics_of(predictions)[metric](predictions, Resamples.whole(len(truth)))[0])
 
 
-def known_columns(names: Sequence[str], chosen: SelectedProbe) -> Known:
-    """Return the columns of all rows that are confounds, in order."""
+def known_columns(names: Sequence[str], chosen: SelectedProbe, position: int) -> Known:
+    """Return the columns of all rows that are confounds at a position, in order."""
     design, numbers, categories = chosen.source.design, dict[str, Floats](), dict[str, Any]()
     of_rows = [dict(design.dataset.examples[number].values) for number in design.example]
     for name in names:
         if name not in of_rows[0]:
-            assert name == LENGTH, "other columns are checked before a run"
-            numbers |= lengths(chosen.prober.data)
+            assert name in (LENGTH, OUTPUT), "other columns are checked before a run"
+            prober, activations = chosen.probers[position], chosen.source.activations
+            numbers |= lengths(prober.data) if name == LENGTH else outputs(activations, position)
             continue
         cells = [cells[name].strip() for cells in of_rows]
         values = numbers_in(cells)
@@ -121,6 +123,18 @@ def known_columns(names: Sequence[str], chosen: SelectedProbe) -> Known:
         else:
             numbers[name] = np.array(values)
     return Known(numbers, categories)
+
+
+def outputs(activations: Any, position: int) -> Mapping[str, Floats]:
+    """Return the numbers of the output at a position, which is where the probe reads.
+
+    Raises:
+        DataError: there are none.
+    """
+    found: Mapping[str, Floats] | None = activations.outputs(position)
+    if found is None:
+        raise DataError("`confounds` has `output`, but these activations have no output numbers.")
+    return found
 
 
 def lengths(data: ProbeData) -> dict[str, Floats]:

@@ -15,14 +15,16 @@ from probekit.section import Distinct, rule_error
 if TYPE_CHECKING:
     from probekit.experiment.activations import AnyExperiment
 
-LENGTH = "length"  # of the text, unless the data have a column of this name
+# Of the text, and the numbers of the network's output, unless the data have columns of these names.
+LENGTH, OUTPUT = "length", "output"
 FEWEST_GROUPS = 3  # for each value of a category, on average
 
 Confounds = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]] | None,
     Field(
-        description="columns of the data that may explain the label, and `length` of the text; the "
-        "page shows what the probe adds to all of them together",
+        description="columns of the data that may explain the label, `length` of the text, and "
+        "`output`, the numbers of the baseline of this name; the page shows what the probe adds to "
+        "all of them together",
         examples=["[length, source]"],
     ),
 ]
@@ -63,8 +65,11 @@ def check_rows(
         for name in settings:
             if name == LENGTH and name not in names and not has_texts:
                 raise ConfigError("`length` needs the texts, which given activations do not have.")
-            if name not in names and name != LENGTH:
-                raise UnknownNameError(f"No column {name!r}. {nearest(name, [*names, LENGTH])}")
+            if name == OUTPUT and name not in names and name not in experiment.probe.baselines:
+                raise ConfigError("`output` needs `output` in `probe.baselines`.")
+            if name not in (*names, LENGTH, OUTPUT):
+                allowed = [*names, LENGTH, OUTPUT]
+                raise UnknownNameError(f"No column {name!r}. {nearest(name, allowed)}")
         for name in [one for one in settings if one in names]:
             cells = [dict(one.values)[name].strip() for one in dataset.examples]
             if "" in cells:

@@ -205,6 +205,7 @@ def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_pa
         ({"a": ["x"] * 9 + [""]}, DataError, "row 9: `a` is empty"),
         ({"a": [f"v{n}" for n in range(10)]}, DataError, "10 values in 10 groups"),
         ({"a": ["x", "y"] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ({"output": [1] * 9}, DataError, "has 9 entries"),
         ({"length": [1, 2]}, DataError, "has 2 entries, but labels has 10"),
         ({"a": [1] * 10, "label": [1] * 10}, ConfigError, "`label` is the column of the label"),
     ],
@@ -218,5 +219,7 @@ def test_confounds_that_cannot_be_used_are_refused(confounds, error, message, tm
 def test_unknown_columns_and_sources_are_refused(own):
     with pytest.raises(UnknownNameError, match=r"confounds: No column 'lenght'\. Nearest: length"):
         own.run(*QUICK, "confounds=[lenght]")
+    with pytest.raises(ConfigError, match=r"`output` needs `output` in `probe\.baselines`"):
+        own.run(*QUICK, "confounds=[output]")
     with pytest.raises(ConfigError, match="`group` is left out whole"):
         own.load("confounds=[group]", "split.leave_out=group", "data.columns.group=null")
