@@ -210,8 +210,7 @@ def search_paths(
     tolerance = PRODUCTS_TOLERANCE if solver.is_wide else SEARCH_TOLERANCE
     tolerance = max(tuning.stopping.tolerance, tolerance)
     stopping = replace(tuning.stopping, tolerance=tolerance, aim=tolerance)
-    n_classes = [int(codes.max()) + 1 for codes, _ in tasks]
-    n_scores = sum(1 if n <= 2 else n for n in n_classes)
+    n_scores = sum(max(1, int(codes.max()) + (codes.max() > 1)) for codes, _ in tasks)
     # The number of values of C whose fits make one batch.
     at_once = 1 if solver.is_wide else max(1, PATH_SCORES // n_scores)
     fits: NDArray[Any] = np.empty((len(tasks), len(grid)), dtype=object)

@@ -127,12 +127,8 @@ class SiteProducts:
         # Where the two terms nearly cancel, two passes are needed. It is rare, but in small shares.
         doubtful = variance <= 1e-2 * squares
         for share in torch.nonzero(doubtful.any(dim=1)).flatten().tolist():
-            columns, place = (
-                torch.nonzero(doubtful[share])[:, 0],
-                torch.nonzero(weights[share])[:, 0],
-            )
-            numbers = fetched(place).astype(int)
-            raw = self.source[numbers][:, fetched(columns).astype(int)]
+            columns, place = (torch.nonzero(one[share])[:, 0] for one in (doubtful, weights))
+            raw = self.source[fetched(place).astype(int)][:, fetched(columns).astype(int)]
             spread = moments(raw, fetched(weights[share, place]), np.ones(len(raw), dtype=bool))[1]
             scale = self.moments[1][fetched(columns).astype(int)]
             exact = np.divide(spread, scale, out=spread, where=np.isfinite(spread)) ** 2
@@ -147,8 +143,7 @@ class SiteProducts:
         for first in range(0, len(rows), AT_ONCE):  # it is symmetric
             part = slice(first, first + AT_ONCE)
             found[part, first:] = rows[part] @ rows[first:].T
-            found[first:, part] = found[part, first:].T.clone()
-        return found
+        return found.triu() + found.triu(1).T
 
     @cached_property
     def axes(self) -> tuple[Tensor, Tensor, Tensor, float]:
@@ -460,9 +455,8 @@ def minimise(
         ended = (excess <= stopping.tolerance) & ~is_better
         state.value = torch.where(is_raised, torch.inf, torch.minimum(value, state.value))
         state.excess = torch.minimum(excess, state.excess)
-        stopped = (excess <= aim) | ended | (state.idle >= PATIENCE)
-        if n_iter == stopping.max_iter:
-            stopped = torch.ones_like(stopped)
+        is_last = n_iter == stopping.max_iter
+        stopped = (excess <= aim) | ended | (state.idle >= PATIENCE) | is_last
         for k in torch.nonzero(stopped).flatten().tolist():
             end = state.dual[k], state.intercept[k, :, 0], float(value[k]), float(excess[k])
             yield int(state.number[k]), (*end, n_iter)

@@ -196,9 +196,8 @@ class Solver:
                 # Points of fits on many rows are weights, those of products dual coefficients.
                 yield task.number, fit if self.is_wide else replace(fit, point=None)
             else:
-                left.append(
-                    replace(task, start=fit.point if fit.gradient_norm < PRECISE_FROM else None)
-                )
+                start = fit.point if fit.gradient_norm < PRECISE_FROM else None
+                left.append(replace(task, start=start))
         if left:
             yield from self._precisely(left, stopping)
 
@@ -254,9 +253,8 @@ class Solver:
         if self.X.products is None and n_rows.min() == len(self.X):
             return np.zeros(len(n_rows), dtype=bool)
         # The products of the site stand for those of a share if their scales are about equal.
-        units = self._squared_units
-        distance = (fetched((units - 1).abs()) * fetched(units > 0)).sum(axis=1)
-        far = distance > FAR_PRODUCTS * fetched(units > 0).sum(axis=1)
+        units = fetched(self._squared_units)
+        far = (abs(units - 1) * (units > 0)).sum(axis=1) > FAR_PRODUCTS * (units > 0).sum(axis=1)
         alone: Mask = far | (n_rows < LEAST_PART * len(self._site.rows))
         return alone
 
@@ -274,10 +272,9 @@ class Solver:
             most = max(len(self._own(task.share).rows) for task in alike)
             for batch in _batches(alike, partial(_most_fits, most * most)):
                 parts = [self._own(task.share) for task in batch]
-                products = torch.stack(
-                    [pad(part.products, [0, most - len(part.rows)] * 2) for part in parts]
-                )
-                system, size = kernel.OwnProducts(products), (most, FIRST / self.X.shape[1])
+                padded = [pad(part.products, [0, most - len(part.rows)] * 2) for part in parts]
+                system = kernel.OwnProducts(torch.stack(padded))
+                size = most, FIRST / self.X.shape[1]
                 yield from self._batch(batch, parts, system, size, stopping)
         if not tasks:
             return
@@ -366,8 +363,7 @@ class Solver:
     @cached_property
     def _squared_units(self) -> Tensor:
         """The inverse variances (n_shares, d) of the rows of the site within each share."""
-        measured = [share * self.typical for share in self.shares]
-        pairs = zip(measured, self.shares, strict=True)
+        pairs = [(share * self.typical, share) for share in self.shares]
         used = [one if np.count_nonzero(one) > 1 else whole for one, whole in pairs]
         whole = np.zeros((len(used), len(self._site.source)))
         whole[:, self._numbers] = used
@@ -378,8 +374,7 @@ class Solver:
         if share not in self._parts:
             rows = np.flatnonzero(self.shares[share])
             typical = self.typical[rows]
-            if np.count_nonzero(typical) <= 1:
-                typical = np.ones(len(rows), dtype=bool)
+            typical = typical if np.count_nonzero(typical) > 1 else np.ones_like(typical)
             site = SiteProducts(replace(self.X.select(rows), products=None), typical)
             weights = put(self.shares[share][None, rows] * typical, self.X.device)
             units = site.squared_units(weights.to(site.rows.dtype))[0]
