@@ -1,11 +1,14 @@
 """The addition of a probe to known columns: size and power of its test, coverage of its bits.
 
-`python -m benchmarks.claims.left` prints what columns do that should not be declared: the share of
-draws in which something is left (p < 0.05), and the mean AUROC of the columns and with the probe.
+`python -m benchmarks.claims.left` prints the share of runs of `probekit.probe` in which something is
+left (p < 0.05). Then it prints the effect of columns that should not be declared: this share, and
+the mean AUROC of the columns and with the probe.
 """
 
 from __future__ import annotations
 
+import argparse
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 from sklearn.metrics import roc_auc_score
 
+import probekit
 from benchmarks.claims.designs import LARGEST, SMALLEST
 from benchmarks.claims.rates import Rate
 from probekit.amounts import LEVEL
@@ -230,10 +234,38 @@ def declared(trap: str, seed: int) -> list[float]:
     return [p < LEVEL, *aurocs]
 
 
+def through_probe(case: Case, seed: int) -> float:
+    """Return p of `probekit.probe` on two layers, of which the folds choose one."""
+    rng = np.random.default_rng([17, seed])
+    directions = np.linalg.qr(rng.normal(size=(case.features, 4)))[0].T
+    groups = groups_of(case)
+    X, y, columns = World(case, directions).rows(groups, rng)
+    layers = {0: rng.normal(size=X.shape), 1: X}
+    settings = {"C": list(GRID), "folds": 3, "control_draws": 0, "baselines": ["majority"]}
+    settings |= {"description": False, "permutations": 0, "seed": seed}
+    options = {"groups": groups, "probe": settings, "split": {"folds": FOLDS}, "page": False}
+    options["confounds"] = {**columns.numbers, **columns.categories}
+    with tempfile.TemporaryDirectory() as folder:
+        found = probekit.probe(layers, y, out=folder, progress=False, **options).left
+        assert found is not None, "there are confounds"
+        return float(found["p"].iloc[0])
+
+
 def main() -> None:
-    """Print the table of columns that should not be declared."""
+    """Print the tables of runs, and of columns that should not be declared."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=100)
+    draws = parser.parse_args().draws
+    for labels, shape, extra in (
+        ("mixed", "U", 0.0),
+        ("constant", "line", 0.0),
+        ("mixed", "U", 0.35),
+    ):
+        case = Case(labels=labels, shape=shape, extra=extra, features=32)
+        p = np.array([through_probe(case, seed) for seed in range(draws)])
+        print(f"probekit.probe: {labels}, {shape}, extra {extra}: left {np.mean(p < LEVEL):.2f}")
     for trap in ("z", "z in four values", "z in two values", "consequence", "collider"):
-        found = np.mean([declared(trap, seed) for seed in range(100)], axis=0)
+        found = np.mean([declared(trap, seed) for seed in range(draws)], axis=0)
         print(f"{trap:18s} left {found[0]:.2f}, AUROC {found[1]:.2f}, with probe {found[2]:.2f}")
 
 
