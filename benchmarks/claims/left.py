@@ -1,8 +1,8 @@
 """The addition of a probe to known columns: size and power of its test, coverage of its bits.
 
-`python -m benchmarks.claims.left` prints the share of runs of `probekit.probe` in which something is
-left (p < 0.05). Then it prints the effect of columns that should not be declared: this share, and
-the mean AUROC of the columns and with the probe.
+`python -m benchmarks.claims.left` prints the share of runs of `probekit.probe` in which something
+is left (p < 0.05). Then it prints the effect of columns that should not be declared: this share,
+and the mean AUROC of the columns and with the probe.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
     With outer folds, each fold has the site that it chose without its test rows.
     """
     prober, is_number = chosen.prober, chosen.prober.settings.reads_numbers
+    places = range(len(chosen.probers))
+    known_at = [known_columns(settings, chosen, position) for position in places]
     picks = chosen.scores.choices if prober.is_nested else [chosen.row]
     parts, n_terms = [], 0
     for fold, pick in enumerate(picks):
@@ -41,7 +43,7 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         X = chosen.source.activations.block(site, position)
         X = LazyRows.of(X).loaded().on(prober.settings.device)
         fitted, test = split.fitted, split.scored.test
-        known = known_columns(settings, chosen, position)
+        known = known_at[position]
         terms = known.terms(fitted.rows)
         n_terms, rows = max(n_terms, terms.shape[1]), (fitted.rows, fitted.fold_of_row, test)
         if is_number:

@@ -33,7 +33,7 @@ CAUSAL = (
     " Name only columns that neither the label nor the activations influence: otherwise too "
     "much, or too little, is taken out."
 )
-COLUMNS: dict[str, dict[str, str]] = {
+COLUMNS: dict[str, Columns] = {
     "auroc": {
         "AUROC of the columns": "known_score",
         "with the probe": "joint_score",
@@ -56,7 +56,7 @@ def sections(run: Shown) -> Iterator[PageSection]:
         return
     row, has_strata = rows.iloc[0], rows["n_matched"].notna().all()
     text = NUMBERS if row["metric"] == "spearman" else CLASSES
-    columns = COLUMNS[row["metric"]] | (STRATA if has_strata else {})
+    columns: Columns = {**COLUMNS[row["metric"]], **(STRATA if has_strata else {})}
     table = written_table("Table of the probe beyond the confounds", columns, rows)
     text += (MATCHED if has_strata else "") + CAUSAL
     counts = {"rows": row["n_matched"], "of": row["n_test"], "effective": row["n_effective"]}

@@ -33,6 +33,7 @@ from probekit.probes.score.differences import DRAWS, Difference, paired_differen
 from probekit.probes.score.exchange import ROUNDING, sign_patterns
 from probekit.probes.score.metrics import Resamples, mean_of_rows
 from probekit.probes.solve.fits import held_out_scores
+from probekit.probes.solve.layers import apply_layers
 from probekit.probes.solve.solver import DEFAULT_STOPPING, Problem, Solver
 
 OFF = 1e-9  # a C at which all weights are 0 within rounding
@@ -81,7 +82,8 @@ class Known(NamedTuple):
 
         scores = [normal_scores(values, values[train]) for values in self.numbers.values()]
         scores = [one for one in scores if np.ptp(one[train]) > 0]
-        terms = [*scores, *(one**2 for one in scores)]
+        constant = 0.0 * np.arange(len(next(iter({**self.numbers, **self.categories}.values()))))
+        terms = [constant, *scores, *(one**2 for one in scores)]
         terms += [a * b for a, b in combinations(scores, 2)]
         for one in scores:
             spline = SplineTransformer(KNOTS, knots="quantile", include_bias=False)
@@ -90,8 +92,9 @@ class Known(NamedTuple):
         for values in (*few, *self.categories.values()):
             names = np.unique(values[train])
             terms += [values == name for name in (names if len(names) > 2 else names[:1])]
-        found = np.array(terms, dtype=np.float64).reshape(len(terms), -1).T
-        return found[:, np.ptp(found[train], axis=0) > 0] if len(terms) else found
+        found = np.array(terms, dtype=np.float64).T
+        varies = np.ptp(found[train], axis=0) > 0
+        return found[:, varies] if varies.any() else found[:, :1]
 
 
 def normal_scores(values: Floats, of: Floats) -> Floats:
@@ -223,33 +226,23 @@ def _ridge(
 ) -> tuple[Floats, float]:
     """Return numbers (n_rows, n_out) by ridge regression on X, held out for training rows.
 
-    Also returns the chosen alpha, at most one that switches the features off. `y` is
-    (n_train, n_out).
+    Also returns the alpha with the least squared error, at most one that switches the features off.
+    `y` is (n_train, n_out).
     """
-    X = LazyRows.of(X)
-    inside, folds = X.select(train)[:].astype(np.float64), range(int(fold_of_row.max()) + 1)
-    losses, held_out = np.zeros(len(ALPHAS)), np.zeros((len(ALPHAS), *y.shape))
-    for fold in folds:
+    from probekit.probes.kinds.ridge import ridge_path
+
+    X, alphas, n_out = LazyRows.of(X), np.array(ALPHAS), y.shape[1]
+    inside, held_out = X.select(train), np.zeros((len(alphas), *y.shape))
+    for fold in range(int(fold_of_row.max()) + 1):
         out = fold_of_row == fold
-        held_out[:, out] = _ridge_path(inside[~out], y[~out], inside[out])
+        layers = ridge_path(inside.select(~out), y[~out], alphas)
+        held_out[:, out] = [apply_layers((one,), inside.select(out)) for one in layers]
     losses = np.square(held_out - y).mean(axis=(1, 2))
-    best = int(losses[::-1].argmin())  # of ties the largest alpha
-    best = len(ALPHAS) - 1 - best
-    scores = np.zeros((len(X), y.shape[1]))
+    best = int(np.flatnonzero(losses == losses.min())[-1])
+    scores = np.zeros((len(X), n_out))
     scores[train] = held_out[best]
-    scores[test] = _ridge_path(inside, y, X.select(test)[:].astype(np.float64))[best]
-    return scores, ALPHAS[best]
-
-
-def _ridge_path(X: Floats, y: Floats, new: Floats) -> Floats:
-    """Return the predictions (n_alphas, n_new, n_out) of ridge regressions on standardised X."""
-    mean, spread = X.mean(axis=0), X.std(axis=0)
-    scale = np.where(spread > 1e-9 * np.abs(mean), spread, np.inf)
-    left, sizes, right = np.linalg.svd((X - mean) / scale, full_matrices=False)
-    along = left.T @ (y - y.mean(axis=0))
-    there = ((new - mean) / scale) @ right.T
-    shrunk = [there @ ((sizes / (sizes**2 + alpha))[:, None] * along) for alpha in ALPHAS]
-    return np.asarray(shrunk + y.mean(axis=0))
+    scores[test] = apply_layers(ridge_path(inside, y, alphas[[best]]), X.select(test))
+    return scores, float(alphas[best])
 
 
 def p_of_signs(association: Floats, resamples: Resamples) -> float:

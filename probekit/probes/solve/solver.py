@@ -240,8 +240,8 @@ class Solver:
             totals = totals_of[labels, share][classes]
             # With balance each class gets the same total weight.
             factors = totals.sum() / (len(totals) * totals) if problem.balanced else totals**0
-            of_task = {"number": number, "classes": classes, "totals": totals}
-            yield _Task(**vars(problem), **of_task, class_weights=factors)
+            own: dict[str, Any] = {"number": number, "classes": classes, "totals": totals}
+            yield _Task(**vars(problem), **own, class_weights=factors)
 
     @cached_property
     def _is_alone(self) -> Mask:
@@ -539,7 +539,8 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
     totals = np.array([task.totals.sum() for task in tasks])
     C = np.array([task.C for task in tasks])
     device, dtype = design.rows.device, design.variances.dtype
-    weights, offsets = [task.class_weights for task in tasks], [task.known for task in tasks]
+    weights = [task.class_weights for task in tasks]
+    offsets = [known for task in tasks if (known := task.known) is not None]
     penalty = np.minimum(1 / (C * totals), LARGEST_PENALTY)
     share = [task.share for task in tasks]
     return Objectives(
@@ -552,7 +553,7 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
         share=torch.tensor(share, device=device),
         factor=put(design.largest / totals, device).to(dtype),
         class_weights=put(np.stack(weights), device).to(dtype) if np.ptp(weights) else None,
-        offsets=None if offsets[0] is None else put(np.stack(offsets), device).to(dtype),
+        offsets=put(np.stack(offsets), device).to(dtype) if offsets else None,
         units=design.units[share],
         penalty=put(penalty, device).to(dtype),
         group=torch.tensor([groups[task.number] for task in tasks], device=device),

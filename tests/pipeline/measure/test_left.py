@@ -6,6 +6,8 @@ import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import probekit
@@ -86,18 +88,18 @@ def test_terms_of_columns():
 
 def test_regressions_equal_those_of_scikit_learn():
     rng = np.random.default_rng(0)
-    X, y, new = (
-        rng.normal(size=(40, 60)) * 5 + 3,
-        rng.normal(size=(40, 2)),
-        rng.normal(size=(7, 60)),
-    )
-    X[:, 4] = 1.0
-    found = statistics._ridge_path(X, y, new)
-    scaler = StandardScaler().fit(X)
-    keep = scaler.var_ > 0
-    for of_alpha, alpha in zip(found, ALPHAS, strict=True):
-        own = Ridge(alpha=alpha, solver="svd").fit(scaler.transform(X)[:, keep], y)
-        assert np.abs(of_alpha - own.predict(scaler.transform(new)[:, keep])).max() < 1e-10
+    X, y = rng.normal(size=(60, 80)) * 5 + 3, rng.normal(size=(40, 2))
+    y[:, 0] += X[:40, 0]
+    train, test, fold = np.arange(40), np.arange(40, 60), np.arange(40) % 4
+    models = [make_pipeline(StandardScaler(), Ridge(alpha)) for alpha in ALPHAS]
+    held_out = [cross_val_predict(one, X[:40], y, cv=PredefinedSplit(fold)) for one in models]
+    best = np.argmin([np.square(one - y).mean() for one in held_out])
+    found, alpha = statistics._ridge(X, y, train, fold, test)
+    assert alpha == ALPHAS[best]
+    assert np.abs(found[:40] - held_out[best]).max() < 1e-10
+    assert np.abs(found[40:] - models[best].fit(X[:40], y).predict(X[40:])).max() < 1e-10
+    noise = statistics._ridge(X, rng.normal(size=(40, 1)), train, fold, test)[0]
+    assert np.ptp(noise[40:]) < 0.3  # nearly switched off
 
 
 def test_log_odds_of_the_columns_equal_those_of_scikit_learn():
