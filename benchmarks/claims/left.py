@@ -235,7 +235,7 @@ def declared(trap: str, seed: int) -> list[float]:
 
 
 def through_probe(case: Case, seed: int) -> float:
-    """Return p of `probekit.probe` on two layers, of which the folds choose one."""
+    """Return p of `probekit.probe` on two layers; the folds choose one of them."""
     rng = np.random.default_rng([17, seed])
     directions = np.linalg.qr(rng.normal(size=(case.features, 4)))[0].T
     groups = groups_of(case)

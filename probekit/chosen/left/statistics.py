@@ -18,7 +18,7 @@ interpretation of reported significance levels (residuals under exchange).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -32,15 +32,18 @@ from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.score.differences import DRAWS, Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, sign_patterns
 from probekit.probes.score.metrics import Resamples, mean_of_rows
+from probekit.probes.solve.descent import StoppingRule
 from probekit.probes.solve.fits import held_out_scores
 from probekit.probes.solve.layers import apply_layers
-from probekit.probes.solve.solver import DEFAULT_STOPPING, Problem, Solver
+from probekit.probes.solve.solver import Problem, Solver
 
 OFF = 1e-9  # a C at which all weights are 0 within rounding
 GRID_OF_KNOWN = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # values of C of the model of z
 ALPHAS = tuple(float(10.0**power) for power in range(-2, 10))  # penalties of regressions
 KNOTS = 5  # of the spline of a number
 FEW_VALUES = 10  # of a number that may be a category
+# Next to the smallest C, a fit with an offset takes many steps that change nothing.
+SEARCH, FINAL = StoppingRule(1e-6, 300, 1e-6), StoppingRule(max_iter=300)
 LEAST_LOG = -12.0  # of a probability; a class that a fold has not learnt gets it
 
 
@@ -208,13 +211,14 @@ def _logistic(
     solver = Solver(inside, shares, typical=typical)
     problems = [Problem(own, C, fold, offset=offset[train]) for fold in folds for C in grid]
     fits = np.empty(len(problems), dtype=object)
-    fits[:] = solver.solve(problems, replace(DEFAULT_STOPPING, tolerance=1e-6, aim=1e-6))
+    fits[:] = solver.solve(problems, SEARCH)
     paths = fits.reshape(len(folds), len(grid)).T
     held_out = held_out_scores(inside, paths, fold_of_row, n_classes)
     logs = log_softmax((held_out + offset[train]).clip(LEAST_LOG), axis=2)
     losses = -logs[:, np.arange(len(own)), own].mean(axis=1)
     best = int(losses.argmin())
-    (final,) = solver.solve([Problem(own, grid[best], len(folds), offset=offset[train])])
+    last = Problem(own, grid[best], len(folds), offset=offset[train])
+    (final,) = solver.solve([last], FINAL)
     scores = np.zeros((len(X), n_classes))
     scores[train] = held_out[best]
     scores[test] = final.outputs(X.select(test), n_classes)

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -60,12 +61,12 @@ def test_fits_with_an_offset_equal_those_of_a_general_minimiser(n_classes, n_fea
     X, codes = problem(n_classes, n_samples=250, n_features=n_features)
     generator = np.random.default_rng(1)
     offset = generator.normal(size=(len(X), n_classes)) * 2
-    share = (generator.random(len(X)) < 0.8) * 1.0
-    Z, own, ones = standardised(X, share), np.eye(n_classes)[codes], np.ones((len(X), 1))
-    rows = np.hstack([Z, ones])[share > 0]
+    # The fits on a small share are computed from products of their own, or from its rows alone.
+    shares = [(generator.random(len(X)) < part) * 1.0 for part in (0.8, 0.2)]
+    own, ones = np.eye(n_classes)[codes], np.ones((len(X), 1))
     shape = (n_features + 1, 1 if n_classes == 2 else n_classes)
 
-    def loss(point, C):
+    def loss(point, C, rows, share):
         """The objective and its gradient on standardised rows, written out."""
         W = point.reshape(shape)
         scores = rows @ W if n_classes > 2 else np.hstack([0 * rows[:, :1], rows @ W])
@@ -75,16 +76,19 @@ def test_fits_with_an_offset_equal_those_of_a_general_minimiser(n_classes, n_fea
         slope[:-1] += W[:-1] / C
         return -(logs * truth).sum() + (W[:-1] ** 2).sum() / (2 * C), slope.ravel()
 
-    problems = [Problem(codes, C, offset=offset) for C in (1e-9, 1e-3, 0.1)]
+    grid = product((1e-5, 1e-3, 0.1), (0, 1))
+    problems = [Problem(codes, C, number, offset=offset) for C, number in grid]
     is_exact = dtype == np.float64
-    stopping = StoppingRule(tolerance=1e-12, aim=1e-15) if is_exact else StoppingRule()
-    fits = Solver(X.astype(dtype), [share]).solve(problems, stopping)
+    stopping = StoppingRule(tolerance=1e-10, aim=1e-15) if is_exact else StoppingRule()
+    fits = Solver(X.astype(dtype), shares).solve(problems, stopping)
     for one, fit in zip(problems, fits, strict=True):
         options = {"gtol": 1e-11, "ftol": 1e-15, "maxiter": 20_000, "maxcor": 50}
-        start = np.zeros(np.prod(shape))
-        best = minimize(loss, start, one.C, jac=True, method="L-BFGS-B", options=options)
+        start, share = np.zeros(np.prod(shape)), shares[one.share]
+        whole = np.hstack([standardised(X, share), ones])
+        given = one.C, whole[share > 0], share
+        best = minimize(loss, start, given, jac=True, method="L-BFGS-B", options=options)
         scores = X @ fit.coef.T + fit.intercept
-        expected = np.hstack([Z, ones]) @ best.x.reshape(shape)
+        expected = whole @ best.x.reshape(shape)
         expected -= expected.mean(axis=1, keepdims=True) * (n_classes > 2)
         assert fit.converged
         assert fit.objective * share.sum() == pytest.approx(best.fun, rel=1e-6)
