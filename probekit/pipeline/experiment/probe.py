@@ -109,7 +109,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     >>> result.best.site, round(result.best.value, 1)
     ('layer_2', 1.0)
     """
-    known = {} if confounds is None else {str(name): confounds[name] for name in confounds}
+    known = {} if confounds is None else _columns_of(confounds)
     arrays = activations if isinstance(activations, dict) else {}
     columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     columns |= {"position": position, "texts": texts, "ids": ids, "at": at}
@@ -193,6 +193,17 @@ def _read_tokens(
         _check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
+
+
+def _columns_of(confounds: Any) -> dict[str, Any]:
+    """Return the columns of a data frame or a mapping, by name."""
+    names = getattr(confounds, "columns", confounds)
+    if names is confounds and not isinstance(confounds, Mapping):
+        raise ConfigError(
+            f"confounds is of type {type(confounds).__name__}. Pass a data frame, or a mapping "
+            "from names to columns."
+        )
+    return {str(name): confounds[name] for name in names}
 
 
 def _with_cells(examples: RowExamples, columns: Mapping[str, Any]) -> tuple[Example, ...]:

@@ -207,6 +207,7 @@ def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_pa
         ({"a": ["x"] * 9 + [""]}, DataError, "row 9: `a` is empty"),
         ({"a": [f"v{n}" for n in range(10)]}, DataError, "10 values in 10 groups"),
         ({"a": ["x", "y"] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ([[1] * 10], ConfigError, "confounds is of type list"),
         ({"output": [1] * 9}, DataError, "has 9 entries"),
         ({"length": [1, 2]}, DataError, "has 2 entries, but labels has 10"),
         ({"a": [1] * 10, "label": [1] * 10}, ConfigError, "`label` is the column of the label"),
