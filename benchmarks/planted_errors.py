@@ -94,8 +94,8 @@ ERRORS = (
     PlantedError(
         "the bound of the excess of a fit is a thousandth of it",
         "probes/solve/kernel.py",
-        "gap = (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])",
-        "gap = (error * scores(error)).sum(dim=(1, 2)) / (2e3 * C[:, 0, 0])",
+        "gap = ratio * (error * scores(error)).sum(dim=(1, 2)) / (2 * C[:, 0, 0])",
+        "gap = ratio * (error * scores(error)).sum(dim=(1, 2)) / (2e3 * C[:, 0, 0])",
         "tests/probes/solve/test_kernel.py::test_the_excess_of_a_fit_is_at_most_its_bound",
     ),
     PlantedError(

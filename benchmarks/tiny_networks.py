@@ -170,16 +170,21 @@ def tiny_config(kind: Any, others: Mapping[str, Any], ids: dict[str, int] | None
     return kind(**(given | {k: value for k, value in others.items() if k not in parts}))
 
 
-def tiny_network(model_type: str, implementation: str = "eager", layers: int = 4) -> Any:
+def tiny_network(
+    model_type: str, implementation: str = "eager", layers: int = 4, n_ids: int = 99
+) -> Any:
     """Return a tiny network of a model type, with random weights from a fixed seed."""
     config = tiny_config(CONFIG_MAPPING[model_type], _OTHERS.get(model_type, {}))
+    text_config = config.get_text_config(decoder=True)
+    if n_ids != 99:
+        sizes = {name: n_ids for name in vars(text_config) if "vocab_size" in name}
+        text_config.update(sizes)
     if layers != 4:
         config.num_hidden_layers = layers
         if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[-layers:]
     name = CLASSES[model_type]
     network = getattr(transformers, name if isinstance(name, str) else name[0])
-    text_config = config.get_text_config(decoder=True)
     is_part = any(text_config is getattr(config, name) for name in config.sub_configs)
     if is_part and isinstance(text_config, network.config_class):
         config = text_config

@@ -32,7 +32,6 @@ from probekit.model.network import Network
 from probekit.model.passes.context import select_positions
 from probekit.model.passes.inputs import pad
 from probekit.model.passes.taps import Tap
-from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import (
     DIFFERS,
     UNVERIFIED,
@@ -512,7 +511,7 @@ class _Tensors:
             found[f"{block}hook_resid_pre + hook_mlp_out"] = resid + mlp
             found[f"{block}hook_resid_pre + hook_attn_out"] = resid + attn
         last = values[f"blocks.{config.n_layers - 1}.hook_resid_post"]
-        if isinstance(network, ProvenNetwork) and not network.has_lens:
+        if not network.has_lens:
             return found
         return found | {FINAL_NORM: network.final_norm(last).cpu().float()}
 

@@ -38,7 +38,8 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.terminal import SILENT, Watcher
 
 # The residual stream from the embedding to the last block.
-SITES = ("blocks.0.hook_resid_pre", "blocks.*.hook_resid_post")
+_FIRST = "blocks.0.hook_resid_pre"
+SITES = (_FIRST, "blocks.*.hook_resid_post")
 TOP_K = 5
 _CHUNK = 64  # positions whose logits are in memory at once
 # Sites whose activations an attribution needs; `_POST_SCALES` are needed, too, if norms follow
@@ -117,7 +118,7 @@ def logit_attribution(
         sites = (*_ATTRIBUTED, _POST_SCALES) if has_norms else _ATTRIBUTED
         if isinstance(model, ProvenNetwork):  # whose first stream and final norm are measured
             model.check_decomposes()
-            sites = (("resid_pre", 0), *_ATTRIBUTED[1:3], ("resid_post", -1))
+            sites = (_FIRST, *_ATTRIBUTED[1:3], ("resid_post", -1))
         # Later tokens do not affect this position, so it is the last one of the pass.
         _, cache = model.run_with_cache(ids[None, : index + 1], sites, logits=False)
         logits = model.uncapped_logits(model.final_norm(cache["resid_post", -1][0, -1:]))
@@ -158,11 +159,10 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
     weighted = model.last_norm.gain.double() * direction
     # Centring the direction once equals centring every component; an RMS norm does not centre.
     centred = weighted - weighted.mean() if model.config.norm_is_centred else weighted
-    is_proven = isinstance(model, ProvenNetwork)
     if isinstance(model, ProvenNetwork):
-        scale = model.last_norm.scale(cache["resid_post", -1][0, -1])
+        embedding, scale = _FIRST, model.last_norm.scale(cache["resid_post", -1][0, -1])
     else:
-        scale = cache["ln_final.hook_scale"][0, -1]
+        embedding, scale = "hook_embed", cache["ln_final.hook_scale"][0, -1]
     along = centred / scale.double()
 
     def part(
@@ -171,7 +171,6 @@ def _parts(model: Network, cache: ActivationCache, direction: Tensor) -> Iterato
         """Return a row of `Attribution.rows`."""
         return {"part": name, "layer": layer, "head": head, "value": float(value)}
 
-    embedding = "blocks.0.hook_resid_pre" if is_proven else "hook_embed"
     yield part("embed", cache[embedding][0, -1].double() @ along)
     if "hook_pos_embed" in model.sites:
         yield part("pos_embed", cache["hook_pos_embed"][0, -1].double() @ along)

@@ -138,15 +138,13 @@ def _show_proof(model: str) -> None:
 # Tests of a proof in words; "" for those that are not shown.
 _TESTS = {
     "blocks": "list of blocks: the input of a block is the output of the one before, bit by bit",
-    "head": "final norm, unembedding, and factors before and after it",
-    "logits": "logits are the unembedding of the normed last stream",
+    "head": "logits are the unembedding of the normed last stream: norm, unembedding, factors",
     "roles": "largest effect of an earlier token on an MLP; smallest on attention or a mixer",
     "attention": "",
     "regroups": "MLPs that regroup tokens, which changes rounding",
     "rounding": "largest effect of rounding errors before each block",
     "later tokens": "values after a change of later tokens",
     "other texts of a batch": "values after a change of other texts of a batch",
-    "resume": "blocks that are called alone return the same",
     "gradients": "gradients agree with finite differences",
 }
 

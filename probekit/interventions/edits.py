@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
@@ -664,7 +663,7 @@ class BasePass:
         is_last = layer == self.model.axis_sizes["n_layers"] - 1
         at = None if is_last else self.measured[:, None]
         with torch.no_grad():
-            final = self.model.resume(
+            final: Tensor = self.model.resume(
                 stream, layer, mask=self._mask(slice(None), stream.shape[1]),
                 at=at, tap=composed, sites=composed.sites,
             )  # fmt: skip
@@ -696,7 +695,7 @@ class BasePass:
                 values = self.values[f"blocks.{layer}.{_VALUES}"][:, :start]
                 before.append((keys[rows], values[rows]))
         with torch.no_grad():
-            final = self.model.resume(
+            final: Tensor = self.model.resume(
                 stream, entry.layer, after_attention=entry.after_attention,
                 mask=self._mask(rows, end), before=before,
                 at=(self.measured[rows] - start)[:, None],
@@ -708,15 +707,16 @@ class BasePass:
 
         None if caches of the network cannot be copied, or steps with them are not proven.
         """
-        model, texts = cast(ProvenNetwork, self.model), torch.unique(rows)
+        model, texts = self.model, torch.unique(rows)
         key = start, *texts.tolist()
         if key not in self._prefixes:
             begun = KeyValueCache()
             every = torch.arange(len(texts), device=rows.device)
-            is_possible = bool(start) and model.continues(KeyValueCache)
+            ids, mask = self.batch.ids[texts, :start], self._mask(texts, start)
+            is_padded = mask is not None
+            is_possible = bool(start) and model.continues(KeyValueCache, is_padded=is_padded)
             with torch.no_grad():
                 if is_possible:
-                    ids, mask = self.batch.ids[texts, :start], self._mask(texts, start)
                     model(ids, mask, past=begun)
                     copied = model.forked(begun, every)
                     is_possible = copied is not None and self._agrees(copied, texts, start)
@@ -728,7 +728,7 @@ class BasePass:
 
     def _agrees(self, past: KeyValueCache, texts: Tensor, start: int) -> bool:
         """Return whether a pass over one token gives the stream of the pass without edits."""
-        model, last = cast(ProvenNetwork, self.model), self._last_site
+        model, last = self.model, self._last_site
         expected = self.values[last][texts, start]
         gap = (self._last_token([], past, texts, start) - expected).norm(dim=-1)
         limit = min(model.passes.limits[last], BLIND)

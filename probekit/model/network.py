@@ -1,8 +1,9 @@
-"""A network of any family: the forward pass around its blocks, its loss and its weights.
+"""Networks with named sites; of those of families, the forward pass around the blocks.
 
-The rest of the package uses the members of `Network` only; the modules of a network (`wte`, `ln_f`,
-...) are private to `probekit.model`. Each family derives its own from `FamilyNetwork`;
-`probekit.model.families.table` lists them. A `ProvenNetwork` has the same members.
+`Network` has what does not depend on what computes a network. Each family derives its own from
+`FamilyNetwork`; `probekit.model.families.table` lists them. A `ProvenNetwork` has the same members,
+and transformers computes it. The modules of a network (`wte`, `ln_f`, ...) are private to
+`probekit.model`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +37,6 @@ from probekit.model.passes.taps import (
     remember,
     tap_parts,
 )
-from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.sites import SitePattern, Sites
 from probekit.model.transformer_lens import lacks
 from probekit.model.weights.hub import find_model
@@ -51,7 +52,221 @@ _READING = threading.RLock()  # a part of a network is read and used by one thre
 _DRAWN_AT_ONCE = 1 << 16  # numbers of an initial weight, a multiple of 16
 
 
-class FamilyNetwork(nn.Module):
+class Network(nn.Module):
+    """A network with named sites, of a family of the package or computed by transformers.
+
+    Attributes:
+        config: sizes and sites.
+        has_lens: whether the logits are the unembedding of the normed last stream.
+        has_sinks: whether rows of attention patterns sum to less than 1.
+    """
+
+    config: ModelConfig
+    # Functions that read weights which are not in memory, by name.
+    _readers: Mapping[str, Callable[[], Tensor]] = MappingProxyType({})
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a parameter or module; names of TransformerLens are refused with ours."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise lacks(self, name) from None
+
+    @property
+    def sites(self) -> Sites:
+        """Names of all sites in the order of the forward pass, with their axes and formulas."""
+        return self.config.sites
+
+    @property
+    def axis_sizes(self) -> Mapping[str, int]:
+        """Size of each axis that does not depend on the input, e.g. `n_layers` and `d_model`."""
+        return self.config.axis_sizes
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all weights are in memory."""
+        return not self._readers
+
+    @property
+    def devices(self) -> str:
+        """Devices of the weights, as in `cuda:0,cuda:1`."""
+        weights = self.parameters() if self.is_in_memory else [self]
+        return ",".join(dict.fromkeys(str(weight.device) for weight in weights))
+
+    def check_one_device(self) -> None:
+        """Raise ConfigError if the weights are spread over several devices."""
+        check_device(self.devices)
+
+    @property
+    def position_embedding(self) -> Tensor | None:
+        """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""
+        return None
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Return the logits of the output of `final_norm`, shape [... d_vocab]."""
+        return self.capped(self.uncapped_logits(x))
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Return logits after the softcap of the network; unchanged if it has none."""
+        return logits
+
+    def forward(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        tap: Tap | None = None,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        *,
+        logits: bool = True,
+        at: Tensor | None = None,
+        past: KeyValueCache | None = None,
+    ) -> Tensor | None:
+        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos]. None means the mask of the
+                `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
+                does not change the result.
+            tap: function called at each requested site; returns the value to continue with.
+            sites: names, globs or shorthands of the requested sites, or functions of a name. A
+                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
+                except those computed on request (`attn.hook_result`). Attention is fused unless
+                scores or patterns are requested.
+            logits: False stops the pass after the last requested site.
+            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
+                queries and its MLP at these positions only. Its sites after keys and values, the
+                sites of `ln_final` and the logits then have the axis n_at in place of pos.
+            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
+                and their keys and values are added to it.
+
+        Raises:
+            UnknownNameError: a pattern matches no site.
+            ConfigError: `sites` without a tap; neither logits nor a site is requested; a site lacks
+                the selected head or neuron; or the tap returns another shape or dtype.
+            DataError: ids outside the vocabulary; padding without a mask; more tokens than the
+                context; a mask with another shape or an empty row; or a `past` of another model or
+                batch size.
+        """
+        request = self._request(tokens, mask, tap, sites, logits, past)
+        return cast("Tensor | None", self._compute(*request, logits=logits, at=at, past=past))
+
+    def _request(
+        self, tokens: Tensor | batches.TokenBatch, mask: Tensor | None, tap: Tap | None,
+        sites: SitePattern | Iterable[SitePattern] | None, logits: bool, past: KeyValueCache | None,
+    ) -> tuple[Tensor, Tensor | None, list[str], Tap | None]:  # fmt: skip
+        """Return ids, mask, requested sites and a tap at whole sites, by arguments of `forward`."""
+        if tap is None and sites is not None:
+            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
+        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
+        names = list(dict.fromkeys(part.site for part in parts))
+        if not logits and not names:
+            raise ConfigError(
+                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
+            )
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        if mask is None and past is None:
+            batches.warn_of_padding(self.config, ids)
+        return ids, mask, names, tap_parts(self.sites, tap, parts) if tap else None
+
+    def run_together(
+        self,
+        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
+        sites: Sequence[str],
+    ) -> Iterator[Sequence[int]]:
+        """Run several passes without logits; yield the numbers of those that reached more sites.
+
+        Weights that are not in memory are read once for all passes: these go through one part of
+        the network after another. With weights in memory, each pass is run before the next.
+
+        Args:
+            passes: tokens, mask, tap and `at` of each pass, as in `forward`.
+            sites: names of the requested sites, the same for all passes.
+        """
+        if self.is_in_memory:
+            for number, (tokens, mask, tap, at) in enumerate(passes):
+                self(tokens, mask, tap, sites, logits=False, at=at)
+                yield (number,)
+            return
+        steps = [
+            self._steps(*self._request(tokens, mask, tap, sites, False, None), logits=False, at=at)
+            for tokens, mask, tap, at in passes
+        ]
+        reached: list[str | None] = [next(one) for one in steps]
+        while (part := reached[0]) is not None:
+            with self.weights_of(part):
+                reached = [next(one, None) for one in steps]
+            yield range(len(steps))
+
+    def run_with_cache(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        sites: SitePattern | Iterable[SitePattern] | None = None,
+        mask: Tensor | None = None,
+        *,
+        logits: bool = True,
+        grad: bool = False,
+    ) -> tuple[Tensor | None, ActivationCache]:
+        """Return the logits, or None with `logits=False`, and the activations at some sites.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            sites: names, globs or shorthands, heads or neurons such as
+                `blocks.3.attn.hook_z[head=2]`, or functions of a name; None means all sites except
+                `attn.hook_result`.
+            mask: True at tokens, False at padding, shape [batch pos].
+            logits: False stops the pass after the last requested site.
+            grad: True makes logits and cached values differentiable with respect to every cached
+                value, even in a frozen model or under `torch.no_grad()`.
+
+        >>> from probekit import GPT2
+        >>> model = GPT2.from_pretrained("mini")
+        >>> tokens = torch.tensor([[10, 20, 30]])
+        >>> _, cache = model.run_with_cache(tokens, sites=[("pattern", 3)])
+        >>> cache["pattern", 3].shape
+        torch.Size([1, 4, 3, 3])
+        >>> logits, cache = model.run_with_cache(tokens, [("resid_post", 2)], grad=True)
+        >>> (gradient,) = torch.autograd.grad(logits[0, -1, 40], cache["resid_post", 2])
+        >>> gradient.shape
+        torch.Size([1, 3, 256])
+        """
+        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
+        values: dict[str, Tensor] = {}
+        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
+            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
+        return out, ActivationCache(values, self.sites)
+
+    def loss(
+        self,
+        tokens: Tensor | batches.TokenBatch,
+        mask: Tensor | None = None,
+        *,
+        targets: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean cross-entropy in nats per target.
+
+        Args:
+            tokens: token ids, shape [batch pos], or a `TokenBatch`.
+            mask: True at tokens, False at padding, shape [batch pos].
+            targets: id to predict at each position, shape [batch pos]; -100 excludes a position.
+                None means the next token.
+
+        Raises:
+            DataError: the tokens are invalid as in `forward`; or the targets are not int64, differ
+                in shape from the tokens, lie outside the vocabulary, or are all excluded.
+
+        >>> from probekit import GPT2
+        >>> model = GPT2.from_pretrained("mini")
+        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
+        0
+        """
+        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
+        targets = batches.next_tokens(ids, mask) if targets is None else targets
+        batches.check_targets(self.config, ids, targets)
+        return cast(Tensor, self._loss(ids, mask, targets))
+
+
+class FamilyNetwork(Network):
     """A decoder-only transformer with a tap at every site; each family derives its network.
 
     A family defines `CONFIG`, its modules in `_build`, and `embedded`, and overrides `block_inputs`
@@ -78,14 +293,11 @@ class FamilyNetwork(nn.Module):
 
     CONFIG: ClassVar[type[ModelConfig]]
     VERSION: ClassVar[int] = 1
-    config: ModelConfig
 
     def __init__(self, config: Any, seed: int | None = 0) -> None:
         super().__init__()
         self.config = config
-        # Of weights that are not in memory: by name, and their device.
-        self._readers: Mapping[str, Callable[[], Tensor]] = {}
-        self._device: torch.device | None = None
+        self._device: torch.device | None = None  # of weights that are not in memory
         with torch.device("meta"):
             self._build()
         if seed is not None:
@@ -95,13 +307,6 @@ class FamilyNetwork(nn.Module):
     @abstractmethod
     def _build(self) -> None:
         """Make the modules, in the order in which their weights are drawn."""
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a parameter or module; names of TransformerLens are refused with ours."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            raise lacks(self, name) from None
 
     def initialise(
         self, seed: int, dtype: torch.dtype | None = None, device: str | Sequence[str] = "cpu"
@@ -133,29 +338,9 @@ class FamilyNetwork(nn.Module):
         return readers
 
     @property
-    def sites(self) -> Sites:
-        """Names of all sites in the order of the forward pass, with their axes and formulas."""
-        return self.config.sites
-
-    @property
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Size of each axis that does not depend on the input, e.g. `n_layers` and `d_model`."""
-        return self.config.axis_sizes
-
-    @property
     def device(self) -> torch.device:
         """Device of the weights; if they are spread over several, that of the embedding."""
         return self._device or super().get_parameter(self.config.WEIGHTS.embedding).device
-
-    @property
-    def devices(self) -> str:
-        """Devices of the weights, as in `cuda:0,cuda:1`."""
-        weights = self.parameters() if self.is_in_memory else [self]
-        return ",".join(dict.fromkeys(str(weight.device) for weight in weights))
-
-    def check_one_device(self) -> None:
-        """Raise ConfigError if the weights are spread over several devices."""
-        check_device(self.devices)
 
     def places(self, device: str | Sequence[str]) -> dict[str, torch.device]:
         """Return the device of each parameter, by name.
@@ -182,11 +367,6 @@ class FamilyNetwork(nn.Module):
     def dtype(self) -> torch.dtype:
         """Dtype of the weights."""
         return super().get_parameter(self.config.WEIGHTS.embedding).dtype
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether all weights are in memory."""
-        return not self._readers
 
     def get_parameter(self, target: str) -> nn.Parameter:
         """Return a parameter by its name; one that is not in memory is read."""
@@ -239,11 +419,8 @@ class FamilyNetwork(nn.Module):
         return self.get_parameter(names.embedding if is_tied else names.unembedding)
 
     unembedding_bias: ClassVar[None] = None
-
-    @property
-    def position_embedding(self) -> Tensor | None:
-        """Embedding of every position, shape [n_ctx d_model]; None without learned positions."""
-        return None
+    has_lens: ClassVar[bool] = True
+    has_sinks: ClassVar[bool] = False
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -328,10 +505,8 @@ class FamilyNetwork(nn.Module):
                 context = context.on(device)
                 inputs = self.block_inputs(context)
             resid = to_device(resid, device)
-            visible, angles = inputs[layer]
-            is_last = layer == len(blocks) - 1
-            block_context = context.of_block(layer, visible, angles, is_last=is_last)
-            resid = blocks[layer](resid, block_context, tap.within(f"blocks.{layer}"))
+            inside = context.of_block(layer, *inputs[layer], is_last=layer == len(blocks) - 1)
+            resid = blocks[layer](resid, inside, tap.within(f"blocks.{layer}"))
         return resid
 
     def _run(self, steps: Generator[str, None, Result]) -> Result:
@@ -349,10 +524,6 @@ class FamilyNetwork(nn.Module):
         resid = to_device(resid, next(self.last_norm.parameters()).device)
         return cast(Tensor, self.last_norm(resid, tap or Taps(None)))
 
-    def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits of the output of the final norm, shape [... d_vocab]."""
-        return self.capped(self.uncapped_logits(x))
-
     def uncapped_logits(self, x: Tensor) -> Tensor:
         """Return the logits before a softcap, which are linear in `x`, shape [... d_vocab].
 
@@ -360,10 +531,6 @@ class FamilyNetwork(nn.Module):
         """
         unembedding = self.unembedding
         return linear(to_device(x, unembedding.device), unembedding)
-
-    def capped(self, logits: Tensor) -> Tensor:
-        """Return logits after the softcap of the network; unchanged if it has none."""
-        return logits
 
     @classmethod
     def from_pretrained(
@@ -390,12 +557,13 @@ class FamilyNetwork(nn.Module):
                 afterwards: for a network larger than memory.
 
         Raises:
-            ConfigError: the dtype is not supported, the name is not valid, or a revision of a
-                folder is given.
+            ConfigError: the dtype is not supported, the device is not available, the name is not
+                valid, or a revision of a folder is given.
             OutOfMemoryError: a tensor needs more memory than there is.
             MissingError: no model has this name, or it has no such revision.
             CheckpointError: a file is damaged, or its tensors are not those of this network.
         """
+        check_device(device_text(device), several=True)
         weights_dtype = None if dtype is None else as_dtype(dtype)
         source = at_revision(source, revision)
         read = partial(cls.CONFIG.from_folder, ignore=ignored_keys(source))
@@ -405,8 +573,7 @@ class FamilyNetwork(nn.Module):
         if not in_memory:
             return model.read_when_needed(readers, device)
         # Popped, so that a tensor that is in memory is released once it is copied.
-        places = model.places(device)
-        tensors = {name: readers.pop(name)().to(places[name]) for name in list(readers)}
+        tensors = {name: readers.pop(name)().to(at) for name, at in model.places(device).items()}
         model.load_state_dict(tensors, assign=True)
         return model
 
@@ -454,100 +621,15 @@ class FamilyNetwork(nn.Module):
         weights = {name: self.get_parameter(name) for name in self.state_dict()}
         write_checkpoint(Path(folder), self.config, weights)
 
-    def forward(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        mask: Tensor | None = None,
-        tap: Tap | None = None,
-        sites: SitePattern | Iterable[SitePattern] | None = None,
-        *,
-        logits: bool = True,
-        at: Tensor | None = None,
-        past: KeyValueCache | None = None,
-    ) -> Tensor | None:
-        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
-
-        Args:
-            tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            mask: True at tokens, False at padding, shape [batch pos]. None means the mask of the
-                `TokenBatch`, or no padding. Positions count real tokens, so padding on either side
-                does not change the result.
-            tap: function called at each requested site; returns the value to continue with.
-            sites: names, globs or shorthands of the requested sites, or functions of a name. A
-                head or neuron is written as `blocks.3.attn.hook_z[head=2]`. None means all sites
-                except those computed on request (`attn.hook_result`). Attention is fused unless
-                scores or patterns are requested.
-            logits: False stops the pass after the last requested site.
-            at: positions in each row of `tokens`, shape [batch n_at]. The last block computes its
-                queries and its MLP at these positions only. Its sites after keys and values, the
-                sites of `ln_final` and the logits then have the axis n_at in place of pos.
-            past: cache with the keys and values of earlier tokens. `tokens` continue these tokens,
-                and their keys and values are added to it.
-
-        Raises:
-            UnknownNameError: a pattern matches no site.
-            ConfigError: `sites` without a tap; neither logits nor a site is requested; a site lacks
-                the selected head or neuron; or the tap returns another shape or dtype.
-            DataError: ids outside the vocabulary; padding without a mask; more tokens than the
-                context; a mask with another shape or an empty row; or a `past` of another model or
-                batch size.
-        """
-        return self._run(self._steps(tokens, mask, tap, sites, logits=logits, at=at, past=past))
-
-    def run_together(
-        self,
-        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
-        sites: Sequence[str],
-    ) -> Iterator[Sequence[int]]:
-        """Run several passes without logits; yield the numbers of those that reached more sites.
-
-        Weights that are not in memory are read once for all passes: these go through one part of
-        the network after another. With weights in memory, each pass is run before the next.
-
-        Args:
-            passes: tokens, mask, tap and `at` of each pass, as in `forward`.
-            sites: names of the requested sites, the same for all passes.
-        """
-        if self.is_in_memory:
-            for number, (tokens, mask, tap, at) in enumerate(passes):
-                self(tokens, mask, tap, sites, logits=False, at=at)
-                yield (number,)
-            return
-        steps = [
-            self._steps(tokens, mask, tap, sites, logits=False, at=at)
-            for tokens, mask, tap, at in passes
-        ]
-        reached: list[str | None] = [next(one) for one in steps]
-        while (part := reached[0]) is not None:
-            with self.weights_of(part):
-                reached = [next(one, None) for one in steps]
-            yield range(len(steps))
+    def _compute(self, *request: Any, **how: Any) -> Tensor | None:
+        return self._run(self._steps(*request, **how))
 
     def _steps(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        mask: Tensor | None,
-        tap: Tap | None,
-        sites: SitePattern | Iterable[SitePattern] | None,
-        *,
-        logits: bool,
-        at: Tensor | None = None,
-        past: KeyValueCache | None = None,
-    ) -> Generator[str, None, Tensor | None]:
+        self, ids: Tensor, mask: Tensor | None, names: Sequence[str], visit: Tap | None, *,
+        logits: bool, at: Tensor | None = None, past: KeyValueCache | None = None,
+    ) -> Generator[str, None, Tensor | None]:  # fmt: skip
         """Run `forward`; yield the name of each part before it is computed, for `weights_of`."""
-        if tap is None and sites is not None:
-            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
-        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
-        requested = {part.site for part in parts}
-        if not logits and not requested:
-            raise ConfigError(
-                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
-            )
-        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
-        if mask is None and past is None:
-            batches.warn_of_padding(self.config, ids)
-        site_tap = tap_parts(self.sites, tap, parts) if tap else None
-        taps = Taps(site_tap, requested, stop_when_done=not logits)
+        taps = Taps(visit, set(names), stop_when_done=not logits)
         try:
             x = yield from self._to_last_norm(ids, mask, taps, at, past)
             return self.unembed(x)
@@ -568,44 +650,6 @@ class FamilyNetwork(nn.Module):
         resid = yield from self._blocks(resid, context, tap)
         context.end()
         return self.final_norm(resid, tap.within("ln_final"))
-
-    def run_with_cache(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        sites: SitePattern | Iterable[SitePattern] | None = None,
-        mask: Tensor | None = None,
-        *,
-        logits: bool = True,
-        grad: bool = False,
-    ) -> tuple[Tensor | None, ActivationCache]:
-        """Return the logits, or None with `logits=False`, and the activations at some sites.
-
-        Args:
-            tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            sites: names, globs or shorthands, heads or neurons such as
-                `blocks.3.attn.hook_z[head=2]`, or functions of a name; None means all sites except
-                `attn.hook_result`.
-            mask: True at tokens, False at padding, shape [batch pos].
-            logits: False stops the pass after the last requested site.
-            grad: True makes logits and cached values differentiable with respect to every cached
-                value, even in a frozen model or under `torch.no_grad()`.
-
-        >>> from probekit import GPT2
-        >>> model = GPT2.from_pretrained("mini")
-        >>> tokens = torch.tensor([[10, 20, 30]])
-        >>> _, cache = model.run_with_cache(tokens, sites=[("pattern", 3)])
-        >>> cache["pattern", 3].shape
-        torch.Size([1, 4, 3, 3])
-        >>> logits, cache = model.run_with_cache(tokens, [("resid_post", 2)], grad=True)
-        >>> (gradient,) = torch.autograd.grad(logits[0, -1, 40], cache["resid_post", 2])
-        >>> gradient.shape
-        torch.Size([1, 3, 256])
-        """
-        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
-        values: dict[str, Tensor] = {}
-        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
-            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
-        return out, ActivationCache(values, self.sites)
 
     def resume(
         self,
@@ -676,44 +720,13 @@ class FamilyNetwork(nn.Module):
             )
         return resid
 
-    def loss(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        mask: Tensor | None = None,
-        *,
-        targets: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mean cross-entropy in nats per target.
-
-        Args:
-            tokens: token ids, shape [batch pos], or a `TokenBatch`.
-            mask: True at tokens, False at padding, shape [batch pos].
-            targets: id to predict at each position, shape [batch pos]; -100 excludes a position.
-                None means the next token.
-
-        Raises:
-            DataError: the tokens are invalid as in `forward`; or the targets are not int64, differ
-                in shape from the tokens, lie outside the vocabulary, or are all excluded.
-
-        >>> from probekit import GPT2
-        >>> model = GPT2.from_pretrained("mini")
-        >>> model.loss(torch.tensor([[10, 20, 30, 40]])).ndim
-        0
-        """
-        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
-        if targets is None:
-            targets = batches.next_tokens(ids, mask)
+    def _loss(self, ids: Tensor, mask: Tensor | None, targets: Tensor) -> Tensor:
         x = self._run(self._to_last_norm(ids, mask, Taps(None)))
-        batches.check_targets(self.config, ids, targets)
         return self.mean_loss(x.flatten(0, 1), targets.flatten())
 
     def mean_loss(self, x: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy of the logits of `x`, shape [n_tokens d_model]."""
         return cross_entropy(x, self.unembedding, targets)
-
-
-# A network of a family, or one that transformers computes.
-Network: TypeAlias = FamilyNetwork | ProvenNetwork
 
 
 def stream_of(embed: Tensor) -> Tensor:

@@ -138,11 +138,12 @@ class AttentionPrompt:
         text: The text itself.
         tokens: Its n tokens as text, with bytes that are not valid UTF-8 written as <0xE2>.
         patterns: Weights (n_layers, n_heads, n, n) from destination (row) to source (column). Rows
-            sum to 1 and weights on later tokens are 0.
+            sum to 1, with attention sinks to at most 1, and weights on later tokens are 0.
         layers: The layer number of each entry of the first axis; by default 0, 1, ...
         heads: The head number of each entry of the second axis; by default 0, 1, ...
         scores: Head scores by name, each of shape (n_layers, n_heads). The page can sort heads by
             them. NaN if a score is not defined.
+        has_sinks: Whether attention sinks take a part of each row.
 
     >>> patterns = np.array([[1, 0], [0.4, 0.6]], dtype=np.float32)
     >>> prompt = AttentionPrompt("Hi you", ("Hi", " you"), np.tile(patterns, (1, 3, 1, 1)))
@@ -156,6 +157,7 @@ class AttentionPrompt:
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     scores: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    has_sinks: bool = False
 
     def __post_init__(self) -> None:
         """Validate the patterns and set default layer and head numbers.
@@ -166,13 +168,18 @@ class AttentionPrompt:
         object.__setattr__(self, "layers", self.layers or tuple(range(self.patterns.shape[0])))
         object.__setattr__(self, "heads", self.heads or tuple(range(self.patterns.shape[1])))
         for number, layer in zip(self.layers, self.patterns, strict=True):
-            _check_weights(layer, number, self.heads)
+            _check_weights(layer, number, self.heads, least=0 if self.has_sinks else 1)
 
 
-def _check_weights(patterns: NDArray[np.float32], layer: int, heads: tuple[int, ...]) -> None:
-    """Raise DataError unless the weights (n_heads, n, n) of a layer are attention patterns."""
+def _check_weights(
+    patterns: NDArray[np.float32], layer: int, heads: tuple[int, ...], least: float
+) -> None:
+    """Raise DataError unless the weights (n_heads, n, n) of a layer are attention patterns.
+
+    Rows sum to `least` to 1.
+    """
     sums = patterns.sum(axis=-1, dtype=np.float64, keepdims=True)
-    is_off = np.broadcast_to(abs(sums - 1) > ROW_SUM_TOLERANCE, patterns.shape)
+    is_off = np.broadcast_to(abs(sums - sums.clip(least, 1)) > ROW_SUM_TOLERANCE, patterns.shape)
     problems = [
         ("is not finite", ~np.isfinite(patterns)),
         ("is negative", patterns < 0),

@@ -128,10 +128,11 @@ class TensorIdentity(RecordPart):
 
 
 class AttentionText(RecordPart):
-    """A prompt whose attention patterns are stored in the run's folder."""
+    """A prompt whose attention patterns are stored in the run's folder, by layer."""
 
     text: str
     tokens: list[str]
+    layers: list[int] = []
 
 
 class Norms(RecordPart):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from probekit.errors import DataError
 from probekit.results.network import AttentionPrompt, RowPrediction, TextReading, tidy_rows
 from tests.report.conftest import causal_patterns
 
@@ -14,6 +15,15 @@ def test_what_is_no_attention_pattern_is_refused_with_its_place(refused, source,
     patterns = causal_patterns(5)
     patterns[1, 2, 3, source] = value
     refused(AttentionPrompt, "text", tuple(f" t{i}" for i in range(5)), patterns)
+
+
+def test_rows_with_attention_sinks_sum_to_at_most_1():
+    patterns, tokens = causal_patterns(5), tuple(f" t{i}" for i in range(5))
+    AttentionPrompt("text", tokens, 0.4 * patterns, has_sinks=True)
+    with pytest.raises(DataError, match="does not sum to 1"):
+        AttentionPrompt("text", tokens, 0.4 * patterns)
+    with pytest.raises(DataError, match="does not sum to 1"):
+        AttentionPrompt("text", tokens, 1.01 * patterns, has_sinks=True)
 
 
 X, Y = RowPrediction("x", -1.0), RowPrediction("y", 2.0)

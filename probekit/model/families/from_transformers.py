@@ -12,6 +12,7 @@ from probekit.model.config import WeightNames
 from probekit.model.families.table import MODEL_TYPES, config_of, network_class
 from probekit.model.network import Network
 from probekit.model.proven.choice import runs_in_transformers
+from probekit.model.proven.doors import has_hook
 from probekit.model.proven.loading import proven_network
 from probekit.model.weights.state_dict import faults_of, transposed
 
@@ -50,11 +51,7 @@ def from_transformers(
             "LlamaForCausalLM.from_pretrained(FOLDER)."
         )
     for name, one in model.named_modules():
-        hooks = (*one._forward_hooks.values(), *one._forward_pre_hooks.values())
-        # Those of transformers only record what is computed.
-        if any(
-            not str(getattr(hook, "__module__", "")).startswith("transformers.") for hook in hooks
-        ):
+        if has_hook(one):
             raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
     if runs_in_transformers(model, engine, MODEL_TYPES):
         return proven_network(model)

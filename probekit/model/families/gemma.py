@@ -31,15 +31,15 @@ from probekit.model.layers.modules import cross_entropy
 from probekit.model.network import stream_of
 from probekit.model.passes.context import BlockContext, Context
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
+from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import GELU_TANH
 
 _FORMULAS = (
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
+    | shared.WITHOUT_BIASES
     | {
         "hook_embed": "sqrt(d_model) embed_tokens[tokens]",
-        **heads_of("input_layernorm(resid_pre)", biases=False),
         "blocks.{l}.attn.hook_result": "z W_O per head, before the norm that follows attention",
         "blocks.{l}.ln1_post.hook_scale": "sqrt(mean((z W_O)^2) + eps)",
         "blocks.{l}.ln1_post.hook_normalized": "z W_O / scale",

@@ -20,18 +20,16 @@ from typing import Any, ClassVar
 from probekit.model.config import Component, Kind, WeightNames
 from probekit.model.families import olmoe
 from probekit.model.families import rotary as shared
-from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
+from probekit.model.sites.catalogue import GROUPED, Site, table
 
 SITES = table(
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
+    | shared.WITHOUT_BIASES
     | olmoe.OF_EXPERTS
     | {
-        **heads_of("input_layernorm(resid_pre)", biases=False),
         "blocks.{l}.attn.hook_rot_q": "q rotated by its position",
         "blocks.{l}.attn.hook_rot_k": "k rotated by its position",
-        "blocks.{l}.attn.hook_result": "z W_O per head",
-        "blocks.{l}.hook_attn_out": "z W_O",
         "blocks.{l}.mlp.hook_chosen_weights": "softmax(router) * chosen, divided by its sum",
     },
     GROUPED,
@@ -55,11 +53,7 @@ class MixtralConfig(shared.GatedConfig):
     KINDS: ClassVar[Mapping[str, Kind]] = {"mixtral": Kind()}
     WEIGHTS: ClassVar[WeightNames] = replace(
         olmoe.OLMoEConfig.WEIGHTS,
-        sizes=(
-            ("embed_tokens.weight", ("vocab_size", "hidden_size")),
-            ("layers.0.mlp.gate.weight", ("num_local_experts",)),
-            ("layers.0.mlp.experts.0.gate_proj.weight", ("intermediate_size",)),
-        ),
+        sizes=olmoe.sizes("num_local_experts", "intermediate_size"),
         switches=shared.GATED_WEIGHTS.switches,
         renamed=(
             (".block_sparse_moe.", ".mlp."),
@@ -99,11 +93,6 @@ class MixtralConfig(shared.GatedConfig):
         return {"rotary": shared.RotaryPositions.from_hub(entries, outside)}
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each block attends to; None for all."""
-        return (self.sliding_window,) * self.num_hidden_layers
-
-    @property
     def axis_sizes(self) -> dict[str, int]:
         """Size of each axis that does not depend on the input."""
         return super().axis_sizes | {"n_experts": self.num_local_experts}
@@ -123,8 +112,7 @@ class MixtralBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: MixtralConfig) -> None:
-        sizes = (config.d_model, config.d_mlp, config.num_local_experts, config.num_experts_per_tok)
-        experts = olmoe.Experts(*sizes, is_normalized=True)
+        experts = olmoe.Experts(config, config.d_mlp, config.num_local_experts, is_normalized=True)
         super().__init__(config, shared.GroupedAttention(config, qkv_bias=False), experts)
 
 

@@ -77,6 +77,15 @@ def experts_mlp(
     )
 
 
+def sizes(n_experts: str, d_expert: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return `WeightNames.sizes` of a network of experts, given the keys of their sizes."""
+    return (
+        ("embed_tokens.weight", ("vocab_size", "hidden_size")),
+        ("layers.0.mlp.gate.weight", (n_experts,)),
+        ("layers.0.mlp.experts.0.gate_proj.weight", (d_expert,)),
+    )
+
+
 @dataclass(frozen=True)
 class OLMoEConfig(shared.GatedConfig):
     """Sizes and switches of an OLMoE; the defaults are those of the hub.
@@ -93,11 +102,7 @@ class OLMoEConfig(shared.GatedConfig):
     KINDS: ClassVar[Mapping[str, Kind]] = {"olmoe": Kind()}
     WEIGHTS: ClassVar[WeightNames] = replace(
         shared.GATED_WEIGHTS,
-        sizes=(
-            ("embed_tokens.weight", ("vocab_size", "hidden_size")),
-            ("layers.0.mlp.gate.weight", ("num_experts",)),
-            ("layers.0.mlp.experts.0.gate_proj.weight", ("intermediate_size",)),
-        ),
+        sizes=sizes("num_experts", "intermediate_size"),
         switches=(*shared.GATED_WEIGHTS.switches, ("q_proj.bias", '"attention_bias": true')),
         neurons="down_proj",
         stacked=(
@@ -159,18 +164,16 @@ class Experts(nn.Module):
     """Gated MLPs, the experts, and a router that chooses some of them for each token.
 
     Args:
-        d_model: width of the residual stream.
+        config: config of the network, with `num_experts_per_tok`.
         d_expert: number of neurons of an expert.
         n_experts: number of experts.
-        n_chosen: number of experts that compute a token.
         is_normalized: whether the weights of the chosen experts are divided by their sum.
     """
 
-    def __init__(
-        self, d_model: int, d_expert: int, n_experts: int, n_chosen: int, *, is_normalized: bool
-    ) -> None:
+    def __init__(self, config: Any, d_expert: int, n_experts: int, *, is_normalized: bool) -> None:
         super().__init__()
-        self.n_chosen, self.is_normalized = n_chosen, is_normalized
+        self.n_chosen, self.is_normalized = config.num_experts_per_tok, is_normalized
+        d_model = config.d_model
         self.gate = Linear(d_model, n_experts, bias=False)
         experts = (shared.GatedMLP(d_model, d_expert, SILU, bias=False) for _ in range(n_experts))
         self.experts = nn.ModuleList(experts)
@@ -223,8 +226,8 @@ class OLMoEBlock(shared.PreNormBlock):
     """Transformer block with grouped attention and experts."""
 
     def __init__(self, config: OLMoEConfig) -> None:
-        sizes = (config.d_model, config.d_mlp, config.num_experts, config.num_experts_per_tok)
-        experts = Experts(*sizes, is_normalized=config.norm_topk_prob)
+        is_normalized = config.norm_topk_prob
+        experts = Experts(config, config.d_mlp, config.num_experts, is_normalized=is_normalized)
         super().__init__(config, olmo2.attention_of(config), experts)
 
 

@@ -27,18 +27,16 @@ from probekit.model.families import rotary as shared
 from probekit.model.layers.modules import Linear, attend_heads
 from probekit.model.passes.context import BlockContext
 from probekit.model.passes.taps import Taps
-from probekit.model.sites.catalogue import GROUPED, Site, heads_of, table
+from probekit.model.sites.catalogue import GROUPED, Site, table
 from probekit.products import SILU
 
 SITES = table(
     shared.GATED_FORMULAS
     | shared.NORMS_OF_INPUTS
+    | shared.WITHOUT_BIASES
     | {
-        **heads_of("input_layernorm(resid_pre)", biases=False),
         "blocks.{l}.attn.hook_rot_q": "q rotated by its position, times attention_factor",
         "blocks.{l}.attn.hook_rot_k": "k rotated by its position, times attention_factor",
-        "blocks.{l}.attn.hook_result": "z W_O per head",
-        "blocks.{l}.hook_attn_out": "z W_O",
         "blocks.{l}.mlp.hook_pre": "post_attention_layernorm(resid_mid) W_gate",
         "blocks.{l}.mlp.hook_pre_linear": "post_attention_layernorm(resid_mid) W_up",
         "blocks.{l}.mlp.hook_post": "silu(pre) * pre_linear",
@@ -148,11 +146,6 @@ class Phi3Config(shared.GatedConfig):
     def scale_in(self, window: int | None) -> float:  # noqa: ARG002
         """Return the factor of rotated queries and keys."""
         return self.attention_factor
-
-    @property
-    def windows(self) -> tuple[int | None, ...]:
-        """Number of tokens that each block attends to; None for all."""
-        return (self.sliding_window,) * self.num_hidden_layers
 
     @property
     def axis_sizes(self) -> dict[str, int]:

@@ -64,12 +64,7 @@ class Qwen3MoeConfig(shared.GatedConfig):
     TITLE: ClassVar[str] = "Qwen3-MoE"
     KINDS: ClassVar[Mapping[str, Kind]] = {"qwen3_moe": Kind()}
     WEIGHTS: ClassVar[WeightNames] = replace(
-        olmoe.OLMoEConfig.WEIGHTS,
-        sizes=(
-            ("embed_tokens.weight", ("vocab_size", "hidden_size")),
-            ("layers.0.mlp.gate.weight", ("num_experts",)),
-            ("layers.0.mlp.experts.0.gate_proj.weight", ("moe_intermediate_size",)),
-        ),
+        olmoe.OLMoEConfig.WEIGHTS, sizes=olmoe.sizes("num_experts", "moe_intermediate_size")
     )
     OTHER_NAMES: ClassVar[Mapping[str, str]] = {"num_experts": "num_local_experts"}
     OTHER_KEYS: ClassVar[frozenset[str]] = shared.GatedConfig.OTHER_KEYS | {"max_window_layers"}
@@ -202,9 +197,8 @@ class Qwen3Moe(olmoe.ExpertsNetwork):
         config, eps = self.config, self.config.rms_norm_eps
         norms = (shared.RMSNorm(config.d_head, eps), shared.RMSNorm(config.d_head, eps))
         attention = shared.GroupedAttention(config, norms, qkv_bias=config.attention_bias)
-        d_model, d_expert = config.d_model, config.moe_intermediate_size
-        mlp: nn.Module = shared.GatedMLP(d_model, config.d_mlp, SILU, bias=False)
+        mlp: nn.Module = shared.GatedMLP(config.d_model, config.d_mlp, SILU, bias=False)
         if layer in config.with_experts:
-            sizes = (d_model, d_expert, config.num_experts, config.num_experts_per_tok)
-            mlp = olmoe.Experts(*sizes, is_normalized=config.norm_topk_prob)
+            sizes = config.moe_intermediate_size, config.num_experts
+            mlp = olmoe.Experts(config, *sizes, is_normalized=config.norm_topk_prob)
         return shared.PreNormBlock(config, attention, mlp)

@@ -23,6 +23,7 @@ from probekit.model.layers.modules import LayerNorm, Linear, Norm, attend_heads
 from probekit.model.network import FamilyNetwork, embedding, stream_of
 from probekit.model.passes.context import BlockContext, Context, causal
 from probekit.model.passes.taps import Taps
+from probekit.model.sites.catalogue import heads_of
 from probekit.products import Activation, to_device
 
 # Keys of `rope_parameters` that every kind of scaling reads.
@@ -301,6 +302,10 @@ GATED_FORMULAS = FORMULAS | {
     "ln_final.hook_scale": "sqrt(mean(resid_post of the last block^2) + eps)",
     "ln_final.hook_normalized": "resid_post / scale",
 }
+WITHOUT_BIASES = heads_of("input_layernorm(resid_pre)", biases=False) | {
+    "blocks.{l}.attn.hook_result": "z W_O per head",
+    "blocks.{l}.hook_attn_out": "z W_O",
+}
 NORMS_OF_INPUTS = {  # of attention and of the MLP
     "blocks.{l}.ln1.hook_scale": "sqrt(mean(resid_pre^2) + eps)",
     "blocks.{l}.ln1.hook_normalized": "resid_pre / scale",
@@ -449,7 +454,7 @@ class RotaryConfig(base.ModelConfig):
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Number of tokens that each block attends to; None for all."""
-        return (None,) * self.num_hidden_layers
+        return (getattr(self, "sliding_window", None),) * self.num_hidden_layers
 
     def rotary_in(self, window: int | None) -> RotaryPositions:  # noqa: ARG002
         """Return the rotary positions of the blocks with this window, or without one if None."""

@@ -52,6 +52,7 @@ class NetworkFamily:
         return cast(type[ModelConfig], resolve_name(self.network).CONFIG)
 
 
+_PROVEN = "probekit.model.proven.loading:"  # imports torch
 _FAMILIES = "probekit.model.families."
 FAMILIES = (
     NetworkFamily("GPT-2", ("gpt2",), _FAMILIES + "gpt2:GPT2", _BYTE_PAIRS),
@@ -138,9 +139,7 @@ def find_config(source: str | Path, dtype: str | None = None, at: Proving = ON_C
     if source in sources.PUBLISHED_NAMES:
         return cast(ModelConfig, resolve_name(_FAMILIES + "gpt2:PUBLISHED")[source])
     if uses_transformers(source, MODEL_TYPES):
-        from probekit.model.proven.loading import prepared_config  # imports torch
-
-        return prepared_config(source, dtype, at)
+        return cast(ModelConfig, resolve_name(_PROVEN + "prepared_config")(source, dtype, at))
     return model_config(find_model(source, "config"), sources.ignored_keys(source))
 
 
@@ -216,9 +215,7 @@ def load_model(
     source = sources.ignoring(sources.at_revision(source, revision), ignore or ())
     source = computed_by(source, engine)
     if uses_transformers(source, MODEL_TYPES):
-        from probekit.model.proven.loading import load_proven
-
-        return load_proven(source, dtype, device)
+        return cast("Network", resolve_name(_PROVEN + "load_proven")(source, dtype, device))
     return network_class(find_config(source)).from_pretrained(
         source, dtype, device, in_memory=in_memory
     )
@@ -241,9 +238,7 @@ def random_network(
     1
     """
     if isinstance(config, ProvenConfig):
-        from probekit.model.proven.loading import random_proven
-
-        return random_proven(config, seed, dtype, device)
+        return cast("Network", resolve_name(_PROVEN + "random_proven")(config, seed, dtype, device))
     build = network_class(config)
     network = build(config, seed=None)
     if in_memory:
@@ -255,9 +250,7 @@ def random_network(
 def in_dtype(network: Network, dtype: torch.dtype) -> Network:
     """Return a network in a dtype with the weights of another one, each converted when needed."""
     if isinstance(network.config, ProvenConfig):
-        from probekit.model.proven.loading import exact_network
-
-        return exact_network(cast(Any, network), dtype)
+        return cast("Network", resolve_name(_PROVEN + "exact_network")(network, dtype))
     readers = {
         name: lambda name=name: network.get_parameter(name).detach().to(dtype)
         for name in network.state_dict()

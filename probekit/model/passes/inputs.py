@@ -158,7 +158,7 @@ def warn_of_padding(config: ModelConfig, tokens: Tensor) -> None:
             "given, so these are read as tokens. If they are padding, pass the mask: without it, "
             "left padding changes every activation. If they are tokens, pass "
             "mask=torch.ones_like(tokens).",
-            stacklevel=7,  # the line that calls the network, behind `forward` and torch's calls
+            stacklevel=6,  # the line that calls the network, behind `forward` and torch's calls
         )
 
 

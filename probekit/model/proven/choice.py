@@ -84,7 +84,9 @@ def runs_in_transformers(model: Any, engine: str, model_types: Collection[str]) 
     """
     if engine_named(computed_by("", engine)) != "auto":
         return engine == "transformers"
-    return hasattr(model, "peft_config") or _is_foreign(model.config.to_dict(), model_types)
+    is_quantised = any(hasattr(one, "__tensor_flatten__") for one in model.parameters())
+    is_adapted = hasattr(model, "peft_config")
+    return is_quantised or is_adapted or _is_foreign(model.config.to_dict(), model_types)
 
 
 def _is_foreign(entries: Mapping[str, Any], model_types: Collection[str]) -> bool:

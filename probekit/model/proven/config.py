@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from probekit.errors import ConfigError
 from probekit.model.config import Component, Kind, ModelConfig, WeightNames
 from probekit.model.sites.catalogue import Axes, Site, component_of, general_name, layer_of, table
 from probekit.model.sites.sites import Sites
@@ -151,9 +152,9 @@ class ProvenConfig(ModelConfig):
     def components(self) -> tuple[Component, ...]:
         """The parameters of a block, and all others, as two components."""
         of_blocks, others = self.counts
-        of_block = of_blocks // self.n_layers
+        of_block, rest = divmod(of_blocks, self.n_layers)  # blocks may differ
         return (
-            Component("embeddings, norms and unembedding", "rest", (str(others),)),
+            Component("embeddings, norms and unembedding", "rest", (str(others + rest),)),
             Component("block", "blocks.{l}", (str(of_block),)),
         )
 
@@ -169,9 +170,14 @@ class ProvenConfig(ModelConfig):
 
     @property
     def network(self) -> ProvenNetwork:
-        """The network of this config, as long as it is in memory."""
+        """The network of this config.
+
+        Raises:
+            ConfigError: it is no longer in memory.
+        """
         network: ProvenNetwork | None = self.source.network()
-        assert network is not None, "the network is no longer in memory"
+        if network is None:
+            raise ConfigError(f"The {self.title} of this config is no longer in memory.")
         return network
 
     @property

@@ -232,6 +232,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def has_hook(module: nn.Module) -> bool:
+    """Return whether a module has forward hooks; those of transformers only record."""
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    known = ("transformers.", "accelerate.")
+    return any(not str(getattr(hook, "__module__", "")).startswith(known) for hook in hooks)
+
+
 # The attention function of transformers is replaced for the whole process.
 ONE_PASS = threading.RLock()
 Pair = tuple[Tensor, Tensor | None]  # z, shape (batch, pos, n_heads, d_head), and the pattern

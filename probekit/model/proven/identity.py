@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from platformdirs import user_cache_path
@@ -21,10 +21,15 @@ from probekit.errors import StoreError
 from probekit.files import write_atomic
 from probekit.model.proven.additions import Layer, Place, Step
 from probekit.model.proven.doors import BLIND, NotProvenError, apart_rows, eps
-from probekit.model.proven.proof import prove
+from probekit.model.proven.invariance import measure_rounding
+from probekit.model.proven.proof import check_gradients, prove, refuse_patches
 from probekit.model.proven.taps import ProvenModel
+from probekit.model.weights.state_dict import digest_weights
 from probekit.provenance import digest, digest_json, digest_sources, seal, unseal
 from probekit.terminal import SILENT, Watcher
+
+if TYPE_CHECKING:
+    from probekit.model.proven.config import ProvenConfig
 
 VERSION = 1  # of the proof, and of the numbers that taps give
 FORMAT = 1  # of the files of proofs
@@ -38,35 +43,24 @@ _KEPT = (
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return all weights and buffers by name, also buffers that no checkpoint contains."""
-    return dict([*model.named_parameters(), *model.named_buffers()])
+    """Return all weights and buffers by name, also buffers that no checkpoint contains.
+
+    A quantised weight is several tensors.
+    """
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {key: one for name, tensor in named for key, one in _plain_tensors(name, tensor)}
 
 
-def plain_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _plain_tensors(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a weight consists of: itself, or those of a quantised weight."""
     inner = getattr(tensor, "__tensor_flatten__", None)
     for part in inner()[0] if inner else ():
-        yield from plain_tensors(f"{name}.{part}", getattr(tensor, part))
+        yield from _plain_tensors(f"{name}.{part}", getattr(tensor, part))
     if not inner:
         yield name, tensor
     if (state := getattr(tensor, "quant_state", None)) is not None:
         for key, one in state.as_dict(packed=True).items():
             yield f"{name}.{key}", one
-
-
-def digest_tensors(model: nn.Module) -> str:
-    """Return the digest of names, dtypes, shapes and bytes of all weights and buffers."""
-    return digest(
-        part
-        for name, tensor in sorted(tensors_of(model).items())
-        for key, one in plain_tensors(name, tensor)
-        for part in (f"{key} {one.dtype} {tuple(one.shape)};".encode(), _bytes_of(one))
-    )
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-    return data
 
 
 @cache
@@ -126,7 +120,7 @@ def proofs_folder() -> Path:
 
 
 def kept_proof(
-    model: Any, watcher: Watcher = SILENT, like: Mapping[str, Any] | None = None
+    model: Any, watcher: Watcher = SILENT, like: ProvenConfig | None = None
 ) -> tuple[ProvenModel, dict[str, list[float]]]:
     """Return the proof of a loaded model, and the `sketch_of` the values that it gave.
 
@@ -136,16 +130,17 @@ def kept_proof(
     Args:
         model: the model of transformers.
         watcher: receives the progress.
-        like: `packed_proof` of a model of the same class and settings, with other weights or in
-            another dtype, whose proof is transferred if it holds; None for a proof of its own.
+        like: config of a model of the same class and settings, with other weights or in another
+            dtype, whose proof is transferred if it holds; None for a proof of its own.
     """
     code = digest_sources(Path(__file__).parent)  # of the proof
-    key = digest_json([identity_of_model(model), digest_tensors(model), code])[:24]
-    folder = proofs_folder()
-    for path in () if _is_patched(model) else sorted(folder.glob(f"{key}-*.json")):
+    weights = digest_weights(model, tensors_of(model))
+    key, folder = digest_json([identity_of_model(model), weights, code])[:24], proofs_folder()
+    for path in sorted(folder.glob(f"{key}-*.json")):
         with suppress(StoreError, OSError, KeyError, TypeError, ValueError):
             content = unseal(path.read_bytes(), str(path), FORMAT)
             proven = _restored(model, content["proof"])
+            refuse_patches(proven)
             if agrees(sketch_of(proven), content["values"], proven.limits):
                 return proven, content["values"]
     transferred = None if like is None else _transferred(model, like)
@@ -159,23 +154,18 @@ def kept_proof(
     return proven, values
 
 
-def _is_patched(model: nn.Module) -> bool:
-    """Return whether a module has hooks or a forward of its own, as the proof checks."""
-    return any(
-        "forward" in vars(one) or one._forward_hooks or one._forward_pre_hooks
-        for one in model.modules()
-    )
-
-
-def _transferred(model: Any, packed: Mapping[str, Any]) -> ProvenModel | None:
+def _transferred(model: Any, like: ProvenConfig) -> ProvenModel | None:
     """Return the proof of another model for this one, tested on all texts; None if it fails.
 
-    Tested are the chain of blocks, the sums and the unembedding. Roles of modules do not depend on
-    the weights.
+    Tested are the chain of blocks, the sums and the unembedding; in another dtype also rounding and
+    gradients. Roles of modules do not depend on the weights.
     """
-    proven = _restored(model, packed)
+    proven = _restored(model, like.source.proof)
     try:
         with torch.no_grad():
+            if identity_of_model(model)["dtypes"] != like.identity["dtypes"]:
+                measure_rounding(proven)
+                check_gradients(proven)
             for ids in proven.texts():
                 logits, values = proven.run(ids, sites=list(proven.sites), check=True)
                 last = values[f"blocks.{proven.n_layers - 1}.hook_resid_post"]

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from probekit.accelerators import check_device
 from probekit.errors import CheckpointError, ConfigError
 from probekit.memory import device_text, fits_in_memory
+from probekit.model.config import count_parameters
 from probekit.model.proven.choice import ADAPTER, Proving, is_gguf
 from probekit.model.proven.config import ProvenConfig, Source, context_of, measured_axes
 from probekit.model.proven.identity import (
@@ -71,12 +73,13 @@ def load_proven(
 
     Raises:
         CheckpointError: transformers cannot load the model, or nothing can be proven of it.
-        ConfigError: several devices are given.
+        ConfigError: several devices are given, or one that is not available.
     """
     if "," in device_text(device):
         raise ConfigError(
             f"Networks that transformers computes are on one device, not on {device_text(device)}."
         )
+    check_device(device_text(device))
     name = None if dtype is None else str(dtype).removeprefix("torch.")
     ready = _PREPARED.pop(_key_of(source, name, device_text(device)), None)
     _PREPARED.clear()  # another one would stay in memory
@@ -138,8 +141,9 @@ def _loaded(folder: Path, dtype: torch.dtype | None, options: dict[str, Any]) ->
 def quantisation_of(model: Any) -> str:
     """Return the method by which the weights of a model are quantised; "" if they are not."""
     settings = getattr(model.config, "quantization_config", None)
-    if settings is None:
-        return ""
+    if settings is None:  # weights that were quantised in memory, as torchao does
+        kinds = {type(p).__name__ for p in model.parameters() if hasattr(p, "__tensor_flatten__")}
+        return ", ".join(sorted(kinds))
     entries = settings if isinstance(settings, dict) else settings.to_dict()
     method = getattr(entries.get("quant_method"), "value", entries.get("quant_method"))
     bits = next((n for n in (4, 8) if entries.get(f"load_in_{n}bit")), entries.get("bits"))
@@ -166,7 +170,7 @@ def compared_with(model: Any, exact: Callable[[], Any]) -> Callable[[], Any] | N
     """
     if not isinstance(model, ProvenNetwork):
         return exact
-    fits = fits_in_memory(4 * sum(one.numel() for one in model.parameters()), str(model.device))
+    fits = fits_in_memory(4 * count_parameters(model.config), str(model.device))
     is_possible = fits and not model.config.identity["quantised"]
     return partial(exact_network, model, torch.float32) if is_possible else None
 
@@ -199,7 +203,7 @@ def proven_network(
     Raises:
         CheckpointError: nothing can be proven of the model.
     """
-    passes, sketch = kept_proof(model, watcher, None if like is None else like.source.proof)
+    passes, sketch = kept_proof(model, watcher, like)
     if "all" in passes.refused:
         raise CheckpointError(
             f"The activations of this {type(model).__name__} cannot be named: "
@@ -228,7 +232,8 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
     if passes.norm:
         like = found[f"blocks.{passes.n_layers - 1}.hook_resid_post"][0, -1]
         norm = measured_norm(passes.modules[passes.norm], like, passes.modules[passes.norm])
-    of_blocks = sum(one.numel() for one in passes.modules[passes.list_name].parameters())
+    blocks = {id(one) for one in passes.modules[passes.list_name].parameters()}
+    others = sum(one.numel() for one in model.parameters() if id(one) not in blocks)
     special = {key: getattr(config, key, None) for key in ("bos_token_id", "eos_token_id")}
     identity = {**identity_of_model(model), "quantised": quantisation_of(model), "proof": values}
     return ProvenConfig(
@@ -237,7 +242,7 @@ def _config_of(passes: ProvenModel, values: str) -> ProvenConfig:
         epsilon=0.0 if norm is None else norm.epsilon,
         centred=norm is not None and norm.is_centred,
         identity=identity,
-        counts=(of_blocks, sum(one.numel() for one in model.parameters()) - of_blocks),
+        counts=(model.num_parameters() - others, others),  # also of packed weights of 4 bits
         formulas={f"blocks.{{l}}.{kind}": _FORMULAS[kind] for kind in passes.sites.values()},
         axes=axes,
         proven=frozenset(passes.sites.keys() - odd.keys()),

@@ -1,46 +1,37 @@
 """A network that transformers computes: the members of the package's own networks, as proven.
 
-What is not proven of the loaded model does not exist: its sites are absent, and what needs them
-raises ConfigError with the reason.
+Sites that are not proven are absent, and what needs them raises ConfigError with the reason.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from probekit.accelerators import check_device
 from probekit.errors import ConfigError, DataError
+from probekit.model.network import Network
 from probekit.model.passes import inputs as batches
 from probekit.model.passes.context import select_positions
-from probekit.model.passes.taps import ActivationCache, Tap, check_returned, remember, tap_parts
+from probekit.model.passes.taps import Tap, check_returned, remember
 from probekit.model.proven.additions import times
 from probekit.model.proven.config import ProvenConfig
-from probekit.model.proven.doors import BLIND, ONE_PASS, NotProvenError, apart_rows
-from probekit.model.proven.identity import (
-    VERSION,
-    agrees,
-    identity_of_model,
-    plain_tensors,
-    sketch_of,
-    tensors_of,
-)
+from probekit.model.proven.doors import ONE_PASS, NotProvenError, apart_rows, evaluating
+from probekit.model.proven.identity import VERSION, agrees, identity_of_model, sketch_of, tensors_of
+from probekit.model.proven.invariance import over_limit
 from probekit.model.proven.norms import MeasuredNorm, measured_norm
 from probekit.model.proven.proof import refuse_patches
-from probekit.model.proven.taps import ProvenModel
+from probekit.model.proven.taps import ProvenModel, softcapped
 from probekit.model.sites.catalogue import component_of, layer_of
-from probekit.model.sites.sites import SitePattern, Sites
-from probekit.model.transformer_lens import lacks
+from probekit.model.sites.sites import Sites
 
 if TYPE_CHECKING:
     from probekit.model.generation import KeyValueCache
@@ -58,7 +49,7 @@ _SITE_OF = {"z": "blocks.{l}.attn.hook_z", "post": "blocks.{l}.mlp.hook_post"}
 _SAMPLED = 64  # numbers of each weight that are compared
 
 
-class ProvenNetwork(nn.Module):
+class ProvenNetwork(Network):
     """A loaded model of transformers, with the sites that are proven of it.
 
     Its members are those of the package's own networks. The model itself is not changed and not
@@ -73,6 +64,7 @@ class ProvenNetwork(nn.Module):
     """
 
     VERSION: ClassVar[int] = VERSION
+    config: ProvenConfig
 
     def __init__(
         self, passes: ProvenModel, config: ProvenConfig, values: Mapping[str, list[float]]
@@ -83,20 +75,13 @@ class ProvenNetwork(nn.Module):
         self.config = config
         config.source.network = weakref.ref(self)
         self.training = False
-        self._tensors: dict[str, Tensor] = {}
-        self._is_tested = self._agreed = False  # steps with a cache
+        # Whether steps with a cache agree with one pass, with padding and without it.
+        self._agreed: dict[bool, bool | None] = {}
         self._is_running = False
         self._sample, self._values = _sample(self.model), values
         # The tokens that were read, and the cache of transformers, of each cache of ours.
         self._caches: WeakKeyDictionary[KeyValueCache, tuple[Tensor, dict[str, Any]]]
         self._caches = WeakKeyDictionary()
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a module; names of TransformerLens are refused with ours."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            raise lacks(self, name) from None
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:  # noqa: ARG002
         raise ConfigError(
@@ -106,62 +91,44 @@ class ProvenNetwork(nn.Module):
 
     # ---------------------------------------------------------------- facts
     @property
-    def sites(self) -> Sites:
-        """Names of the proven sites in the order of the forward pass, with axes and formulas."""
-        return self.config.sites
-
-    @property
-    def axis_sizes(self) -> Mapping[str, int]:
-        """Size of each axis that does not depend on the input, e.g. `n_layers` and `d_model`."""
-        return self.config.axis_sizes
-
-    @property
     def device(self) -> torch.device:
         """Device of the embedding."""
-        embedding: Tensor = self.model.get_input_embeddings().weight
-        return embedding.device
-
-    @property
-    def devices(self) -> str:
-        """Devices of the weights, as in `cuda:0,cuda:1`."""
-        return ",".join(dict.fromkeys(str(one.device) for one in self.parameters()))
-
-    def check_one_device(self) -> None:
-        """Raise ConfigError if the weights are spread over several devices."""
-        check_device(self.devices)
+        return self.token_embedding.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the weights that are not quantised."""
-        dtype: torch.dtype = self.model.dtype
-        return dtype
+        return cast(torch.dtype, self.model.dtype)
 
     @property
     def has_sinks(self) -> bool:
         """Whether rows of attention patterns sum to less than 1."""
         return "pattern rows" in self.passes.facts
 
-    @property
-    def is_in_memory(self) -> bool:
-        """Whether all weights are in memory: always."""
-        return True
-
-    def state_dict(self, *_: Any, **__: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Return all weights and buffers by name, also the buffers that no checkpoint contains.
-
-        A quantised weight is several tensors.
+    def state_dict(self) -> dict[str, Tensor]:  # type: ignore[override]
+        """Return all weights and buffers by name; see `tensors_of`.
 
         Raises:
             ConfigError: settings or functions of the model were changed after its proof.
         """
         self._check_unchanged()
-        tensors = tensors_of(self.model).items()
-        self._tensors = {key: one for item in tensors for key, one in plain_tensors(*item)}
-        return self._tensors
+        return tensors_of(self.model)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the weights by the names of `state_dict`."""
+        yield from self.model.named_parameters(*args, **kwargs)
 
     def get_parameter(self, target: str) -> Any:
         """Return a tensor of `state_dict` by its name."""
-        return (self._tensors or self.state_dict())[target]
+        tensors = tensors_of(self.model)
+        if target not in tensors:
+            raise AttributeError(f"The {self.config.TITLE} has no tensor {target!r}.")
+        return tensors[target]
+
+    @property
+    def _has_mixers(self) -> bool:
+        """Whether some blocks have no proven heads, so that they may be another kind of mixer."""
+        return len(self.passes.attention) < self.config.n_layers
 
     def refuse(self, what: str, reason: str = "") -> NoReturn:
         """Raise ConfigError for a feature that is not proven.
@@ -175,41 +142,21 @@ class ProvenNetwork(nn.Module):
         )
 
     # ---------------------------------------------------------------- passes
-    def forward(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        mask: Tensor | None = None,
-        tap: Tap | None = None,
-        sites: SitePattern | Iterable[SitePattern] | None = None,
-        *,
-        logits: bool = True,
-        at: Tensor | None = None,
-        past: KeyValueCache | None = None,
-    ) -> Tensor | None:
-        """Return the logits, shape [batch pos d_vocab], or None with `logits=False`.
+    def _compute(
+        self, ids: Tensor, mask: Tensor | None, names: Sequence[str], visit: Tap | None, *,
+        logits: bool, at: Tensor | None, past: KeyValueCache | None,
+    ) -> Tensor | None:  # fmt: skip
+        """Return the logits, or None, for the checked arguments of `forward`.
 
-        Arguments and errors are those of the package's own networks. Padding on a side that is not
-        proven is moved to one that is. If none is, the texts are run one by one, and a tap cannot
-        change a value. That the stream runs from block to block, and that every proven sum holds,
-        is checked in each pass.
+        Padding on a side that is not proven is moved to one that is. If none is, the texts are run
+        one by one, and a tap cannot change a value. That the stream runs from block to block, and
+        that every proven sum holds, is checked in each pass.
 
         Raises:
             ConfigError: a feature is not proven, or what was proven does not hold on these texts.
         """
-        if tap is None and sites is not None:
-            raise ConfigError("`sites` was given without `tap`. Pass a tap, or leave `sites` out.")
-        parts = self.sites.select(["*"] if sites is None else sites) if tap else ()
-        names = list(dict.fromkeys(part.site for part in parts))
-        if not logits and not names:
-            raise ConfigError(
-                "Neither logits nor a site is requested. Pass logits=True, or a tap and sites."
-            )
-        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
-        if mask is None and past is None:
-            batches.warn_of_padding(self.config, ids)
         mask = None if mask is None or bool(mask.all()) else mask.bool().to(self.device)
         ids = ids.to(self.device)
-        visit = tap_parts(self.sites, tap, parts) if tap else None
         if past is not None:
             return self._continued(ids, mask, names, visit, past, at)
         n_tokens = ids.shape[1] if mask is None else int(mask.sum(1).max())
@@ -373,18 +320,16 @@ class ProvenNetwork(nn.Module):
             DataError: the earlier pass failed, so that the cache of transformers is incomplete.
         """
         refused = self.passes.refused
-        if not self.continues(type(past)):
-            self.refuse(
-                "Generation", refused.get("generation", "its steps fail, or differ from one pass")
-            )
         seen = past.join_mask(self, ids, mask)
-        has_mixers = len(self.passes.attention) < self.config.n_layers
-        if past.length and ids.shape[1] > 1 and has_mixers:
+        if past.length and ids.shape[1] > 1 and self._has_mixers:
             self.refuse("A step of several tokens", "give one token at a time")
         if seen is not None and bool((seen.long().diff(dim=1) < 0).any()):
             self.refuse("Padding after a token, with a cache,", "pad on the left")
         if seen is not None and "left" not in self.passes.pad_positions:
             self.refuse("Padding on the left", refused.get("padding on the left", ""))
+        if not self.continues(type(past), is_padded=seen is not None):
+            what = "Generation" if seen is None else "Generation with padding"
+            self.refuse(what, refused.get("generation", "its steps fail, or differ from one pass"))
         if past.length and past not in self._caches:
             raise DataError("An earlier pass with this cache failed. Pass a new KeyValueCache.")
         is_token = torch.ones(len(ids), past.length + ids.shape[1], device=ids.device)
@@ -403,6 +348,8 @@ class ProvenNetwork(nn.Module):
                 read, next_sequence_length=ids.shape[1], use_cache=True,
                 is_first_iteration=not past.length, **state, **given,
             )  # fmt: skip
+            if "logits_to_keep" in arguments:
+                arguments["logits_to_keep"] = 0  # all; the default of some models is the last
             out = self.model(**arguments)
             kept.update({key: out[key] for key in _CACHES if out.get(key) is not None})
             return out.logits
@@ -413,29 +360,47 @@ class ProvenNetwork(nn.Module):
         past.advance(ids.shape[1], seen)
         return logits
 
-    def continues(self, cache: type[KeyValueCache]) -> bool:
+    def continues(self, cache: type[KeyValueCache], *, is_padded: bool = False) -> bool:
         """Return whether the logits of steps with a cache are those of one pass, up to rounding.
 
         The proof compares a generation of transformers, whose steps it chooses itself.
 
         Args:
             cache: the class of caches.
+            is_padded: whether there is a mask of padding.
         """
         if "generation" in self.passes.refused:
             return False
-        if not self._is_tested:
-            self._is_tested = self._agreed = True  # the steps of the test call this again
-            ids, past, gap = self.passes.texts()[1], cache(), math.inf
+        if self._agreed.get(is_padded) is None:
+            self._agreed[is_padded] = True  # the steps of the test call this again
+            found: bool | None = False
             # Steps of some models fail, or give the logits of the last token only.
             try:
                 with suppress(RuntimeError, IndexError), torch.no_grad():
-                    steps = [self(part, past=past) for part in torch.split(ids, [3, 1, 1], 1)]
-                    gap = apart_rows(torch.cat(steps, 1), self(ids))
+                    gap = self._step_gap(cache(), 3 if is_padded else 0)
+                    found = over_limit(self.passes, "logits", gap) <= 1
             except (ConfigError, DataError):  # the model was changed: tested again when it is not
-                self._is_tested = False
+                found = None
             finally:
-                self._agreed = gap <= min(self.passes.limits["logits"], BLIND)
-        return self._agreed
+                self._agreed[is_padded] = found
+        return bool(self._agreed[is_padded])
+
+    def _step_gap(self, past: KeyValueCache, n_padding: int) -> float:
+        """Return how far the logits of steps with a cache are from those of one pass.
+
+        Args:
+            past: an empty cache.
+            n_padding: length of the padding on the left of the first of two texts.
+        """
+        ids = torch.cat([self.passes.texts()[2][:, start : start + 8] for start in (0, 8)])
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[0, :n_padding] = False
+        sizes = [6, 1, 1] if self._has_mixers else [5, 1, 2]
+        steps = [
+            self(part, real if n_padding else None, past=past)
+            for part, real in zip(*(torch.split(x, sizes, 1) for x in (ids, mask)), strict=True)
+        ]
+        return apart_rows(torch.cat(steps, 1)[mask], self(ids, mask)[mask])
 
     def forked(self, past: KeyValueCache, rows: Tensor) -> KeyValueCache | None:
         """Return a copy of a cache for some of its rows, which may repeat.
@@ -453,55 +418,7 @@ class ProvenNetwork(nn.Module):
         self._caches[forked] = read[rows], state
         return forked
 
-    def run_together(
-        self,
-        passes: Iterable[tuple[Tensor, Tensor | None, Tap, Tensor | None]],
-        sites: Sequence[str],
-    ) -> Iterator[Sequence[int]]:
-        """Run several passes without logits; yield the number of each when it has ended."""
-        for number, (tokens, mask, tap, at) in enumerate(passes):
-            self(tokens, mask, tap, sites, logits=False, at=at)
-            yield (number,)
-
-    def run_with_cache(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        sites: SitePattern | Iterable[SitePattern] | None = None,
-        mask: Tensor | None = None,
-        *,
-        logits: bool = True,
-        grad: bool = False,
-    ) -> tuple[Tensor | None, ActivationCache]:
-        """Return the logits, or None with `logits=False`, and the activations at some sites.
-
-        Arguments are those of the package's own networks; None means all proven sites.
-
-        Raises:
-            ConfigError: gradients are requested and not proven.
-        """
-        if grad and "gradients" in self.passes.refused:
-            self.refuse("A gradient", self.passes.refused["gradients"])
-        names = [part.text for part in self.sites.select(["*"] if sites is None else sites)]
-        values: dict[str, Tensor] = {}
-        with torch.set_grad_enabled(grad or torch.is_grad_enabled()):
-            out = self(tokens, mask, remember(values, grad=grad), names, logits=logits)
-        return out, ActivationCache(values, self.sites)
-
-    def loss(
-        self,
-        tokens: Tensor | batches.TokenBatch,
-        mask: Tensor | None = None,
-        *,
-        targets: Tensor | None = None,
-    ) -> Tensor:
-        """Return the mean cross-entropy in nats per target; see the package's own networks.
-
-        Raises:
-            DataError: the tokens or targets are invalid.
-        """
-        ids, mask = batches.prepare_tokens(self.config, tokens, mask)
-        targets = batches.next_tokens(ids, mask) if targets is None else targets
-        batches.check_targets(self.config, ids, targets)
+    def _loss(self, ids: Tensor, mask: Tensor | None, targets: Tensor) -> Tensor:
         logits = self(ids, mask)
         targets = targets.to(logits.device)
         return nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
@@ -525,6 +442,7 @@ class ProvenNetwork(nn.Module):
         return "lens" not in self.passes.refused
 
     def _need_head(self, what: str) -> None:
+        """Raise ConfigError if the logits are not proven to follow from the last stream."""
         if "lens" in self.passes.refused:
             self.refuse(what, self.passes.refused["lens"])
 
@@ -535,33 +453,18 @@ class ProvenNetwork(nn.Module):
             ConfigError: that the logits follow from it is not proven.
         """
         self._need_head("The final norm")
-        norm = self.passes.modules.get(self.passes.norm or "")
-        resid = resid.to(self.model.get_output_embeddings().weight.device)
         with self._frozen():
-            x = resid if norm is None else norm(resid)
-        _, factor, cap = self.passes.before_head
-        x = times(x, factor)
-        return cap * torch.tanh(x / cap) if cap else x
+            return self.passes.normed(resid)
 
     def uncapped_logits(self, x: Tensor) -> Tensor:
         """Return the logits before a softcap, shape [... d_vocab], of what `final_norm` returns."""
         self._need_head("The unembedding")
-        head = self.passes.modules[self.passes.head]
-        weight = getattr(head, "weight", None)
-        dtype = x.dtype if weight is None or weight.is_meta else weight.dtype
         with self._frozen():
-            out: Tensor = head(x.to(dtype))[..., : self.passes.n_vocab]
-        factor = self.passes.after_head[1]
-        return times(out, factor)
+            return self.passes.uncapped_logits(x)
 
     def capped(self, logits: Tensor) -> Tensor:
         """Return logits after the softcap of the network; unchanged if it has none."""
-        cap = self.passes.after_head[2]
-        return cap * torch.tanh(logits / cap) if cap else logits
-
-    def unembed(self, x: Tensor) -> Tensor:
-        """Return the logits of the output of `final_norm`, shape [... d_vocab]."""
-        return self.capped(self.uncapped_logits(x))
+        return softcapped(logits, self.passes.after_head[2])
 
     @property
     def unembedding(self) -> Tensor:
@@ -598,7 +501,7 @@ class ProvenNetwork(nn.Module):
         Raises:
             ConfigError: it is neither a layer norm nor an RMS norm.
         """
-        norm = self.passes.modules.get(self.passes.norm or "")
+        norm = self.passes.norm and self.passes.modules[self.passes.norm]
         found = measured_norm(self.final_norm, self._like, norm)
         if found is None:
             self.refuse("The final norm", "it is neither a layer norm nor an RMS norm")
@@ -632,13 +535,16 @@ class ProvenNetwork(nn.Module):
         return None if factor is None else (self.passes.linears[place], factor)
 
     def _step(self, site: str) -> Any:
-        """Return the addition whose summand is the value of a site; None if there is none."""
+        """Return the addition whose summand is a site; None if there is none."""
         role = {"attn_out": "attn", "mixer_out": "mixer", "mlp_out": "mlp"}[component_of(site)]
         steps = self.passes.layers[layer_of(site) or 0].steps
         return next((one for one in steps if one.role == role), None)
 
     def _factor(self, layer: int, step: Any) -> float | None:
-        """Return the number that an output is multiplied by before it is added; None for others."""
+        """Return the number that an output is multiplied by before it is added.
+
+        None if it is a vector, or there are two terms.
+        """
         factors = self.passes.factors(layer)
         one, other = factors[step.scale], factors[step.places[0].scale]
         if len(step.places) > 1 or isinstance(one, Tensor) or isinstance(other, Tensor):
@@ -723,17 +629,11 @@ class ProvenNetwork(nn.Module):
     @property
     def token_embedding(self) -> Tensor:
         """Embedding of every token, shape [n_embeddings d_model]."""
-        weight: Tensor = self.model.get_input_embeddings().weight
-        return weight.detach()
-
-    @property
-    def position_embedding(self) -> None:
-        """Embedding of every position: not known."""
-        return None
+        return cast(Tensor, self.model.get_input_embeddings().weight.detach())
 
 
 def _added_site(site: str) -> str:
-    """Return the site of the output of attention or MLP, given that of its heads or neurons."""
+    """Return the attn_out or mlp_out site of a z or post site."""
     inside = "hook_attn_out" if component_of(site) == "attn.z" else "hook_mlp_out"
     return f"blocks.{layer_of(site)}.{inside}"
 
@@ -743,14 +643,14 @@ def _matrix(module: Any, like: Tensor) -> Tensor:
 
     `like` has the dtype and device of its input.
     """
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear and not hasattr(module.weight, "__tensor_flatten__"):
         return module.weight.detach()
     if type(module).__name__ == "Conv1D":
         transposed: Tensor = module.weight.detach().T
         return transposed
     # An adapter, or quantised weights: the outputs of unit vectors.
     rows, n_in = [], module.in_features
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(module):
         zero = module(like.new_zeros(1, n_in))
         for start in range(0, n_in, 1024):
             unit = torch.eye(n_in, dtype=like.dtype, device=like.device)[start : start + 1024]
@@ -790,10 +690,6 @@ def _spread(value: Tensor, real: Tensor, axes: Sequence[int]) -> Tensor:
 
 def _sample(model: nn.Module) -> Tensor:
     """Return some numbers of every weight, as bytes, to see cheaply whether the weights changed."""
-    parts = []
-    tensors = [part for item in tensors_of(model).items() for part in plain_tensors(*item)]
-    for _, tensor in tensors:
-        flat = tensor.detach().flatten()
-        some = flat[:: max(1, len(flat) // _SAMPLED)].cpu().contiguous()
-        parts.append(some.view(torch.uint8) if some.dtype != torch.bool else some.to(torch.uint8))
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
+    flat = (one.detach().flatten() for one in tensors_of(model).values())
+    some = (one[:: max(1, len(one) // _SAMPLED)].cpu().contiguous() for one in flat)
+    return torch.cat([torch.zeros(0, dtype=torch.uint8), *(one.view(torch.uint8) for one in some)])

@@ -26,6 +26,7 @@ from probekit.model.proven.doors import (
     close_sum,
     eps,
     evaluating,
+    has_hook,
     message_of,
     output_logits,
     same,
@@ -33,7 +34,6 @@ from probekit.model.proven.doors import (
 from probekit.model.proven.invariance import (
     check_generation,
     check_padding,
-    check_resume,
     check_same_shape,
     measure_rounding,
     over_limit,
@@ -61,8 +61,8 @@ def prove(
     """Return a model of transformers with the names of its proven activations.
 
     A site that fails a test is removed, and `refused` has the reason. If even the residual stream
-    is not proven, there are no sites, and `refused["all"]` has the reason. The
-    modes of all modules (training or evaluation) are restored.
+    is not proven, there are no sites, and `refused["all"]` has the reason. The modes of all modules
+    (training or evaluation) are restored.
 
     Args:
         model: a loaded model of transformers.
@@ -74,7 +74,7 @@ def prove(
     parts: list[Callable[[], None]] = [
         lambda: _check_passes(proven),
         lambda: _check_chain(proven),
-        lambda: _check_head(proven),
+        lambda: _attempt(proven, "lens", find_head),
         lambda: find_sublayers(proven),
         lambda: _find_sites(proven, sites),
         lambda: measure_rounding(proven),
@@ -82,8 +82,7 @@ def prove(
         lambda: check_same_shape(proven),
         lambda: check_padding(proven),
         lambda: _attempt(proven, "generation", check_generation),
-        lambda: _attempt(proven, "resume", check_resume),
-        lambda: _attempt(proven, "gradients", _check_gradients),
+        lambda: check_gradients(proven),
     ]
 
     def report(fraction: float) -> None:
@@ -138,7 +137,7 @@ def _check_passes(model: ProvenModel) -> None:
 def refuse_patches(model: ProvenModel) -> None:
     """Refuse forwards and hooks that the files of the model's classes do not show.
 
-    Hooks of transformers only record; those of accelerate load weights that are offloaded.
+    A forward of accelerate moves its inputs to the device of the weights.
 
     Raises:
         NotProvenError: a module has a forward of its own, a hook, or weights that are not loaded;
@@ -151,14 +150,12 @@ def refuse_patches(model: ProvenModel) -> None:
     if model.implementation != (getattr(model.config, "_attn_implementation", None) or "eager"):
         raise NotProvenError("the implementation of attention was changed after the proof")
     for name, module in model.modules.items():
-        title, is_loaded = name or "the model", hasattr(module, "_hf_hook")
-        if "forward" in vars(module) and not is_loaded:
+        title = name or "the model"
+        if "forward" in vars(module) and not hasattr(module, "_hf_hook"):
             raise NotProvenError(f"{title} has a forward of its own. Remove it.")
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            home = str(getattr(hook, "__module__", ""))
-            if not home.startswith(("transformers.", "accelerate.")):
-                raise NotProvenError(f"{title} has a forward hook. Remove it.")
-        if not is_loaded and any(one.is_meta for one in module.parameters(recurse=False)):
+        if has_hook(module):
+            raise NotProvenError(f"{title} has a forward hook. Remove it.")
+        if any(one.is_meta for one in module.parameters(recurse=False)):
             raise NotProvenError(f"{title} has weights on the meta device, which are not loaded")
 
 
@@ -172,14 +169,6 @@ def _check_chain(model: ProvenModel) -> None:
             if not same(model.stream(trace, layer - 1)[1], model.stream(trace, layer)[0]):
                 before = f"the output of block {layer - 1}"
                 raise NotProvenError(f"{before} is not the input of block {layer}")
-
-
-def _check_head(model: ProvenModel) -> None:
-    try:
-        find_head(model)
-    except NotProvenError as error:
-        model.refused["lens"] = str(error)
-    model.facts["logits"] = "lens" not in model.refused
 
 
 def _find_sites(model: ProvenModel, wanted: Collection[str] | None) -> None:
@@ -214,7 +203,7 @@ def _check_writes(model: ProvenModel, report: Callable[[float], None]) -> None:
         is_inner, has_sums = ".hook_" in kind, all(layer.steps for layer in model.layers)
         if is_inner and calls is not None:
             groups = [[name] for name in _not_written(model, ids, names, base, clean, calls)]
-        elif is_inner or not model.facts["logits"] or not has_sums:
+        elif is_inner or "lens" in model.refused or not has_sums:
             groups = [[name] for name in names]
         else:
             groups = [names[::2], names[1::2]] if kind in STREAMS else [names]
@@ -285,7 +274,7 @@ def _not_written(
             name = f"blocks.{layer}.{kind}"
             if name in left and not same(model.one_block(layer, pre, calls), post):
                 del left[name]
-        if model.facts["logits"] and not _is_unembedded(model, post, trace):
+        if "lens" not in model.refused and not _is_unembedded(model, post, trace):
             return names
         if not left:
             break
@@ -350,7 +339,7 @@ def _effect_fault(model: ProvenModel, trace: Trace, kind: str, goals: Mapping[in
             return f"after a write, {broken}"
         if layer in goals and (fault := _goal_fault(model, trace, layer, kind, goals[layer])):
             return fault
-    if model.facts["logits"] and not _is_unembedded(model, post, trace):
+    if "lens" not in model.refused and not _is_unembedded(model, post, trace):
         return "after a write, the logits do not follow from the last block"
     return ""
 
@@ -384,8 +373,13 @@ def _goal_fault(model: ProvenModel, trace: Trace, layer: int, kind: str, goal: T
 
 
 # ---------------------------------------------------------------------- gradients
-def _check_gradients(model: ProvenModel) -> None:
-    """Compare gradients at the sites of each kind with finite differences."""
+def check_gradients(model: ProvenModel) -> None:
+    """Compare gradients at the sites of each kind with finite differences, or note a refusal."""
+    model.refused.pop("gradients", None)
+    _attempt(model, "gradients", _compare_gradients)
+
+
+def _compare_gradients(model: ProvenModel) -> None:
     texts, first = model.texts(), "blocks.0.hook_resid_post"
     dtype = model.run(texts[1], sites=[first], logits=False)[1][first].dtype
     if dtype not in (torch.float32, torch.float64):

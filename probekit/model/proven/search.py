@@ -31,11 +31,9 @@ from probekit.model.proven.doors import (
 )
 from probekit.model.proven.taps import HEAD_SITES, SITE_OF, STREAMS, Hooks, ProvenModel
 
-NUDGES = (
-    1,
-    8,
-    64,
-)  # times the size of a row; a head that attends elsewhere shows little of a small change
+# Times the size of a row: a head that attends elsewhere shows little of a small change.
+NUDGES = (1, 8, 64)
+Maps = dict[str, tuple[Tensor, Tensor]]  # input and output of modules, by name
 ROUNDED_ROW = 1e-6  # of rows of a pattern, which sum to 1; transformers computes them in float32
 
 
@@ -44,8 +42,8 @@ def find_blocks(model: ProvenModel) -> None:
     """Find the list of blocks, and the path of the stream in their arguments and outputs.
 
     Its members run once, in order, and the output of each is the input of the next one bit by bit.
-    Of several lists, the one with `num_hidden_layers` members has preference,
-    then the one with most parameters.
+    Of several lists, the one with `num_hidden_layers` members has preference, then the one with
+    most parameters.
 
     Raises:
         NotProvenError: no list is like this.
@@ -366,23 +364,16 @@ def find_attention(model: ProvenModel) -> set[int]:
     reasons: dict[int, str] = {}
     attending: dict[int, str] = {}
     names = {id(m): k for k, m in model.modules.items() if k.startswith(f"{model.list_name}.")}
+    calls: list[tuple[str, Tensor, Tensor, Pair]] = []
+
+    def watch(native: Any, module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *more: Any) -> Pair:
+        z, pattern = native(module, q, k, v, *more[0], **more[1])
+        if id(module) in names:
+            calls.append((names[id(module)], q, v.clone(), (z.clone(), pattern)))
+        return z, pattern
+
     for ids in model.texts():
-        calls: list[tuple[str, Tensor, Tensor, Pair]] = []
-
-        def watch(
-            native: Any,
-            module: nn.Module,
-            q: Tensor,
-            k: Tensor,
-            v: Tensor,
-            *more: Any,
-            calls: Any = calls,
-        ) -> Pair:
-            z, pattern = native(module, q, k, v, *more[0], **more[1])
-            if id(module) in names:
-                calls.append((names[id(module)], q, v.clone(), (z.clone(), pattern)))
-            return z, pattern
-
+        calls.clear()
         clean = output_logits(model.call(ids))
         with attention_through(model.implementation, watch):
             if not torch.equal(clean, output_logits(model.call(ids))):
@@ -520,7 +511,7 @@ def find_linears(model: ProvenModel) -> None:
 
     with attention_through(model.implementation, model.attend(keep_z)):
         trace = record(model.model, lambda: model.call(ids), lambda k, _: k.startswith(prefix))
-    maps: dict[str, tuple[Tensor, Tensor]] = {}  # input and output by module
+    maps: Maps = {}
     inputs: dict[str, Tensor] = {}
     for event in trace.events:
         if event.kind == "in" and event.path == (0,):
@@ -544,12 +535,7 @@ def find_linears(model: ProvenModel) -> None:
 
 
 def _output_map(
-    model: ProvenModel,
-    trace: Trace,
-    number: int,
-    step: Step,
-    maps: dict[str, tuple[Tensor, Tensor]],
-    z: Tensor | None,
+    model: ProvenModel, trace: Trace, number: int, step: Step, maps: Maps, z: Tensor | None
 ) -> str:
     """Return the name of the output map of an addition of one place; empty if none is proven.
 
@@ -570,8 +556,9 @@ def _output_map(
     ]
 
     def by_weight(name: str) -> bool:
-        weight = getattr(model.modules[name], "weight", None)
-        has = weight is not None and weight.ndim == 2 and not weight.is_meta
+        weight: Any = getattr(model.modules[name], "weight", None)
+        has = weight is not None and weight.ndim == 2 and weight.is_floating_point()
+        has = has and not hasattr(weight, "__tensor_flatten__")  # quantised: it may round the input
         return has and _is_leaf(model.modules[name])
 
     inside = [k for k in maps if k.startswith(f"{model.block(number)}.") and trace.calls[k] == 1]
@@ -608,7 +595,8 @@ def _is_affine(module: Any, x: Tensor, y: Tensor) -> bool:
     if same(x, y):
         return False
     generator = torch.Generator().manual_seed(2)
-    u = torch.randn(x.shape, generator=generator).to(x.device, x.dtype) * x.square().mean().sqrt()
+    noise = torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
+    u = noise * x.square().mean(-1, keepdim=True).sqrt()  # else rounding hides short rows
     try:
         fx, fu, both, zero = (module(one) for one in (x, u, x + u, x * 0))
     except Exception:  # noqa: BLE001 - of the model's code: it takes other arguments

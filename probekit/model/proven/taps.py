@@ -145,9 +145,8 @@ class ProvenModel:
 
     @property
     def device(self) -> torch.device:
-        """The device of the first weight that is in memory."""
-        devices = (p.device for p in self.model.parameters() if not p.is_meta)
-        return next(devices, torch.device("cpu"))
+        """The device of the first weight."""
+        return next((one.device for one in self.model.parameters()), torch.device("cpu"))
 
     def block(self, layer: int) -> str:
         """Return the name of a block."""
@@ -196,8 +195,8 @@ class ProvenModel:
         out: Tensor = get_at(self.modules[self.block(layer)](*args, **kwargs), self.out_path)
         return out
 
-    def recorded_calls(self, ids: Tensor, mask: Tensor | None = None) -> list[Call]:
-        """Return the arguments of every block in a pass, for `resume`."""
+    def recorded_calls(self, ids: Tensor) -> list[Call]:
+        """Return the arguments of every block in a pass, for `one_block`."""
         calls: list[Call] = []
         with ExitStack() as stack:
             stack.enter_context(evaluating(self.model))
@@ -207,22 +206,8 @@ class ProvenModel:
                     lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
                 )
                 stack.callback(handle.remove)
-            self.call(ids, mask)
+            self.call(ids)
         return calls
-
-    def resume(self, resid: Tensor, layer: int, calls: Sequence[Call]) -> Tensor:
-        """Return the stream after the last block from the stream before block `layer`.
-
-        Both have the shape (batch, pos, d_model); `calls` are from a pass over the same ids.
-
-        Raises:
-            NotProvenError: blocks called alone are not proven.
-        """
-        self.require("resume")
-        with evaluating(self.model):
-            for later in range(layer, self.n_layers):
-                resid = self.one_block(later, resid, calls)
-        return resid
 
     def unembed(self, resid: Tensor) -> Tensor:
         """Return the logits of a stream after the last block, shape (..., d_vocab).
@@ -231,14 +216,23 @@ class ProvenModel:
             NotProvenError: the logits are not the unembedding of the last stream.
         """
         self.require("lens")
-        x = self.modules[self.norm](resid) if self.norm else resid
-        x = times(x, self.before_head[1])
-        weight = getattr(self.modules[self.head], "weight", None)
-        if weight is not None and not weight.is_meta:
-            x = x.to(weight.dtype)
-        _, factor, cap = self.after_head
-        out = times(self.modules[self.head](x)[..., : self.n_vocab], factor)
-        return cap * torch.tanh(out / cap) if cap else out
+        return softcapped(self.uncapped_logits(self.normed(resid)), self.after_head[2])
+
+    def normed(self, resid: Tensor) -> Tensor:
+        """Return the input of the unembedding for a stream after the last block."""
+        weight = getattr(self.modules[self.head], "weight", resid)
+        x = resid.to(weight.device)
+        if self.norm:
+            with evaluating(self.modules[self.norm]):
+                x = self.modules[self.norm](x)
+        return softcapped(times(x, self.before_head[1]), self.before_head[2])
+
+    def uncapped_logits(self, x: Tensor) -> Tensor:
+        """Return the logits before their softcap for inputs of the unembedding."""
+        head = self.modules[self.head]
+        with evaluating(head):
+            out: Tensor = head(x.to(getattr(head, "weight", x).dtype))
+        return times(out[..., : self.n_vocab], self.after_head[1])
 
     # ------------------------------------------------------------------ factors of sums
     @cached_property
@@ -265,7 +259,7 @@ class ProvenModel:
             *block.named_parameters(recurse=False),
             *block.named_buffers(recurse=False),
         ):
-            if one.is_floating_point() and one.numel() in (1, self.d_model) and not one.is_meta:
+            if one.is_floating_point() and one.numel() in (1, self.d_model):
                 found[f"block.{name}"] = one.detach()
         return found
 
@@ -384,32 +378,18 @@ class ProvenModel:
             block = self.modules[self.block(number)]
             state: dict[str, Tensor] = {}  # the stream before the block
             if wanted - _WITHOUT_INPUT:
-                yield block.register_forward_pre_hook(
-                    self._at_input(at, state, visit), with_kwargs=True
-                )
+                before = _at_input(f"{at}hook_resid_pre", self.in_path, state, visit)
+                yield block.register_forward_pre_hook(before, with_kwargs=True)
             for step in self.layers[number].steps if self.layers else ():
                 mid = "hook_resid_mid" in wanted and step is self.layers[number].steps[0]
                 if mid or SITE_OF.get(step.role) in wanted:
                     yield from self._at_terms(number, step, state, visit, mid=mid)
             if "mlp.hook_post" in wanted:
                 linear = self.modules[self.linears[number, "post"]]
-                yield linear.register_forward_pre_hook(_at_neurons(at, visit), with_kwargs=True)
+                before = _at_input(f"{at}mlp.hook_post", (0,), {}, visit)
+                yield linear.register_forward_pre_hook(before, with_kwargs=True)
             if "hook_resid_post" in wanted:
                 yield block.register_forward_hook(self._at_output(at, visit))
-
-    def _at_input(
-        self, at: str, state: dict[str, Tensor], visit: Tap
-    ) -> Callable[..., Call | None]:
-        """Return the hook of the stream before a block."""
-
-        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-            x = input_at(args, kwargs, self.in_path)
-            state["pre"] = visit(f"{at}hook_resid_pre", x)
-            return (
-                None if state["pre"] is x else put_input(args, kwargs, self.in_path, state["pre"])
-            )
-
-        return before
 
     def _at_output(self, at: str, visit: Tap) -> Callable[..., Any]:
         """Return the hook of the stream after a block."""
@@ -526,6 +506,11 @@ def _text_config(config: Any) -> Any:
         return config
 
 
+def softcapped(x: Tensor, cap: float) -> Tensor:
+    """Return cap * tanh(x / cap); `x` itself if the cap is 0."""
+    return cap * torch.tanh(x / cap) if cap else x
+
+
 def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:
     """Return a tensor divided by factors; a factor that is named 1 returns `x` itself."""
     for name in names:
@@ -533,12 +518,15 @@ def _over(x: Tensor, factors: Factors, *names: str) -> Tensor:
     return x
 
 
-def _at_neurons(at: str, visit: Tap) -> Callable[..., Call | None]:
-    """Return the hook of the input of an output map of neurons."""
+def _at_input(
+    name: str, path: Keys, values: dict[str, Tensor], visit: Tap
+) -> Callable[..., Call | None]:
+    """Return the hook of a site at the input of a module, which keeps its value as `pre`."""
 
     def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        new = visit(f"{at}mlp.hook_post", args[0])
-        return None if new is args[0] else ((new, *args[1:]), kwargs)
+        x = input_at(args, kwargs, path)
+        new = values["pre"] = visit(name, x)
+        return None if new is x else put_input(args, kwargs, path, new)
 
     return before
 
@@ -564,6 +552,12 @@ class _Checks:
             self.copies[key] = value.clone()
         else:
             old.copy_(value)
+
+    def fail(self, layer: int, post: Tensor, row: int, what: str) -> None:
+        """Note what fails in a text, or that the output of a block is not finite."""
+        is_finite = bool(torch.isfinite(post).all())
+        what = what if is_finite else f"values are not finite after block {layer}"
+        self.fault = f"{what} in text {row} of the batch"
 
     def before_taps(self) -> Hooks:
         """Register the hooks that read the inputs and outputs of blocks before taps."""
@@ -603,7 +597,7 @@ class _Checks:
             if not is_cut and not same(x, post):
                 row = _first(lambda i: not same(x[i], post[i]), len(x))
                 what = f"{reader} does not read the output of block {layer - 1}"
-                self.fault = f"{what} in text {row} of the batch"
+                self.fail(layer - 1, post, row, what)
 
         return start
 
@@ -638,7 +632,7 @@ class _Checks:
 
             if what := fault(slice(None)):
                 row = _first(lambda i: bool(fault(i)), len(pre))
-                self.fault = f"{what} of block {number} does not hold in text {row} of the batch"
+                self.fail(number, post, row, f"{what} of block {number} does not hold")
 
         return end
 

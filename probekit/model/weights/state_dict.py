@@ -243,11 +243,14 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
 
 
-def digest_weights(model: nn.Module) -> str:
-    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name."""
+def digest_weights(model: nn.Module, tensors: Mapping[str, Tensor] | None = None) -> str:
+    """Return the digest of name, dtype, shape and bytes of all parameters, sorted by name.
+
+    `tensors` replaces the state dict of the model.
+    """
     return digest(
         part
-        for name in sorted(model.state_dict())
-        for tensor in (model.get_parameter(name),)  # read if it is not in memory
+        for name, one in sorted((tensors or model.state_dict()).items())
+        for tensor in (model.get_parameter(name) if one.is_meta else one,)
         for part in (f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode(), _bytes_of(tensor))
     )

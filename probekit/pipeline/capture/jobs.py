@@ -54,6 +54,7 @@ from probekit.model.families.table import find_config, network_class
 from probekit.model.network import Network
 from probekit.model.proven.config import ProvenConfig
 from probekit.model.sites.catalogue import check_storable
+from probekit.model.weights.state_dict import as_dtype
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
@@ -455,12 +456,11 @@ def lay_out(
     return stores
 
 
-def _without_weights(config: ModelConfig, dtype: str) -> Network:
+def blank_network(config: ModelConfig, dtype: str | torch.dtype) -> Network:
     """Return a network without weights; one that transformers computes is loaded already."""
     if isinstance(config, ProvenConfig):
         return config.network
-    network = network_class(config)(config, seed=None)
-    return network.to(getattr(torch, dtype))
+    return network_class(config)(config, seed=None).requires_grad_(False).to(as_dtype(dtype))
 
 
 def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
@@ -475,7 +475,7 @@ def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     """
     check_device_name(device)
     experiment, texts = source.experiment, source.texts
-    network = _without_weights(texts.config, experiment.model.dtype)
+    network = blank_network(texts.config, experiment.model.dtype)
     tokenizer, tokens, plan = texts.tokenizer.digest, texts.ids, texts.plan
     device_type, dtype = device.partition(":")[0], experiment.capture.dtype
     identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, source.origin)
@@ -512,7 +512,7 @@ def plan_tokens(
     config = find_config(model)
     names = config.sites.expand(list(sites))
     check_storable(names)
-    network, none = _without_weights(config, dtype_on(device)), np.empty(0, np.int64)
+    network, none = blank_network(config, dtype_on(device)), np.empty(0, np.int64)
     no_rows = RowPlan(none, none, none)
     identity = identity_of(network, NO_DIGEST, [], no_rows, dtype, device.partition(":")[0])
     # A batch has at least one sequence, and a shard at least one batch.

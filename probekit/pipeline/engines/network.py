@@ -370,7 +370,7 @@ class NetworkEngine(Engine):
         facts = ModelFacts(
             source=self.experiment.model.name,
             **{name: getattr(model.config, name) for name in sizes},
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            parameters=count_parameters(model.config),
             compared_with=checks_of_files(self.experiment),
             relative_errors={site: one[0] for site, one in errors.items()} or None,
             computed_by=words_of_proof(model, sites, is_drawn=len(stores) > 1),

@@ -29,13 +29,11 @@ from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import LOADED_BYTES, Codes, Features, Floats, LazyRows
 from probekit.memory import LIBRARIES, available_memory, fits_in_memory, used_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
-from probekit.model.families.table import network_class
 from probekit.model.network import Network
-from probekit.model.proven.config import ProvenConfig
 from probekit.model.sites.catalogue import describe, layer_of
 from probekit.model.weights.files import ITEM_SIZES
 from probekit.model.weights.hub import find_model
-from probekit.pipeline.capture.jobs import plan_capture, plan_tokens
+from probekit.pipeline.capture.jobs import blank_network, plan_capture, plan_tokens
 from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.engines.network import NetworkEngine
 from probekit.pipeline.engines.table import How, prepare
@@ -640,9 +638,9 @@ def zero_network(config: ModelConfig, dtype: torch.dtype) -> Network:
 
     All are parts of one array of zeros, which the system maps to a single page until it is written.
     """
-    if isinstance(config, ProvenConfig):
-        return config.network
-    network = network_class(config)(config, seed=None).requires_grad_(False)
+    network = blank_network(config, dtype)
+    if network.device.type != "meta":
+        return network
     shapes = {name: like.shape for name, like in network.named_parameters()}
     n_bytes = dtype.itemsize * max(shape.numel() for shape in shapes.values())
     zeros = torch.from_numpy(np.zeros(n_bytes, np.uint8)).view(dtype)

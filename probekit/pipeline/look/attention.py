@@ -11,7 +11,6 @@ from probekit.analysis.heads import head_scores
 from probekit.errors import ConfigError, DataError, check_has
 from probekit.model.config import Bos, SpecialTokens
 from probekit.model.network import Network
-from probekit.model.proven.network import ProvenNetwork
 from probekit.model.sites.catalogue import layer_of
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.texts import TextEncoder
@@ -57,14 +56,14 @@ def attention_prompt(
         sites = [("pattern", number) for number in layers]
         _, cache = model.run_with_cache(ids.to(model.device)[None], sites, logits=False)
     values = [cache["pattern", number][0, list(heads)].float().cpu() for number in layers]
-    patterns = torch.stack(values)
+    patterns, has_sinks = torch.stack(values), model.has_sinks
     # In bfloat16, rounded weights sum to 1 only within a few percent; attention sinks take a part.
-    if not (isinstance(model, ProvenNetwork) and model.has_sinks):
+    if not has_sinks:
         patterns /= patterns.sum(-1, keepdim=True)
     scores = {name: score.numpy() for name, score in head_scores(patterns, ids).items()}
     tokens = tuple(tokenizer.strings(ids.numpy()))
     weights = np.ascontiguousarray(patterns.numpy())
-    return AttentionPrompt(text, tokens, weights, layers=layers, heads=heads, scores=scores)
+    return AttentionPrompt(text, tokens, weights, layers, heads, scores, has_sinks)
 
 
 def _numbers(axis: str, number: int | None, size: int) -> tuple[int, ...]:

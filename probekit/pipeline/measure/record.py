@@ -72,7 +72,7 @@ def described_run(
     digests = {"dataset": source.design.dataset.digest} | described["digests"]
     facts = {"run": experiment.name, "question": experiment.question, "model": described["model"]}
     facts["data"] = data_facts(source.design, probers, card, _features_left_out(source))
-    facts["attention"] = [AttentionText(text=p.text, tokens=list(p.tokens)) for p in prompts]
+    facts["attention"] = [AttentionText.model_validate(p, from_attributes=True) for p in prompts]
     facts["versions"] = versions() | {"products on CPU": library()}
     facts |= {"C_grid": list(experiment.probe.C), "control_by": experiment.probe.control_by}
     facts |= {"positive": probers[0].positive, "seeds": seeds | described["seeds"]}

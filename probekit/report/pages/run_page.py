@@ -238,10 +238,12 @@ def _measured(record: records.RunRecord, config: str) -> page.PageSection:
             page.Fold(figure.title, [figure, *page.pairs_of({title: massive})], css="norms")
         )
     items.append(page.Fold("Full configuration", [page.Paragraph(config, kind="source")]))
-    errors = record.model.relative_errors or {}
+    model = record.model.model_dump(exclude_none=True)
+    errors, checks = model.pop("relative_errors", {}), model.pop("compared_with")
     facts = {
         "Run": {"run": record.run, "key": record.key, "created": record.created},
-        "Model": record.model.model_dump(exclude_none=True, exclude={"relative_errors"}),
+        "Model": model,
+        "Files of the model, verified with": checks,
         "Median error relative to float32": {n: percent(x, 2) for n, x in errors.items()},
         "Versions": record.versions,
         "Digests": record.digests,
@@ -266,11 +268,11 @@ def _attention(run_dir: Path, record: records.RunRecord) -> dict[str, Any]:
     with records.reading_run_file(path):
         tensors = load_file(inside(path))
     prompts = []
-    for number, prompt in enumerate(record.attention):
-        saved = {name: tensors.get(f"{number}.{name}") for name in explorer.SCORE_NAMES}
-        scores = {name: values for name, values in saved.items() if values is not None}
-        patterns, tokens = tensors[str(number)], tuple(prompt.tokens)
-        prompts.append(AttentionPrompt(prompt.text, tokens, patterns, scores=scores))
+    for number, one in enumerate(record.attention):
+        scores = {s: tensors[k] for s in explorer.SCORE_NAMES if (k := f"{number}.{s}") in tensors}
+        patterns, tokens, layers = tensors[str(number)], tuple(one.tokens), tuple(one.layers)
+        # With sinks or without: the run checked the sums of rows before it wrote them.
+        prompts.append(AttentionPrompt(one.text, tokens, patterns, layers, (), scores, True))
     return explorer.attention_data(
         prompts, record.model.source, explorer.choose_reduction(prompts, strict=False)
     )

@@ -15,6 +15,7 @@ from probekit.errors import CheckpointError, ConfigError, UnknownNameError
 from probekit.interventions.edits import BasePass, run_edited, stream_entry
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.patching import estimated_effects, patched_values
+from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, find_config, in_dtype, random_network
 from probekit.model.generation import KeyValueCache, generate
 from probekit.model.passes.inputs import TokenBatch
@@ -234,7 +235,11 @@ def test_a_model_in_memory_stays_as_it_is():
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(ConfigError, match="proven for its dtype and device"):
         network.to(torch.float64)
-    assert in_dtype(network, torch.bfloat16).dtype == torch.bfloat16
+    half = in_dtype(network, torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    with pytest.raises(ConfigError, match=r"A gradient is not proven .* in half precision"):
+        half.run_with_cache(IDS, [("resid_post", 1)], grad=True)
+    assert half.passes.limits["logits"] > network.passes.limits["logits"]
     _, cache = network.run_with_cache(IDS, [("resid_post", 1)], grad=True)
     assert cache["resid_post", 1].requires_grad
 
@@ -382,6 +387,45 @@ def test_steps_that_are_not_proven_are_refused():
         network(IDS[:, 3:6], past=past)
 
 
+@pytest.mark.parametrize(("kind", "is_padded"), [("git", True), ("glm4v", False)])
+def test_steps_with_and_without_padding_are_proven_apart(kind, is_padded):
+    """GIT computes no positions from the mask in a step, and GLM-4V none without a mask."""
+    network = from_transformers(tiny_network(kind))
+    mask = torch.tensor([False, True, True, True]).expand(3, 4)
+    assert network.continues(KeyValueCache, is_padded=not is_padded)
+    network(IDS[:, :4], None if is_padded else mask, past=KeyValueCache())
+    with pytest.raises(ConfigError, match=r"^Generation .*its steps fail, or differ from one pass"):
+        network(IDS[:, :4], mask if is_padded else None, past=KeyValueCache())
+
+
+def test_several_tokens_after_the_first_pass_are_proven(both):
+    network, past = both[0], KeyValueCache()
+    steps = [network(part, past=past) for part in IDS.split([4, 1, 4], 1)]
+    assert alike(torch.cat(steps, 1), network(IDS))
+    assert network.continues(KeyValueCache)
+
+
+def test_values_that_are_not_finite_are_named():
+    model = tiny_network("granitemoe")
+    network = from_transformers(model)
+    model.model.layers[1].input_layernorm.weight.data[0] = torch.nan
+    with pytest.raises(ConfigError, match="values are not finite after block 1"):
+        network(IDS)
+
+
+@pytest.mark.parametrize("kind", ["jamba", "gemma3", "granitemoe"])
+def test_parameters_are_counted_by_transformers(kind):
+    """Also in networks whose blocks differ."""
+    network = from_transformers(tiny_network(kind), engine="transformers")
+    assert count_parameters(network.config) == network.model.num_parameters()
+
+
+@pytest.mark.parametrize("engine", ["native", "transformers"])
+def test_a_device_that_is_not_there_is_named(engine):
+    with pytest.raises(ConfigError, match="cuda:99"):
+        load_model("mini", device="cuda:99", engine=engine)
+
+
 def test_a_proof_is_kept_until_the_model_gives_other_values(monkeypatch, tmp_path):
     monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path))
     model = tiny_network("granitemoe")
@@ -499,3 +543,18 @@ def test_an_adapter_is_part_of_the_model():
     matrix = network.head_output(1)[0]
     change = adapted.lora_B.weight @ adapted.lora_A.weight
     assert alike(matrix, (expected + change).detach())
+
+
+def test_weights_have_the_names_of_the_model():
+    """They are read again, as one may be replaced; a module around the network has none of them."""
+    model = tiny_network("granitemoe")
+    network = from_transformers(model)
+    names = [name for name, _ in network.named_parameters()]
+    assert names == [name for name, _ in model.named_parameters()]
+    assert set(names) < network.state_dict().keys()
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 1)
+    assert network.get_parameter("lm_head.weight") is model.lm_head.weight
+    with pytest.raises(AttributeError, match=r"has no tensor 'model\.lm_head\.weight'"):
+        network.get_parameter("model.lm_head.weight")
+    with pytest.raises(TypeError, match="destination"):
+        torch.nn.ModuleList([network]).state_dict()

@@ -59,15 +59,6 @@ def test_a_site_that_is_not_proven_is_refused(llama):
         llama.run(None, sites=["blocks.0.attn.hook_pattern"], via=lambda: None)
 
 
-def test_a_pass_is_resumed_at_any_block(llama):
-    ids = ids_of(2, 6)
-    calls = llama.recorded_calls(ids)
-    for layer in range(4):
-        pre = f"blocks.{layer}.hook_resid_pre"
-        _, cache = llama.run(ids, sites=[pre, POST], tap=lambda s, v: v * 1.3 if s != POST else v)
-        assert same(llama.resume(cache[pre], layer, calls), cache[POST])
-
-
 def test_values_of_a_generation_are_joined(llama):
     ids, written = ids_of(1, 5), []
 

@@ -173,6 +173,7 @@ def test_the_folder_above_the_runs_is_named(make_run, refused):
 
 
 def test_scores_of_heads_are_shown_where_the_run_kept_them(page, make_run, record):
+    record["attention"][1]["layers"] = [1, 2, 5, 9]  # the others have no attention
     run = make_run(ACCURACY, record)
     assert '"entropy": [[' not in "".join(packed_texts(page))
     tensors = {f"{i}.entropy": np.full((4, 3), 0.25 + i, np.float32) for i in range(2)}
@@ -182,6 +183,7 @@ def test_scores_of_heads_are_shown_where_the_run_kept_them(page, make_run, recor
     text = "".join(packed_texts(report(seal_run(run))))
     assert '"entropy": [[0.25, 0.25, 0.25]' in text
     assert '"entropy": [[1.25, 1.25, 1.25]' in text
+    assert text.count('"layers": [1, 2, 5, 9]') == text.count('"layers": [0, 1, 2, 3]') == 1
 
 
 def test_a_cascade_has_a_figure_and_a_table(page, make_run):
