@@ -44,7 +44,10 @@ FOLDERS = {
 FLOORS = {"registry": "results", "section": "experiment", "page": "report"}
 # What other modules may call, by file, and the arguments.
 DOORS = {
-    "section": {"check": "settings experiment"},
+    "section": {
+        "check": "settings experiment",
+        "check_rows": "settings experiment dataset has_texts",
+    },
     "measure": {
         "texts": "settings source",
         "tables": "settings chosen",
@@ -190,6 +193,7 @@ REGISTERED = (
 )
 # Keys of experiments, attributes of results and documented columns, which users type; the verdict.
 TYPED = (
+    "experiment/activations.py",
     "experiment/schema.py",
     "report/notebooks/run_result.py",
     *(f"results/{name}.py" for name in ("comparison", "judging", "table")),

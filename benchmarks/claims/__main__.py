@@ -16,6 +16,7 @@ from benchmarks.claims import (
     false_alarms,
     folds,
     intervals,
+    left,
     monitors,
     unlike,
 )
@@ -34,6 +35,7 @@ PARTS = {
     "false_alarms": (false_alarms.cases, false_alarms.rows, 80),
     "monitors": (monitors.cases, monitors.rows, 1000),
     "estimates": (estimates.cases, estimates.rows, 200),
+    "left": (left.cases, left.rows, 200),
 }
 
 

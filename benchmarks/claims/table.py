@@ -52,6 +52,7 @@ OTHERS = {
     "claims.over_folds": ("intervals and differences over folds", "explanation/numbers"),
     "claims.sources": ("intervals over sources that are left out whole", "howto/leave_out"),
     "claims.studies": ("comparisons over data sets, counts of cells", "howto/studies"),
+    "claims.left": ("columns that should not be confounds", "howto/confounds"),
     "claims.aggregation": ("rules from token scores to text scores", "howto/probes_and_controls"),
     "claims.stacks": ("stacks, cascades, certainty of directions", "howto/probes_and_controls"),
     "claims.whole": ("sizes through `probekit.probe`", "claims"),
@@ -262,6 +263,45 @@ def _estimates(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _left(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "`confounds`: p of what the probe adds to columns of the data, and its gain in bits. The "
+        "label depends on z as a line, a parabola, a product of two columns or a category; "
+        "activations contain z, and with *extra* a direction of this strength relative to z. "
+        "Groups of 6 rows have one label each (constant) or several. *left*: share of draws with "
+        "p < 0.05; *gain > 0*: whose interval of the bits is above 0; *coverage*: whose interval "
+        "contains the gain on new rows.",
+        "",
+        "| groups | labels | z | extra | data | left | gain > 0 | mean gain | true gain "
+        "| coverage |",
+        "|---" * 10 + "|",
+    ]
+    for _, row in table.iterrows():
+        kind = {0: "numbers", 2: ""}.get(row["classes"], f"{row['classes']} classes")
+        others = [
+            kind,
+            "" if row["sizes"] == "equal" else f"sizes {row['sizes']}",
+            "" if row["positives"] == 0.5 else f"{row['positives']:.0%} positive",
+            "" if row["features"] == 64 else f"{row['features']} features",
+            "" if row["is_nested"] else "one test set",
+        ]
+        of_bits = ["–"] * 4
+        if row["classes"]:
+            of_bits = [f"{row['bits_rate']:.2f}", f"{row['gain']:.3f}", f"{row['true']:.3f}"]
+            of_bits.append(f"{row['coverage']:.2f}")
+        cells = [row["groups"], row["labels"], row["shape"], row["extra"]]
+        cells += [", ".join(filter(None, others)), f"{row['rate']:.2f} ({row['error']:.2f})"]
+        lines.append(f"| {' | '.join(map(str, [*cells, *of_bits]))} |")
+    nothing = table[table["extra"] == 0]
+    lines += [
+        "",
+        f"With nothing left, the test rejects in {nothing['rate'].mean():.3f} of all draws, in at "
+        f"most {nothing['rate'].max():.2f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -274,5 +314,6 @@ SECTIONS = {
     ),
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
     "monitors": ("Thresholds of monitors", _monitors),
+    "left": ("What a probe adds to confounds", _left),
     "estimates": ("Cues, folds, calibration, rare classes and heavy tails", _estimates),
 }

@@ -3,7 +3,8 @@
 The folder of each analysis has a file for some floors of the package:
 
 section.py  its section of the experiment file, and the rules of its keys: `check(settings,
-            experiment)`. It imports no numerics
+            experiment)`, and of the rows: `check_rows(settings, experiment, dataset, has_texts)`.
+            It imports no numerics
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
             `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
             transfer between data sets; `work(source, ...)`: a part of its fits at all sites,
@@ -44,6 +45,7 @@ class Analysis:
         needs: what these kinds do, for a message.
         texts: name of its further texts in the record of a run; "" if it captures none.
         is_of_any_run: whether runs that select no probe have its tables, too.
+        over_folds: whether it also allows several outer folds.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Analysis:
     needs: str = ""
     texts: str = ""
     is_of_any_run: bool = False
+    over_folds: bool = False
 
     @property
     def file(self) -> str:
@@ -122,6 +125,21 @@ ANALYSES = (
         tasks="classification",
         needs="classify each row",
         texts="dropped",
+    ),
+    Analysis(
+        "left",
+        {
+            "left.csv": {
+                "text": "confounds known metric",
+                "number": "p gain gain_low gain_high known_score joint_score partial matched_score "
+                "n_matched n_effective C",
+                "count": "n_terms n_test n_groups",
+            }
+        },
+        key="confounds",
+        tasks="classification regression",
+        needs="read each row",
+        over_folds=True,
     ),
     Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
     Analysis(

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, field_validator, model_validator
 
+from probekit.chosen.left.section import Confounds
 from probekit.data.readers import TableFormat
 from probekit.errors import ConfigError
 from probekit.experiment.data import Card, DataName, Positive, Root, local_file
@@ -122,6 +123,7 @@ class ActivationExperiment(SettingsFile):
     data: RowsSection
     split: SplitSection = SplitSection()
     probe: ProbeSettings = ProbeSettings()
+    confounds: Confounds = None
 
     @property
     def reads_numbers(self) -> bool:

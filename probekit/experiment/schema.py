@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from probekit.chosen.leakage.section import LeakageSection
+from probekit.chosen.left.section import Confounds
 from probekit.chosen.monitor.section import MonitorSection
 from probekit.chosen.registry import asked
 from probekit.errors import ConfigError, UnknownNameError
@@ -140,6 +141,7 @@ class Experiment(SettingsFile):
     probe: ProbeSettings = ProbeSettings()
     monitor: MonitorSection | None = None
     leakage: LeakageSection | None = None
+    confounds: Confounds = None
     attention: AttentionSection = AttentionSection()
     interventions: Interventions = ()
     measure: Measures = ()
@@ -303,9 +305,9 @@ class Experiment(SettingsFile):
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
-        rule = self.data.label_of_reply
-        named = (*self.answer_columns, self.split.leave_out, rule.equals if rule else None)
+        """Columns whose cells the examples keep, of answers, `split.leave_out` and `confounds`."""
+        rule, further = self.data.label_of_reply, (self.split.leave_out, *(self.confounds or ()))
+        named = (*self.answer_columns, *further, rule.equals if rule else None)
         return tuple(dict.fromkeys(filter(None, named)))
 
     @property
@@ -385,7 +387,7 @@ def check_probe(experiment: AnyExperiment, *, is_split: bool) -> None:
         raise rule_error(f"`{key}` requires data without a given split", key)
     for one, settings in asked(experiment):
         name = one.key if one.key == one.name else f"{one.key.rpartition('.')[2]}: {settings}"
-        if one.key and split.folds is not None:
+        if one.key and not one.over_folds and split.folds is not None:
             raise rule_error(
                 f"`{name}` needs a single test set, without `split.folds` and `split.leave_out`",
                 one.key,

@@ -161,7 +161,8 @@ class GivenEngine(Engine):
         # A token is the text of a row that has no other.
         token = None if columns.text is None else columns.token
         kept = (experiment.split.leave_out, token, columns.ids, columns.position)
-        values = tuple(dict.fromkeys(name for name in kept if name is not None))
+        further = (*kept, *(experiment.confounds or ()))
+        values = tuple(dict.fromkeys(name for name in further if name is not None))
         shared = columns.model_dump(include={"label", "group", "id", "split"})
         try:
             path = Path(data.root) / data.file

@@ -4,6 +4,7 @@ Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tabl
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
-from probekit.data.examples import Dataset, RowExamples, StringArray, check_field
+from probekit.data.examples import Dataset, Example, RowExamples, StringArray, check_field
 from probekit.data.frames import plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment, resolve_activations
@@ -33,6 +34,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     *,
     groups: Iterable[Any] | None = None,
     tokens: Iterable[Any] | None = None,
+    confounds: Any = None,
     split: Mapping[str, Any] | Iterable[str] | None = None,
     probe: Mapping[str, Any] | None = None,
     sites: Sequence[str] = ("*",),
@@ -68,6 +70,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         groups: name of the group of each row. A group is never split between train and test. None
             makes each row its own group.
         tokens: word or token of each row, for the control task and the word-identity baseline.
+        confounds: data frame, or mapping from names to columns, that may explain the label: numbers
+            or categories of each row. The page shows what the probe adds to them.
         split: the section `split` of an experiment, such as `{"folds": 5}`; or "train" or "test"
             for each row.
         probe: the section `probe` of an experiment, such as `{"kinds": [{"kind": "lda"}]}`.
@@ -108,10 +112,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     >>> result.best.site, round(result.best.value, 1)
     ('layer_2', 1.0)
     """
+    known = {} if confounds is None else _columns_of(confounds)
     arrays = activations if isinstance(activations, dict) else {}
     columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     columns |= {"position": position, "texts": texts, "ids": ids, "at": at}
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
+    columns |= {f"confounds[{key!r}]": one for key, one in known.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
     for key, index in indexes.items():
@@ -130,7 +136,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     of_data = {"name": name, "positive": None if positive is None else str(positive)}
     values: dict[str, Any] = {"name": name, "question": question, "activations": of_arrays}
     values |= {"data": of_data, "split": split if isinstance(split, Mapping) else {}}
-    values["probe"] = {} if probe is None else probe
+    values |= {"probe": {} if probe is None else probe, "confounds": list(known) or None}
     experiment = Document(values).settings(ActivationExperiment, resolve_activations)
     sides = None if split is None or isinstance(split, Mapping) else plain_texts("split", split)
     words = None if tokens is None else plain_texts("tokens", tokens)
@@ -156,7 +162,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             except DataError as error:
                 raise DataError(f"row {cells.index(value)}: {error}") from error
     row_texts = words if read_texts is None else read_texts
-    examples = RowExamples(np.arange(len(truth)), truth, names, row_texts, sides)
+    plain = RowExamples(np.arange(len(truth)), truth, names, row_texts, sides)
+    examples = _with_cells(plain, known) if known else plain
     dataset = Dataset(name, examples, has_groups=names is not None)
 
     read = None
@@ -198,6 +205,29 @@ def _read_tokens(
         _check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
+
+
+def _columns_of(confounds: Any) -> dict[str, Any]:
+    """Return the columns of a data frame or a mapping, by name."""
+    names = getattr(confounds, "columns", confounds)
+    if names is confounds and not isinstance(confounds, Mapping):
+        raise ConfigError(
+            f"confounds is of type {type(confounds).__name__}. Pass a data frame, or a mapping "
+            "from names to columns."
+        )
+    return {str(name): confounds[name] for name in names}
+
+
+def _with_cells(examples: RowExamples, columns: Mapping[str, Any]) -> tuple[Example, ...]:
+    """Return the examples with the cells of further columns as their values."""
+    cells = {name: plain_texts(f"confounds[{name!r}]", one) for name, one in columns.items()}
+    for name, of_column in cells.items():
+        _check_length(f"confounds[{name!r}]", of_column, len(examples))
+    rows = zip(examples, *cells.values(), strict=True)
+    return tuple(
+        replace(one, values=tuple(zip(cells, map(str, values), strict=True)))
+        for one, *values in rows
+    )
 
 
 def _check_length(name: str, entries: Any, n_rows: int) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from probekit.activations.given.given import GivenSite
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
+from probekit.chosen.registry import asked
 from probekit.data import splits as splitting
 from probekit.data.examples import WORD, Dataset, Finding, StringArray, rows_of
 from probekit.data.labels import check_names
@@ -128,6 +129,9 @@ class ExperimentDesign:
         dataset, examples, splits, within = _held_out(
             experiment, dataset, example, positions[0].types
         )
+        for one, asked_for in asked(experiment):
+            if (check := one.door("section", "check_rows")) is not None:
+                check(asked_for, experiment, dataset, has_texts=has_texts)
         findings = tuple(check_names("source", dataset, experiment.split.leave_out))
         return cls(
             dataset=dataset, example=example, examples=examples, splits=splits, within=within,

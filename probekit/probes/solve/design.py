@@ -344,6 +344,7 @@ class Objectives:
         factor: Factor (F,) of the row weights of each fit.
         class_weights: Factor (F, n_classes) of the row weights of each class; None for equal ones.
             All three factors together sum to 1 in each fit.
+        offsets: Known scores (F, c, n), which those of the fits are added to; None for none.
         units: Factors (F, q) that convert the coefficients of a fit to coefficients on the rows.
         penalty: Regularisation strength (F,): the factor of half the squared coefficients.
         group: Group number (F,); fits of a group have about the same Hessian.
@@ -358,14 +359,15 @@ class Objectives:
     share: Tensor
     factor: Tensor
     class_weights: Tensor | None
+    offsets: Tensor | None
     units: Tensor
     penalty: Tensor
     group: Tensor
 
     def select(self, fits: Tensor | slice) -> Objectives:
         """Return the objectives of some of the fits."""
-        per_fit = ("column", "share", "factor", "class_weights", "units", "penalty", "group")
-        found = {name: getattr(self, name) for name in per_fit}
+        per_fit = "column share factor class_weights offsets units penalty group"
+        found = {name: getattr(self, name) for name in per_fit.split()}
         selected: dict[str, Any] = {
             name: None if one is None else one[fits] for name, one in found.items()
         }
@@ -380,6 +382,8 @@ class Objectives:
             if self.class_weights is not None:
                 weights *= self.class_weights.gather(1, codes.long())
             scores = linear(coef, rows).view(*point.shape[:2], -1).add_(point[..., -1:])
+            if self.offsets is not None:
+                scores += self.offsets[..., place]
             yield RowBlock(rows, codes, weights, scores)
 
     def at(self, point: Tensor) -> tuple[Tensor, Tensor]:

@@ -379,7 +379,7 @@ class _State:
     ramp: Tensor  # (F, 1, 1), the C of the next step, which is raised to that of the fit
     dual: Tensor  # (F, c, n)
     score: Tensor  # (F, c, n)
-    intercept: Tensor  # (F, c, 1)
+    intercept: Tensor  # (F, c, 1), or (F, c, n) with the offset of each row
     value: Tensor  # (F,), the least objective so far
     excess: Tensor  # (F,), the least bound so far
     idle: Tensor  # (F,), consecutive steps without a smaller objective or bound
@@ -401,8 +401,8 @@ def minimise(
 ) -> Iterator[tuple[int, tuple[Tensor, Tensor, float, float, int]]]:
     """Yield index and minimum of sum(weight * cross-entropy) + |w|^2 / (2 C) of each of F fits.
 
-    A minimum is given by dual coefficients (c, n), intercepts (c,), the objective, a bound of its
-    relative excess, and the number of steps.
+    A minimum is given by dual coefficients (c, n), intercepts (c,) with the offset of the first
+    row, the objective, a bound of its relative excess, and the number of steps.
 
     Args:
         system: the products of the rows.
@@ -410,7 +410,8 @@ def minimise(
         weights: the row weights (F, 1, n), 0 for rows that are not in the share.
         C: the inverse regularisation strengths (F, 1, 1).
         ramp: that of the first step, which is raised after each step; see `RAISED`.
-        start: dual coefficients (F, c, n) and intercepts (F, c, 1) to start from.
+        start: dual coefficients (F, c, n) and intercepts to start from, (F, c, 1), or (F, c, n) if
+            rows have known offsets: each step adds the same number to all of them.
         stopping: when a fit stops, by the bound of its excess.
         wide: the dtype of sums over the rows.
     """

@@ -67,6 +67,8 @@ class Problem:
             frequencies.
         balanced: Whether rows are weighted so that all classes of the share have the same total
             weight. Feature scaling does not use these weights.
+        offset: Known scores (n_samples, n_codes) of the classes, which those of the fit are added
+            to; None for none. Either all problems that are solved together have one, or none.
     """
 
     codes: Codes
@@ -74,6 +76,7 @@ class Problem:
     share: int = 0
     start: AffineLayer | None = None
     balanced: bool = False
+    offset: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +187,7 @@ class Solver:
             if n_scores * np.count_nonzero(self.shares[share]) ** 2 <= OWN_NUMBERS:
                 own += alike
             else:
-                yield from self._apart(alike, problems, stopping)
+                yield from self._apart(alike, stopping)
         if together and not self.is_wide:
             yield from _solved(self._shared, together, stopping)
         left = []
@@ -196,27 +199,25 @@ class Solver:
                 start = fit.point if fit.gradient_norm < PRECISE_FROM else None
                 left.append(replace(task, start=start))
         if left:
-            yield from self._precisely(left, problems, stopping)
+            yield from self._precisely(left, stopping)
 
-    def _apart(
-        self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
-    ) -> Iterator[tuple[int, Fit]]:
+    def _apart(self, tasks: Sequence[_Task], stopping: StoppingRule) -> Iterator[tuple[int, Fit]]:
         """Yield the number and the fit of tasks of one share, by a solver of its rows."""
         weights = self.shares[tasks[0].share]
         rows = np.flatnonzero(weights)
         X, alone = replace(self.X.select(rows), products=None), [0] * len(tasks)
         solver = Solver(X, [weights[rows]], typical=self.typical[rows])
         anew = [replace(task, start=None) for task in tasks]
-        yield from _delegated(solver, rows, alone, anew, problems, stopping)
+        yield from _delegated(solver, rows, alone, anew, stopping)
 
     def _precisely(
-        self, tasks: Sequence[_Task], problems: Sequence[Problem], stopping: StoppingRule
+        self, tasks: Sequence[_Task], stopping: StoppingRule
     ) -> Iterator[tuple[int, Fit]]:
         """Yield the number and the fit of tasks for which float32 has too few digits."""
         if self._site.kind == np.float32 and not self.X.is_elsewhere:
             zeros, shares = np.zeros(self.X.shape[1]), [task.share for task in tasks]
             solver = Solver(self.X.scaled(zeros, zeros + 1), self.shares, typical=self.typical)
-            yield from _delegated(solver, slice(None), shares, tasks, problems, stopping)
+            yield from _delegated(solver, slice(None), shares, tasks, stopping)
             return
         # Equal rows of contradicting labels have dual coefficients that grow with C.
         together = [replace(task, start=None) for task in tasks if not self._is_alone[task.share]]
@@ -224,7 +225,7 @@ class Solver:
             yield number, replace(fit, point=None)
         for task in tasks:
             if self._is_alone[task.share]:
-                yield from self._apart([task], problems, stopping)
+                yield from self._apart([task], stopping)
 
     def _tasks(self, problems: Sequence[Problem]) -> Iterator[_Task]:
         """Yield the task of each problem."""
@@ -236,11 +237,11 @@ class Solver:
                 weights = np.asarray(self.shares[share], dtype=np.float64)
                 totals_of[labels, share] = np.bincount(codes, weights).astype(np.float64)
             classes = np.flatnonzero(totals_of[labels, share])
-            totals, factors = totals_of[labels, share][classes], None
-            if problem.balanced:  # each class gets the same total weight
-                factors = totals.sum() / (len(totals) * totals)
-            of_codes = share, codes, classes, totals, factors
-            yield _Task(number, problem.C, *of_codes, problem.start)
+            totals = totals_of[labels, share][classes]
+            # With balance each class gets the same total weight.
+            factors = totals.sum() / (len(totals) * totals) if problem.balanced else totals**0
+            own: dict[str, Any] = {"number": number, "classes": classes, "totals": totals}
+            yield _Task(**vars(problem), **own, class_weights=factors)
 
     @cached_property
     def _is_alone(self) -> Mask:
@@ -308,8 +309,7 @@ class Solver:
 
         row_weights = np.stack([np.float64(self.shares[task.share]) for task in tasks])
         for k, task in enumerate(tasks):
-            if task.class_weights is not None:
-                row_weights[k] *= task.class_weights[task.index]
+            row_weights[k] *= task.class_weights[task.index]
         # Rows of weight w with C are rows of weight 1 with w C.
         largest = row_weights.max(axis=1, keepdims=True)
         row_weights = row_weights / largest
@@ -322,15 +322,18 @@ class Solver:
             labels, intercept = labels[:, 1:], logs[:, 1:] - logs[:, :1]
         C = np.maximum(largest[:, 0] * [task.C for task in tasks], LEAST_C)
         dual, ramp = torch.zeros_like(labels), np.minimum(C, first)
+        offset = torch.zeros_like(intercept if tasks[0].offset is None else labels)
         for k, (task, part) in enumerate(zip(tasks, parts, strict=True)):
+            if (known := task.known) is not None:
+                offset[k][:, part.places] = put(known[:, part.rows], self.X.device)
             if task.start is not None:
                 dual[k][:, part.places] = put(task.start.weight[:, part.rows], self.X.device)
                 intercept[k], ramp[k] = put(task.start.bias[:, None], self.X.device), C[k]
         of_C, ramp = put(np.stack([C, ramp]), self.X.device).to(labels.dtype)[..., None, None]
         wide = labels.dtype if self.X.is_elsewhere else torch.float64
-        given = labels, weights, of_C, ramp, (dual, intercept), stopping, wide
+        given = labels, weights, of_C, ramp, (dual, intercept + offset), stopping, wide
         for k, (solution, intercepts, objective, excess, n_iter) in kernel.minimise(system, *given):
-            part, bias = parts[k], fetched(intercepts)
+            part, bias = parts[k], fetched(intercepts - offset[k, :, 0])
             mean, scale = part.site.moments
             raw = fetched(solution[:, : len(part.site.rows)] @ part.site.rows * part.units) / scale
             raw *= C[k] > LEAST_C  # else they are smaller than float32 holds
@@ -405,28 +408,29 @@ class _Part:
     products: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """A problem with its classes.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Task(Problem):
+    """A problem with its index and its classes.
 
-    `number` is the index of the problem. `classes` are those with weight in the share, `totals`
-    (n_classes,) their weights, and `class_weights` (n_classes,) factors of these weights, None for
-    equal ones.
+    `classes` are those with weight in the share, `totals` (n_classes,) their weights, and
+    `class_weights` (n_classes,) factors of these weights.
     """
 
     number: int
-    C: float
-    share: int
-    codes: Codes
     classes: Codes
     totals: Floats
-    class_weights: Floats | None
-    start: AffineLayer | None
+    class_weights: Floats
 
     @property
     def n_scores(self) -> int:
         """Number of scores: one for two classes, else one per class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    @property
+    def known(self) -> Floats | None:
+        """The offset of each score (n_scores, n_samples); None without one."""
+        of_class = None if self.offset is None else self.offset[:, self.classes].T
+        return of_class if of_class is None or self.n_scores > 1 else of_class[1:] - of_class[:1]
 
     @property
     def index(self) -> Codes:
@@ -440,7 +444,6 @@ def _delegated(
     rows: Codes | slice,
     shares: Sequence[int],
     tasks: Sequence[_Task],
-    problems: Sequence[Problem],
     stopping: StoppingRule,
 ) -> Iterator[tuple[int, Fit]]:
     """Yield number and fit of some tasks, by a solver of some rows that has shares of its own.
@@ -449,8 +452,8 @@ def _delegated(
     """
     parts = []
     for task, share in zip(tasks, shares, strict=True):
-        codes = problems[task.number].codes[rows]
-        parts.append(replace(problems[task.number], codes=codes, share=share, start=task.start))
+        offset = None if task.offset is None else task.offset[rows]
+        parts.append(Problem(task.codes[rows], task.C, share, task.start, task.balanced, offset))
     for task, fit in zip(tasks, solver.solve(parts, stopping), strict=True):
         yield task.number, replace(fit, point=None)
 
@@ -468,8 +471,8 @@ def _solved(
     signatures = torch.cat([sizes, design.units], dim=1).log2().round().cpu().numpy() + 0.0
     numbers, groups = dict[tuple[object, ...], int](), dict[int, int]()
     for task in tasks:  # groups are numbered in the order in which their keys occur first
-        is_balanced, signature = task.class_weights is not None, signatures[task.share].tobytes()
-        key = (id(task.codes), task.classes.tobytes(), is_balanced, task.C, signature)
+        signature = signatures[task.share].tobytes()
+        key = (id(task.codes), task.classes.tobytes(), task.balanced, task.C, signature)
         groups[task.number] = numbers.setdefault(key, len(numbers))
     in_order = sorted(tasks, key=lambda task: groups[task.number])
     for batch in _batches(in_order, partial(_most_tasks, design, len(numbers) / len(tasks))):
@@ -515,7 +518,7 @@ def _start(design: Design, task: _Task) -> Tensor:
     if task.start is not None:
         coef, intercept = design.unfold(task.share, *task.start)
     else:
-        counts = task.totals * (1 if task.class_weights is None else task.class_weights)
+        counts = task.totals * task.class_weights
         logs = np.log(counts / counts.sum())
         coef = np.zeros((task.n_scores, len(design.variances)))
         intercept = logs[1:] - logs[0] if task.n_scores == 1 else logs - logs.mean()
@@ -535,11 +538,9 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
     places = {key: place for place, key in enumerate(columns)}
     totals = np.array([task.totals.sum() for task in tasks])
     C = np.array([task.C for task in tasks])
-    device, dtype, class_weights = design.rows.device, design.variances.dtype, None
-    given = [task.class_weights for task in tasks]
-    if any(one is not None for one in given):
-        filled = [np.ones(len(tasks[0].classes)) if one is None else one for one in given]
-        class_weights = put(np.stack(filled), device).to(dtype)
+    device, dtype = design.rows.device, design.variances.dtype
+    weights = [task.class_weights for task in tasks]
+    offsets = [known for task in tasks if (known := task.known) is not None]
     penalty = np.minimum(1 / (C * totals), LARGEST_PENALTY)
     share = [task.share for task in tasks]
     return Objectives(
@@ -551,7 +552,8 @@ def _objectives(design: Design, tasks: Sequence[_Task], groups: Mapping[int, int
         column=torch.tensor([places[key] for key in keys], device=device),
         share=torch.tensor(share, device=device),
         factor=put(design.largest / totals, device).to(dtype),
-        class_weights=class_weights,
+        class_weights=put(np.stack(weights), device).to(dtype) if np.ptp(weights) else None,
+        offsets=put(np.stack(offsets), device).to(dtype) if offsets else None,
         units=design.units[share],
         penalty=put(penalty, device).to(dtype),
         group=torch.tensor([groups[task.number] for task in tasks], device=device),
@@ -565,13 +567,5 @@ def _fit(design: Design, task: _Task, solution: Minimum) -> Fit:
     # Adding a constant to all intercepts does not change the predictions; centre them.
     bias = intercept - intercept.mean() if len(intercept) > 1 else intercept
     layer = AffineLayer(coef, bias)
-    return Fit(
-        classes=task.classes,
-        layers=(layer,),
-        point=layer,
-        C=task.C,
-        n_iter=solution.n_iter,
-        converged=solution.converged,
-        gradient_norm=solution.gradient_norm,
-        objective=solution.value,
-    )
+    stopped = solution.n_iter, solution.converged, solution.gradient_norm
+    return Fit(task.classes, (layer,), *stopped, task.C, solution.value, layer)

@@ -163,6 +163,11 @@ class RunResult:
         return page_table(self.folder, "leakage.csv")
 
     @cached_property
+    def left(self) -> pd.DataFrame | None:
+        """What the probe adds to `confounds`, in one row; None without any."""
+        return page_table(self.folder, "left.csv")
+
+    @cached_property
     def cascade(self) -> pd.DataFrame | None:
         """Cost and TPR of words, then the site, then the stack; None without a cascade."""
         return page_table(self.folder, "cascade.csv")

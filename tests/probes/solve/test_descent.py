@@ -24,7 +24,7 @@ def objectives_of(n_classes, C=0.1, n_fits=3):
     total = design.weights.sum(dim=1)
     zeros = torch.zeros(n_fits, dtype=torch.int64)
     own = {"rows": design.rows, "axes": design.axes, "variances": design.variances}
-    own |= {"shares": design.weights, "units": design.units, "class_weights": None}
+    own |= {"shares": design.weights, "units": design.units, "class_weights": None, "offsets": None}
     own |= {"factor": 1 / total, "penalty": 1 / (C * total * design.largest)}
     own |= {"columns": torch.as_tensor(codes)[None], "share": torch.arange(n_fits)}
     return Objectives(**own, column=zeros, group=zeros)

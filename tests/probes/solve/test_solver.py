@@ -2,10 +2,12 @@
 
 import tracemalloc
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
 from probekit import lazy_rows
@@ -50,6 +52,48 @@ def test_objective_is_as_low_as_a_tight_reference(n_classes, dtype):
         assert fit.objective == pytest.approx(value, rel=1e-6 if exact else 1e-5)
         no_mean = pytest.approx(0, abs=1e-9 if exact else 1e-6)
         assert n_classes == 2 or fit.intercept.mean() == no_mean
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_features", [7, 400])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_fits_with_an_offset_equal_those_of_a_general_minimiser(n_classes, n_features, dtype):
+    X, codes = problem(n_classes, n_samples=250, n_features=n_features)
+    generator = np.random.default_rng(1)
+    offset = generator.normal(size=(len(X), n_classes)) * 2
+    # The fits on a small share are computed from products of their own, or from its rows alone.
+    shares = [(generator.random(len(X)) < part) * 1.0 for part in (0.8, 0.2)]
+    own, ones = np.eye(n_classes)[codes], np.ones((len(X), 1))
+    shape = (n_features + 1, 1 if n_classes == 2 else n_classes)
+
+    def loss(point, C, rows, share):
+        """The objective and its gradient on standardised rows, written out."""
+        W = point.reshape(shape)
+        scores = rows @ W if n_classes > 2 else np.hstack([0 * rows[:, :1], rows @ W])
+        scores = scores + offset[share > 0]
+        logs, truth = log_softmax(scores, axis=1), own[share > 0]
+        slope = rows.T @ (np.exp(logs) - truth)[:, -shape[1] :]
+        slope[:-1] += W[:-1] / C
+        return -(logs * truth).sum() + (W[:-1] ** 2).sum() / (2 * C), slope.ravel()
+
+    grid = product((1e-5, 1e-3, 0.1), (0, 1))
+    problems = [Problem(codes, C, number, offset=offset) for C, number in grid]
+    is_exact = dtype == np.float64
+    stopping = StoppingRule(tolerance=1e-10, aim=1e-15) if is_exact else StoppingRule()
+    fits = Solver(X.astype(dtype), shares).solve(problems, stopping)
+    for one, fit in zip(problems, fits, strict=True):
+        options = {"gtol": 1e-11, "ftol": 1e-15, "maxiter": 20_000, "maxcor": 50}
+        start, share = np.zeros(np.prod(shape)), shares[one.share]
+        whole = np.hstack([standardised(X, share), ones])
+        given = one.C, whole[share > 0], share
+        best = minimize(loss, start, given, jac=True, method="L-BFGS-B", options=options)
+        scores = X @ fit.coef.T + fit.intercept
+        expected = whole @ best.x.reshape(shape)
+        expected -= expected.mean(axis=1, keepdims=True) * (n_classes > 2)
+        assert fit.converged
+        assert fit.objective * share.sum() == pytest.approx(best.fun, rel=1e-6)
+        scores -= scores.mean(axis=1, keepdims=True) * (n_classes > 2)
+        assert np.abs(scores - expected).max() < (1e-6 if is_exact else 2e-4)
 
 
 def hard_problems():
