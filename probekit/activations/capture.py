@@ -77,15 +77,16 @@ class Reader(ABC):
 
 @dataclass(frozen=True)
 class Passes(Reader):
-    """Passes of a network over whole texts."""
+    """Passes of a network over whole texts; for `output` see `forward.run_batches`."""
 
     model: Network
+    output: forward.Output | None = None
 
     def run_batches(
         self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
     ) -> Iterator[forward.BatchRows]:
         """Yield the rows of batches; see `forward.run_batches`."""
-        return forward.run_batches(self.model, batches, plan, sites, dtype)
+        return forward.run_batches(self.model, batches, plan, sites, dtype, self.output)
 
     def how_read(self, missing: Sequence[Sequence[forward.Batch]]) -> str:
         """Return how weights that are not in memory are read."""
@@ -144,6 +145,7 @@ class Work:
         reader: gives the rows.
         exact: returns the network in float32, with which rows in half precision are compared to
             measure their errors; None for no comparison.
+        output: column of numbers of the output, and the function that computes it; None for none.
     """
 
     model: Network
@@ -153,6 +155,7 @@ class Work:
     store: ActivationStore
     reader: Reader
     exact: Callable[[], Network] | None = None
+    output: forward.Output | None = None
 
     @classmethod
     def begin(  # noqa: PLR0913  # one call, whose options have defaults
@@ -168,6 +171,7 @@ class Work:
         device: str | None = None,
         exact: Callable[[], Network] | None = None,
         reader: Reader | None = None,
+        output: forward.Output | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -182,6 +186,7 @@ class Work:
             device: type of the devices that will compute; None for the model's.
             exact: returns the network in float32; see `Work`.
             reader: gives the rows; None for passes of the network.
+            output: see `Work`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -190,17 +195,22 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        reader = reader or Passes(model)
+        reader = reader or Passes(model, output)
         identity = identity_of(model, tokenizer, tokens, plan, dtype, device, reader.origin)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store, reader, exact)
+        return cls(model, plan, tuple(sites), shards, store, reader, exact, output)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The sites, and the column of numbers of the output, if any."""
+        return self.sites if self.output is None else (*self.sites, self.output[0])
 
     def missing_sites(self) -> MissingSites:
-        """Return the missing sites of each incomplete shard, by index of the shard."""
+        """Return the missing columns of each incomplete shard, by index of the shard."""
         missing: dict[int, list[str]] = {}
-        for site in self.sites:
+        for site in self.columns:
             for shard in self.store.missing(site):
                 missing.setdefault(shard, []).append(site)
         return dict(sorted(missing.items()))
@@ -250,17 +260,29 @@ class Work:
             for site, values in part.arrays().items():
                 writers[site].append(values)
 
-        if self.exact is not None and self.store.identity.is_compared and 0 in missing:
-            self.store.add_errors(self._errors(self.exact(), missing[0]))
+        first = [site for site in missing.get(0, ()) if site in self.sites]
+        if self.exact is not None and self.store.identity.is_compared and first:
+            self.store.add_errors(self._errors(self.exact(), first))
         # `files` are those of one shard at a time; after a failure they are removed.
         with contextlib.ExitStack() as files, in_background() as submit:
             for shard, sites in missing.items():
                 submit(begin, shard, sites)
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in self.reader.run_batches(batches, self.plan, sites, dtype):
+                    for part in self._parts(batches, sites, dtype):
                         submit(append, part)
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
+
+    def _parts(
+        self, batches: Sequence[forward.Batch], columns: Sequence[str], dtype: str
+    ) -> Iterator[forward.BatchRows]:
+        """Yield the rows of batches; of stored rows, the network computes the output once more."""
+        reader, sites = self.reader, [one for one in columns if one in self.sites]
+        if not isinstance(reader, Passes) and len(sites) < len(columns):
+            passes, columns = Passes(self.model, self.output), sites
+            yield from passes.run_batches(batches, self.plan, self.columns[-1:], dtype)
+        if columns:
+            yield from reader.run_batches(batches, self.plan, columns, dtype)
 
     def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Return median and maximum of |x - y| / |y| over tokens of the first batch at each site.
@@ -469,15 +491,15 @@ def fill(
         StoreError: a stored file is damaged, the store cannot be written, or a value is not finite.
     """
     store = work.store
-    n_shards = len(work.shards) * len(work.sites)  # summed over the sites
-    if store.is_sealed and not any(store.missing(site) for site in work.sites):
+    n_shards = len(work.shards) * len(work.columns)  # summed over the columns
+    if store.is_sealed and not any(store.missing(column) for column in work.columns):
         # Do not write: a finished cache may be on a read-only disk.
-        store.verify(work.sites)
+        store.verify(work.columns)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
-        return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.sites))
+        return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.columns))
     with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
-        store.verify(work.sites)
+        store.verify(work.columns)
         _derive(work, root)
         missing = work.missing_sites()  # by shard
         done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
@@ -492,7 +514,7 @@ def fill(
             compute(work, missing, on_rows)
         store.seal()
     computed = sum(len(sites) for sites in missing.values())
-    return Captured(store, computed, n_shards - computed, root=store.digest_of(work.sites))
+    return Captured(store, computed, n_shards - computed, root=store.digest_of(work.columns))
 
 
 @dataclass(frozen=True)
@@ -539,8 +561,9 @@ def _derive(work: Work, root: Location) -> None:
         if source_rows is not None:
             source.verify(available)
             copying = replace(
-                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None
-            )
+                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None,
+                output=None,
+            )  # fmt: skip
             copying.compute(copying.missing_sites())
             store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]

@@ -3,7 +3,7 @@
 All code that affects the numbers of a capture is here or in the network; see `Identity`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -38,6 +38,11 @@ class Batch:
     def n_tokens(self) -> int:
         """Number of tokens, excluding padding."""
         return sum(map(len, self.sequences))
+
+
+# Name of a column, and the function that returns its rows [row ...] for a batch from the residual
+# stream after the last block at the tokens that the rows read, [token d_model].
+Output = tuple[str, Callable[[Network, Tensor, Batch, RowPlan], Tensor]]
 
 
 def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
@@ -145,8 +150,9 @@ def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Ba
 
 @torch.inference_mode()
 def run_batches(
-    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
-) -> Iterator[BatchRows]:
+    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str,
+    output: Output | None = None,
+) -> Iterator[BatchRows]:  # fmt: skip
     """Run the model on batches and yield the requested rows.
 
     With weights in memory, each result has the rows of one batch at all sites. Otherwise weights
@@ -158,17 +164,26 @@ def run_batches(
         model: the network.
         batches: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
-        sites: full names of sites with a pos axis.
-        dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
+        sites: full names of sites with a pos axis, or the column of `output`.
+        dtype: dtype on disk of sites, `float32`, `float16` or `bfloat16`.
+        output: name of a further column, and the function that computes it after a pass.
     """
+    name, compute = output or ("", None)
+    stream = f"blocks.{model.config.n_layers - 1}.hook_resid_post" if name in sites else ""
+    tapped = [site for site in sites if site != name]
     values: list[dict[str, tuple[Tensor, Any]]] = [{} for _ in batches]
-    passes = (_pass(batch, plan, dtype, rows) for batch, rows in zip(batches, values, strict=True))
-    parts = model.run_together(passes, sites)
+    numbered = zip(batches, values, strict=True)
+    passes = (_pass(batch, plan, dtype, tapped, stream, rows) for batch, rows in numbered)
+    parts = model.run_together(passes, [*tapped, *[stream] * bool(stream)])
     while True:
         # A caller's autocast would round the products, which the identity does not record.
         with torch.autocast(model.device.type, enabled=False):
-            done = next(parts, None)
-        if done is None:
+            done = next(parts, ())
+            for number in done:
+                if (picked := values[number].pop("", None)) and compute is not None:
+                    rows = compute(model, picked[0], batches[number], plan)
+                    values[number][name] = _to_host(rows)
+        if not done:
             return
         for number in done:
             yield BatchRows(dict(values[number]))
@@ -181,8 +196,13 @@ def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 
-def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-    """Start the copy of rows from a GPU to pinned memory; return it and the event after it."""
+def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Start the copy of rows from a GPU to pinned memory; return it and the event after it.
+
+    Rows in host memory are returned as they are, without an event.
+    """
+    if rows.device.type != "cuda":
+        return rows, None
     copies = _copies_from(rows.device)
     copies.wait_stream(torch.cuda.current_stream(rows.device))  # until the rows are computed
     with torch.cuda.stream(copies):
@@ -192,9 +212,14 @@ def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event]:
 
 
 def _pass(
-    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, tuple[Tensor, Any]]
-) -> tuple[Tensor, Tensor, Tap, Tensor | None]:
-    """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
+    batch: Batch, plan: RowPlan, dtype: str, sites: Sequence[str], stream: str,
+    values: dict[str, tuple[Tensor, Any]],
+) -> tuple[Tensor, Tensor, Tap, Tensor | None]:  # fmt: skip
+    """Return tokens, mask, tap and `at` of the pass of a batch.
+
+    The tap puts the rows of `sites` into `values`, and with the name "" the values of the site
+    `stream` at all places.
+    """
     ids, mask = pad(batch.sequences, "right")
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
@@ -211,11 +236,15 @@ def _pass(
         """Keep rows of a site with the event after their copy; see `BatchRows`. Changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
+        if site == stream:
+            values[""] = picked, None
+            if site not in sites:
+                return value
         rows = picked.float()
         if len(places) > len(count):  # rows of one position each need no mean
             rows = row_means(picked, row, count, plan.skip_massive)
         rows = rows.to(getattr(torch, dtype))  # before the copy, which it may halve
-        values[site] = _to_host(rows) if value.device.type == "cuda" else (rows, None)
+        values[site] = _to_host(rows)
         return value
 
     return ids, mask, extract, at

@@ -306,6 +306,7 @@ class Experiment(SettingsFile):
         """Columns whose cells the examples keep, those of answers and of `split.leave_out`."""
         rule = self.data.label_of_reply
         named = (*self.answer_columns, self.split.leave_out, rule.equals if rule else None)
+        named += self.data.columns.answers or ()
         return tuple(dict.fromkeys(filter(None, named)))
 
     @property

@@ -155,6 +155,21 @@ def first_rows(data: ProbeData) -> ProbeData:
     return replace(data, train=train, test=test, neighbours=None)
 
 
+def means_of_texts(numbers: Floats, text_of_row: Codes | None) -> Floats:
+    """Return the mean (n_rows, n_columns) over the rows of the text that each row belongs to.
+
+    >>> means_of_texts(np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 1])).tolist()
+    [[2.0], [2.0], [5.0]]
+    """
+    if text_of_row is None:
+        return numbers
+    _, place, counts = np.unique(text_of_row, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), numbers.shape[1]))
+    np.add.at(sums, place, numbers)
+    means: Floats = (sums / counts[:, None])[place]
+    return means
+
+
 def text_sides(prober: Prober) -> list[tuple[GroupedTokens, GroupedTokens | None]]:
     """Return the tokens of the fitted and of the tested texts of each split.
 

@@ -4,7 +4,7 @@ A `Prober` holds folds, control labels and resamples, which all sites share. Two
 differ only in their activations, and differences of their scores are paired.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -287,10 +287,15 @@ class Prober:
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
 
-    def baselines(self) -> SiteResult:
-        """Return the results of all requested baselines; empty for trees."""
+    def baselines(self, outputs: Mapping[str, Floats] | None = None) -> SiteResult:
+        """Return the results of all requested baselines; empty for trees.
+
+        Args:
+            outputs: numbers of the network's output by name, each (n_rows,); None without them.
+        """
         result = SiteResult()
-        for same in zip(*(split.baselines() for split in self.splits), strict=True):
+        numbers = None if outputs is None else np.column_stack(list(outputs.values()))
+        for same in zip(*(split.baselines(numbers) for split in self.splits), strict=True):
             self._add(result, [[scored] for scored in same])
         return result
 

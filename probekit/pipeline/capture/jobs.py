@@ -177,7 +177,7 @@ def work_at(
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         # A cache is complete if each site with a folder is one of its finished sites.
-        if any(set(store.files.folders()) != set(store.sites) for store in stores):
+        if any(store.missing(one) for store in stores for one in store.files.folders()):
             raise MissingError(f"{place} is incomplete and has no job. {upkeep.HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():

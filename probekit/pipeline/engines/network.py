@@ -15,6 +15,7 @@ from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
+from probekit.activations.outputs import NO_OUTPUT, OutputNumbers, has_logits
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
@@ -22,7 +23,7 @@ from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Floats, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
@@ -41,6 +42,7 @@ from probekit.pipeline.setup.design import (
     part_of,
     position_rows,
 )
+from probekit.pipeline.setup.output import output_numbers
 from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
@@ -123,10 +125,12 @@ class CapturedRows(Activations):
     Attributes:
         experiment: the settings.
         stores: the cache of each network, by target.
+        output: the numbers of the output in the cache of the probed network; None for none.
     """
 
     experiment: Experiment
     stores: Mapping[str, ActivationStore]
+    output: OutputNumbers | None = None
     # The last site and position that was read of each network, with its rows, so that several heads
     # of a site need one read.
     _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
@@ -180,6 +184,14 @@ class CapturedRows(Activations):
             values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
         return values
 
+    def outputs(self, position: int) -> dict[str, Floats] | None:
+        """Return numbers of the network's output by name, each (n_rows,); None without them."""
+        if self.output is None:
+            return None
+        store, n_positions = self.stores[TASK], len(self.experiment.tokens.positions)
+        values = store.read(self.output.column, np.arange(position, store.n_rows, n_positions))
+        return dict(zip(self.output.names, values.astype(np.float64).T, strict=True))
+
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
         experiment, identity = self.experiment, self.stores[TASK].identity
@@ -208,6 +220,7 @@ class NetworkEngine(Engine):
         models: returns the network of a target.
         reader: reads texts as the network does.
         stored: rows of the probed network that exist already; None if it computes them.
+        output: the numbers of the output that are captured of the texts; None for none.
     """
 
     experiment: Experiment
@@ -216,6 +229,7 @@ class NetworkEngine(Engine):
     models: Callable[[str], Network]
     reader: TextReader
     stored: StoredRows | None = None
+    output: OutputNumbers | None = None
 
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
@@ -275,6 +289,7 @@ class NetworkEngine(Engine):
             texts=texts,
             models=models,
             reader=reader,
+            output=output_numbers(experiment, texts),
             **{"is_shared": not (data.in_memory or model.in_memory)} | own,
         )
         return engine.with_stored().with_further()
@@ -347,25 +362,34 @@ class NetworkEngine(Engine):
         read = texts.tokenizer.digest, texts.ids, texts.plan, texts.sites
         dtype = self.experiment.capture.dtype
         reader = self.stored if target == TASK else None  # untrained networks read the texts
+        output = self.output if target == TASK and has_logits(model) else None
         return Work.begin(
             model, *read, root=root, dtype=dtype, device=device, reader=reader,
             exact=compared_with(model, exact),
+            output=None if output is None else (output.column, output.of_batch),
         )  # fmt: skip
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
-        stores = {name: one.store for name, one in capture(self).items()}
-        return replace(self, activations=CapturedRows(self.experiment, stores))
+        return self._with({name: one.store for name, one in capture(self).items()})
 
     def reopened(self, caches: Mapping[str, str]) -> Self:
         """Return the engine with the activations in caches, by target."""
-        stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
-        return replace(self, activations=CapturedRows(self.experiment, stores))
+        return self._with({n: ActivationStore.open(as_place(one)) for n, one in caches.items()})
+
+    def _with(self, stores: Mapping[str, ActivationStore]) -> Self:
+        """Return the engine with caches by target, and a finding if its output is left out."""
+        output = self.output
+        if output is None or not stores[TASK].missing(output.column):
+            return replace(self, activations=CapturedRows(self.experiment, stores, output))
+        found = Finding("warning", "left-out", NO_OUTPUT)
+        design = replace(self.design, findings=(*self.design.findings, found))
+        return replace(self, design=design, activations=CapturedRows(self.experiment, stores))
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, stores, sites = self.models(TASK), self.activations.stores, self.texts.sites
-        errors = stores[TASK].errors(sites)
+        errors, output = stores[TASK].errors(sites), self.activations.output
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=self.experiment.model.name,
@@ -377,6 +401,7 @@ class NetworkEngine(Engine):
         )
         digests = {
             "tokenizer": self.texts.tokenizer.digest,
+            **({} if output is None else {"output": stores[TASK].digest_of([output.column])}),
             **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
             "config": digest_json(stores[TASK].identity.config),
             **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},

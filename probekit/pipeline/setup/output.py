@@ -1,0 +1,64 @@
+"""The numbers of a network's output that an experiment captures, and the answers in them."""
+
+from functools import cache, partial
+
+import numpy as np
+
+from probekit.activations.outputs import OutputNumbers
+from probekit.errors import DataError
+from probekit.experiment.schema import Experiment
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.setup.texts import ReadTexts
+
+
+def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | None:
+    """Return the numbers of the output for the rows of texts; None without that baseline.
+
+    Those of requests are not computed, because the network would read all texts again.
+
+    Raises:
+        DataError: an answer is empty, or both answers of a row begin with the same token.
+    """
+    columns = experiment.data.columns.answers
+    if "output" not in experiment.probe.baselines or experiment.capture.requests is not None:
+        return None
+    if columns is None:
+        return OutputNumbers()
+    first, pairs = cache(partial(first_token, texts.tokenizer)), []
+    for example in texts.dataset.examples:
+        cells = dict(example.values)
+        one, other = (cells.get(name, name) for name in columns)  # a column, or the answer itself
+        begins_line = experiment.tokens.chat or example.text[-1:].isspace()
+        pairs.append([first(one, begins_line), first(other, begins_line)])
+        if pairs[-1][0] == pairs[-1][1]:
+            token = texts.tokenizer.strings(pairs[-1][:1])[0]
+            with experiment.at("data", "columns", "answers"):
+                raise DataError(
+                    f"{example.where}: the answers {one!r} and {other!r} both begin with the token "
+                    f"{token!r}, whose logit is compared. Give answers with different first tokens."
+                )
+    return OutputNumbers(np.array(pairs, dtype=np.int64)[texts.plan.example])
+
+
+def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
+    """Return the first token of an answer to a text, with a space before a word.
+
+    Args:
+        tokenizer: the tokenizer.
+        answer: the answer.
+        begins_line: whether it needs no space, as after white space or at the beginning of a turn.
+
+    Raises:
+        DataError: the answer is empty.
+
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> tokenizer.strings([first_token(tokenizer, "yes", begins) for begins in (False, True)])
+    [' yes', 'yes']
+    """
+    if not answer.strip():
+        raise DataError("An answer of `data.columns.answers` is empty. Fill it in.")
+    # Tokenizers may put a space before the first word of a text, so that it follows another one.
+    before = "\n" if begins_line else "x"
+    gap = " " if answer[0].isalnum() and not begins_line else ""
+    n_before = len(tokenizer.encode(before, bos=False).ids)
+    return int(tokenizer.encode(f"{before}{gap}{answer}", bos=False).ids[n_before])
