@@ -3,6 +3,7 @@
 Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tables.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -17,6 +18,7 @@ from probekit.data.frames import plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
+from probekit.lazy_rows import Floats
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
 from probekit.progress import shown_progress
@@ -42,6 +44,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     bos: bool | None = None,
     ids: Sequence[Sequence[int]] | None = None,
     at: int | Sequence[int] = -1,
+    outputs: Mapping[str, Iterable[Any]] | None = None,
     positive: str | None = None,
     name: str = "activations",
     question: str | None = None,
@@ -79,6 +82,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         bos: with `texts`: whether the model read a beginning-of-text token before each.
         ids: for `verify`, in place of `texts`: the token ids that the model read for each row.
         at: for `verify`: index of the token of each row, or one for all; -1 is the last.
+        outputs: numbers of the model's output at each row, such as the entropy of the next token,
+            for the baseline `output`: a data frame, or a mapping from names to columns.
         positive: label that the metrics of one class refer to.
         name: name of the experiment and of the folder of its runs.
         question: research question, shown in the report.
@@ -108,6 +113,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     arrays = activations if isinstance(activations, dict) else {}
     columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
     columns |= {"position": position, "texts": texts, "ids": ids, "at": at}
+    columns |= {"outputs": outputs}
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
     indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
@@ -157,9 +163,36 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
         engine = given_engine(experiment, dataset, words, given, read)
+        engine = engine.with_outputs(output_columns(outputs, len(truth)))
         return run_source(
             engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
+
+
+def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
+    """Return the columns of `outputs` as numbers, each (n_rows,); None without them.
+
+    >>> output_columns({"entropy": [1, 2.5]}, 2)
+    {'entropy': array([1. , 2.5])}
+
+    Raises:
+        ConfigError: these are no named columns.
+        DataError: a column has another length, or an entry is not a finite number.
+    """
+    if outputs is None:
+        return None
+    names = list(getattr(outputs, "columns", outputs if isinstance(outputs, Mapping) else ()))
+    if not names:
+        raise ConfigError("outputs must be a data frame or a mapping from names to columns.")
+    found: dict[str, Floats] = {}
+    for name in names:
+        cells = plain_cells(f"outputs[{name!r}]", outputs[name])
+        _check_length(f"outputs[{name!r}]", cells, n_rows)
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, Real) or not math.isfinite(cell):
+                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
+        found[str(name)] = np.array(cells, dtype=np.float64)
+    return found
 
 
 def _read_tokens(
