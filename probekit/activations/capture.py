@@ -48,7 +48,13 @@ MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 
 
 class Reader(ABC):
-    """What gives the rows of a capture: passes of its network, or rows that exist already."""
+    """What gives the rows of a capture: passes of its network, or rows that exist already.
+
+    Attributes:
+        columns: names of further columns that it gives.
+    """
+
+    columns: tuple[str, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -77,16 +83,15 @@ class Reader(ABC):
 
 @dataclass(frozen=True)
 class Passes(Reader):
-    """Passes of a network over whole texts; for `output` see `forward.run_batches`."""
+    """Passes of a network over whole texts."""
 
     model: Network
-    output: forward.Output | None = None
 
     def run_batches(
         self, batches: Sequence[forward.Batch], plan: RowPlan, sites: Sequence[str], dtype: str
     ) -> Iterator[forward.BatchRows]:
         """Yield the rows of batches; see `forward.run_batches`."""
-        return forward.run_batches(self.model, batches, plan, sites, dtype, self.output)
+        return forward.run_batches(self.model, batches, plan, sites, dtype)
 
     def how_read(self, missing: Sequence[Sequence[forward.Batch]]) -> str:
         """Return how weights that are not in memory are read."""
@@ -145,7 +150,6 @@ class Work:
         reader: gives the rows.
         exact: returns the network in float32, with which rows in half precision are compared to
             measure their errors; None for no comparison.
-        output: column of numbers of the output, and the function that computes it; None for none.
     """
 
     model: Network
@@ -155,7 +159,6 @@ class Work:
     store: ActivationStore
     reader: Reader
     exact: Callable[[], Network] | None = None
-    output: forward.Output | None = None
 
     @classmethod
     def begin(  # noqa: PLR0913  # one call, whose options have defaults
@@ -171,7 +174,6 @@ class Work:
         device: str | None = None,
         exact: Callable[[], Network] | None = None,
         reader: Reader | None = None,
-        output: forward.Output | None = None,
     ) -> Work:
         """Return the work for a capture; its store is created, or opened if it exists.
 
@@ -186,7 +188,6 @@ class Work:
             device: type of the devices that will compute; None for the model's.
             exact: returns the network in float32; see `Work`.
             reader: gives the rows; None for passes of the network.
-            output: see `Work`.
 
         Raises:
             ConfigError: a site has no pos axis.
@@ -195,17 +196,17 @@ class Work:
         """
         check_storable(sites)
         assert not model.training, "dropout makes activations random: call model.eval() first"
-        reader = reader or Passes(model, output)
+        reader = reader or Passes(model)
         identity = identity_of(model, tokenizer, tokens, plan, dtype, device, reader.origin)
         shards = shards_of(identity, tokens, plan)
         order = [np.concatenate([batch.rows for batch in shard]) for shard in shards]
         store = ActivationStore.create(root, identity, plan, order)
-        return cls(model, plan, tuple(sites), shards, store, reader, exact, output)
+        return cls(model, plan, tuple(sites), shards, store, reader, exact)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The sites, and the column of numbers of the output, if any."""
-        return self.sites if self.output is None else (*self.sites, self.output[0])
+        """The sites, and the further columns of the reader."""
+        return (*self.sites, *self.reader.columns)
 
     def missing_sites(self) -> MissingSites:
         """Return the missing columns of each incomplete shard, by index of the shard."""
@@ -268,21 +269,10 @@ class Work:
             for shard, sites in missing.items():
                 submit(begin, shard, sites)
                 for batches in forward.split_batches(self.shards[shard], n_tokens):
-                    for part in self._parts(batches, sites, dtype):
+                    for part in self.reader.run_batches(batches, self.plan, sites, dtype):
                         submit(append, part)
                     on_rows(sum(len(batch.rows) for batch in batches))
                 submit(files.close)  # commits the shard
-
-    def _parts(
-        self, batches: Sequence[forward.Batch], columns: Sequence[str], dtype: str
-    ) -> Iterator[forward.BatchRows]:
-        """Yield the rows of batches; of stored rows, the network computes the output once more."""
-        reader, sites = self.reader, [one for one in columns if one in self.sites]
-        if not isinstance(reader, Passes) and len(sites) < len(columns):
-            passes, columns = Passes(self.model, self.output), sites
-            yield from passes.run_batches(batches, self.plan, self.columns[-1:], dtype)
-        if columns:
-            yield from reader.run_batches(batches, self.plan, columns, dtype)
 
     def _errors(self, exact: Network, sites: Sequence[str]) -> dict[str, tuple[float, float]]:
         """Return median and maximum of |x - y| / |y| over tokens of the first batch at each site.
@@ -561,9 +551,8 @@ def _derive(work: Work, root: Location) -> None:
         if source_rows is not None:
             source.verify(available)
             copying = replace(
-                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None,
-                output=None,
-            )  # fmt: skip
+                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None
+            )
             copying.compute(copying.missing_sites())
             store.add_errors(source.errors(available))
             unfilled = [site for site in unfilled if site not in available]

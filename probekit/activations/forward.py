@@ -40,11 +40,6 @@ class Batch:
         return sum(map(len, self.sequences))
 
 
-# Name of a column, and the function that returns its rows [row ...] for a batch from the residual
-# stream after the last block at the tokens that the rows read, [token d_model].
-Output = tuple[str, Callable[[Network, Tensor, Batch, RowPlan], Tensor]]
-
-
 def make_batches(tokens: Sequence[IntArray], plan: RowPlan, batch_tokens: int) -> Iterator[Batch]:
     """Yield batches of distinct sequences, longest first, of at most `batch_tokens` padded tokens.
 
@@ -148,10 +143,14 @@ def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Ba
     yield batches[start:]
 
 
+# Called with a batch, a site, and its values at the places of all rows, [place ...]; changes none.
+OnPicked = Callable[[Batch, str, Tensor], object]
+
+
 @torch.inference_mode()
 def run_batches(
     model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str,
-    output: Output | None = None,
+    on_picked: OnPicked = lambda *_: None,
 ) -> Iterator[BatchRows]:  # fmt: skip
     """Run the model on batches and yield the requested rows.
 
@@ -164,26 +163,19 @@ def run_batches(
         model: the network.
         batches: sequences to run, and the rows to extract from them.
         plan: the positions of each row.
-        sites: full names of sites with a pos axis, or the column of `output`.
-        dtype: dtype on disk of sites, `float32`, `float16` or `bfloat16`.
-        output: name of a further column, and the function that computes it after a pass.
+        sites: full names of sites with a pos axis.
+        dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
+        on_picked: gets the values of which rows are the means.
     """
-    name, compute = output or ("", None)
-    stream = f"blocks.{model.config.n_layers - 1}.hook_resid_post" if name in sites else ""
-    tapped = [site for site in sites if site != name]
     values: list[dict[str, tuple[Tensor, Any]]] = [{} for _ in batches]
-    numbered = zip(batches, values, strict=True)
-    passes = (_pass(batch, plan, dtype, tapped, stream, rows) for batch, rows in numbered)
-    parts = model.run_together(passes, [*tapped, *[stream] * bool(stream)])
+    each = zip(batches, values, strict=True)
+    passes = (_pass(batch, plan, dtype, rows, on_picked) for batch, rows in each)
+    parts = model.run_together(passes, sites)
     while True:
         # A caller's autocast would round the products, which the identity does not record.
         with torch.autocast(model.device.type, enabled=False):
-            done = next(parts, ())
-            for number in done:
-                if (picked := values[number].pop("", None)) and compute is not None:
-                    rows = compute(model, picked[0], batches[number], plan)
-                    values[number][name] = _to_host(rows)
-        if not done:
+            done = next(parts, None)
+        if done is None:
             return
         for number in done:
             yield BatchRows(dict(values[number]))
@@ -196,13 +188,8 @@ def _copies_from(gpu: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(gpu)  # type: ignore[no-untyped-call]
 
 
-def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-    """Start the copy of rows from a GPU to pinned memory; return it and the event after it.
-
-    Rows in host memory are returned as they are, without an event.
-    """
-    if rows.device.type != "cuda":
-        return rows, None
+def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+    """Start the copy of rows from a GPU to pinned memory; return it and the event after it."""
     copies = _copies_from(rows.device)
     copies.wait_stream(torch.cuda.current_stream(rows.device))  # until the rows are computed
     with torch.cuda.stream(copies):
@@ -212,14 +199,10 @@ def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
 
 
 def _pass(
-    batch: Batch, plan: RowPlan, dtype: str, sites: Sequence[str], stream: str,
-    values: dict[str, tuple[Tensor, Any]],
+    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, tuple[Tensor, Any]],
+    on_picked: OnPicked,
 ) -> tuple[Tensor, Tensor, Tap, Tensor | None]:  # fmt: skip
-    """Return tokens, mask, tap and `at` of the pass of a batch.
-
-    The tap puts the rows of `sites` into `values`, and with the name "" the values of the site
-    `stream` at all places.
-    """
+    """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
     ids, mask = pad(batch.sequences, "right")
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
     row_of_place = np.repeat(np.arange(len(counts)), counts)
@@ -236,15 +219,12 @@ def _pass(
         """Keep rows of a site with the event after their copy; see `BatchRows`. Changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
-        if site == stream:
-            values[""] = picked, None
-            if site not in sites:
-                return value
+        on_picked(batch, site, picked)
         rows = picked.float()
         if len(places) > len(count):  # rows of one position each need no mean
             rows = row_means(picked, row, count, plan.skip_massive)
         rows = rows.to(getattr(torch, dtype))  # before the copy, which it may halve
-        values[site] = _to_host(rows)
+        values[site] = _to_host(rows) if value.device.type == "cuda" else (rows, None)
         return value
 
     return ids, mask, extract, at

@@ -14,25 +14,25 @@ a time. The numbers are a column of the store, named by their version and by the
 columns do not depend on them, and numbers of another version are never read.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.forward import Batch, ranges, row_means
+from probekit.activations.capture import Passes, Reader, Work
+from probekit.activations.forward import Batch, BatchRows, ranges, row_means, run_batches
 from probekit.activations.records import OUTPUT
+from probekit.activations.store import ActivationStore
 from probekit.data.positions import IntArray, RowPlan
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.proven.network import ProvenNetwork
 from probekit.products import to_device
 from probekit.provenance import PART_VERSIONS, digest
 
-# Why a run has no numbers of the output.
-NO_OUTPUT = (
-    "The logits of this network are not available, so the baseline `output`, its own confidence, "
-    "is left out."
-)
 NUMBERS = (
     "entropy",
     "largest_probability",
@@ -122,9 +122,92 @@ class OutputNumbers:
         return torch.cat(parts)
 
 
-def has_logits(model: Network) -> bool:
-    """Return whether the logits of a network follow from its last residual stream, as proven."""
-    return not isinstance(model, ProvenNetwork) or model.has_lens
+@dataclass(frozen=True, eq=False)
+class WithOutput(Reader):
+    """A reader of rows, whose network gives numbers of its output, too.
+
+    Of rows that exist already, the network reads the texts once more for them.
+    """
+
+    reader: Reader
+    model: Network
+    numbers: OutputNumbers
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The column of the numbers."""
+        return (self.numbers.column,)
+
+    @property
+    def origin(self) -> str:
+        """That of the reader."""
+        return self.reader.origin
+
+    def run_batches(
+        self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+    ) -> Iterator[BatchRows]:
+        """Yield the rows of batches."""
+        read = [site for site in sites if site not in self.columns]
+        is_wanted, is_one_pass = len(read) < len(sites), isinstance(self.reader, Passes)
+        if read and not (is_wanted and is_one_pass):
+            yield from self.reader.run_batches(batches, plan, read, dtype)
+        if is_wanted:
+            yield from self._passes(batches, plan, read if is_one_pass else [], dtype)
+
+    @torch.inference_mode()
+    def _passes(
+        self, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
+    ) -> Iterator[BatchRows]:
+        """Yield the rows of sites and the numbers of batches, by passes of the network."""
+        last = f"blocks.{self.model.config.n_layers - 1}.hook_resid_post"
+        streams = list[tuple[Batch, Tensor]]()  # of batches whose pass has ended
+
+        def keep(batch: Batch, site: str, picked: Tensor) -> None:
+            if site == last:
+                streams.append((batch, picked))
+
+        requested = [*sites, *[last] * (last not in sites)]
+        for part in run_batches(self.model, batches, plan, requested, dtype, keep):
+            yield BatchRows({site: part.values[site] for site in sites if site in part.values})
+            while streams:  # after the pass: a tap must not run modules of its network
+                batch, stream = streams.pop(0)
+                with torch.autocast(self.model.device.type, enabled=False):
+                    rows = self.numbers.of_batch(self.model, stream, batch, plan).cpu()
+                yield BatchRows({self.numbers.column: (rows, None)})
+
+    def check(self, errors: Mapping[str, Any], tokens: RowPlan, rows: IntArray) -> None:
+        """Check errors, as the reader does."""
+        self.reader.check(errors, tokens, rows)
+
+    def how_read(self, missing: Sequence[Sequence[Batch]]) -> str:
+        """Return how weights are read to compute shards."""
+        return self.reader.how_read(missing)
+
+
+def with_output(work: Work, numbers: OutputNumbers | None) -> Work:
+    """Return a capture that has the numbers, too.
+
+    It is the same one if there are none, or if it is not proven that the logits of its network
+    follow from the last residual stream.
+    """
+    model = work.model
+    if numbers is None or (isinstance(model, ProvenNetwork) and not model.has_lens):
+        return work
+    return replace(work, reader=WithOutput(work.reader, model, numbers))
+
+
+def read_output(
+    store: ActivationStore, numbers: OutputNumbers | None, position: int, n_positions: int
+) -> dict[str, Floats] | None:
+    """Return the numbers at one of the positions in a store by name, each (n_rows,).
+
+    None if there are none.
+    """
+    if numbers is None or store.missing(numbers.column):
+        return None
+    rows = np.arange(position, store.n_rows, n_positions)  # see `interleave`
+    values = store.read(numbers.column, rows).astype(np.float64)
+    return dict(zip(numbers.names, values.T, strict=True))
 
 
 def following_tokens(sequences: list[IntArray], member: IntArray, positions: IntArray) -> IntArray:

@@ -24,6 +24,7 @@ Gemini, section 3, for multimax.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -155,18 +156,25 @@ def first_rows(data: ProbeData) -> ProbeData:
     return replace(data, train=train, test=test, neighbours=None)
 
 
-def means_of_texts(numbers: Floats, text_of_row: Codes | None) -> Floats:
-    """Return the mean (n_rows, n_columns) over the rows of the text that each row belongs to.
+def output_numbers(prober: Prober, outputs: Mapping[str, Floats] | None) -> Floats | None:
+    """Return numbers of the output of each row (n_rows, n_outputs); None without them.
 
-    >>> means_of_texts(np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 1])).tolist()
-    [[2.0], [2.0], [5.0]]
+    If all kinds score texts, they are means over the rows of the text of each row.
+
+    Args:
+        prober: the prober of the rows.
+        outputs: the numbers by name, each (n_rows,); None without them.
     """
-    if text_of_row is None:
+    if outputs is None:
+        return None
+    numbers = np.column_stack(list(outputs.values()))
+    examples = prober.data.examples
+    if examples is None or not all(one.traits.scores_texts for one in prober.settings.specs):
         return numbers
-    _, place, counts = np.unique(text_of_row, return_inverse=True, return_counts=True)
+    _, text, counts = np.unique(examples, return_inverse=True, return_counts=True)
     sums = np.zeros((len(counts), numbers.shape[1]))
-    np.add.at(sums, place, numbers)
-    means: Floats = (sums / counts[:, None])[place]
+    np.add.at(sums, text, numbers)
+    means: Floats = (sums / counts[:, None])[text]
     return means
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask
 from probekit.probes import fitters
-from probekit.probes.aggregation import GroupedTokens, first_rows, means_of_texts, scores_of_texts
+from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
 from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
 from probekit.probes.data import ProbeData, check_known, fittable_insides
 from probekit.probes.kinds.trees import read_trees
@@ -134,17 +134,15 @@ class SplitProber:
     def baselines(self, outputs: Floats | None = None) -> list[Scored]:
         """Return the test score of each requested baseline; there are none for trees.
 
-        For `outputs` see `ProbeData`; if texts are scored, they are means over the rows of each.
+        For `outputs` see `ProbeData`.
         """
         if self.settings.reads == "trees":
             return []
-        if outputs is not None and self.scored is not self.data:
-            outputs = means_of_texts(outputs, self.data.examples)
-        data = replace(self.scored, outputs=outputs)
         scores, seed = [], self.settings.seed
         # To scale the scores, those of the training rows are predicted, too.
         rows = np.concatenate([self.scored.test, *[self.scored.train] * self.is_joined])
         places = np.split(np.arange(len(rows)), [len(self.scored.test)])
+        data = replace(self.scored, outputs=outputs)
         predicted = predict_baselines(self.fitted, data, self.task, rows)
         for target, both, n_train, penalty in predicted:
             predictions = self.of_test(partial(take, both), *places)

@@ -9,9 +9,10 @@ from benchmarks.tiny_networks import tiny_network
 from probekit import Tokenizer, from_transformers, load_model
 from probekit.activations import outputs, records
 from probekit.activations.capture import Work, fill
-from probekit.activations.outputs import NUMBERS, OutputNumbers, has_logits
+from probekit.activations.outputs import NUMBERS, OutputNumbers, with_output
 from probekit.activations.store import ActivationStore
 from probekit.data.positions import RowPlan
+from probekit.model.families.gpt2 import GPT2
 from probekit.model.families.table import config_of, random_network
 from probekit.model.weights.hub import find_model
 from probekit.provenance import PART_VERSIONS
@@ -26,10 +27,9 @@ TEXTS = (
 
 def captured(root, model, tokens, plan, numbers=None, sites=SITES[-1:], **how):
     """Return the store, and the numbers of each row."""
-    numbers = numbers or OutputNumbers()
-    output = (numbers.column, numbers.of_batch)
-    how = {"dtype": "float32", "output": output} | how
-    store = fill(Work.begin(model, "t", tokens, plan, sites, root=root, **how), root).store
+    numbers, how = numbers or OutputNumbers(), {"dtype": "float32"} | how
+    work = Work.begin(model, "t", tokens, plan, sites, root=root, **how)
+    store = fill(with_output(work, numbers), root).store
     return store, store.read(numbers.column)
 
 
@@ -115,18 +115,31 @@ def test_a_store_in_half_precision_does_not_round_them(tmp_path, model, dtype):
     assert store.sites == SITES[-1:]
 
 
+def test_weights_that_are_read_for_each_pass_give_the_same_numbers(tmp_path):
+    tokens = make_tokens(8)
+    plan, answers = last_and_mean(tokens), np.tile([3, 8], (20, 1))
+    found = [
+        captured(
+            tmp_path / f"{in_memory}",
+            GPT2.from_pretrained("mini", dtype="float32", in_memory=in_memory),
+            tokens,
+            plan,
+            OutputNumbers(answers),
+            sites=SITES[:1] + SITES[-1:],
+        )[1]
+        for in_memory in (True, False)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 def test_an_older_store_only_gains_the_numbers(tmp_path, model):
     tokens = make_tokens()
     plan = last_and_mean(tokens)
-    plain = fill(
-        Work.begin(model, "t", tokens, plan, SITES, root=tmp_path, dtype="float32"), tmp_path
-    )
+    work = Work.begin(model, "t", tokens, plan, SITES, root=tmp_path, dtype="float32")
+    plain = fill(work, tmp_path)
     before = {site: plain.store.records(site) for site in SITES}
     numbers = OutputNumbers()
-    output = (numbers.column, numbers.of_batch)
-    work = Work.begin(
-        model, "t", tokens, plan, SITES, root=tmp_path, dtype="float32", output=output
-    )
+    work = with_output(work, numbers)
     assert {one for sites in work.missing_sites().values() for one in sites} == {numbers.column}
     again = fill(work, tmp_path)
     assert again.computed == len(work.shards)
@@ -183,6 +196,7 @@ def test_a_network_of_transformers_has_the_numbers_if_its_lens_is_proven(tmp_pat
             out = model(torch.from_numpy(ids)[None], output_hidden_states=True)
         expected = by_definition(out.logits[0, at], found[row, 4] * torch.ones(1), ids, at)
         np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
-    assert has_logits(network)
     network.passes.refused["lens"] = "the logits have another origin"
-    assert not has_logits(network)
+    sites = [f"blocks.{network.config.n_layers - 1}.hook_resid_post"]
+    work = Work.begin(network, "u", tokens, plan, sites, root=tmp_path, dtype="float32")
+    assert with_output(work, OutputNumbers()) is work

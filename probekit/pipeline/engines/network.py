@@ -15,7 +15,7 @@ from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
-from probekit.activations.outputs import NO_OUTPUT, OutputNumbers, has_logits
+from probekit.activations.outputs import OutputNumbers, read_output, with_output
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
@@ -42,7 +42,7 @@ from probekit.pipeline.setup.design import (
     part_of,
     position_rows,
 )
-from probekit.pipeline.setup.output import output_numbers
+from probekit.pipeline.setup.output import digests_of_output, left_out, output_numbers
 from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
@@ -125,7 +125,7 @@ class CapturedRows(Activations):
     Attributes:
         experiment: the settings.
         stores: the cache of each network, by target.
-        output: the numbers of the output in the cache of the probed network; None for none.
+        output: the numbers of the output of the probed network; None for none.
     """
 
     experiment: Experiment
@@ -186,11 +186,8 @@ class CapturedRows(Activations):
 
     def outputs(self, position: int) -> dict[str, Floats] | None:
         """Return numbers of the network's output by name, each (n_rows,); None without them."""
-        if self.output is None:
-            return None
-        store, n_positions = self.stores[TASK], len(self.experiment.tokens.positions)
-        values = store.read(self.output.column, np.arange(position, store.n_rows, n_positions))
-        return dict(zip(self.output.names, values.astype(np.float64).T, strict=True))
+        n_positions = len(self.experiment.tokens.positions)
+        return read_output(self.stores[TASK], self.output, position, n_positions)
 
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
@@ -362,12 +359,11 @@ class NetworkEngine(Engine):
         read = texts.tokenizer.digest, texts.ids, texts.plan, texts.sites
         dtype = self.experiment.capture.dtype
         reader = self.stored if target == TASK else None  # untrained networks read the texts
-        output = self.output if target == TASK and has_logits(model) else None
-        return Work.begin(
+        work = Work.begin(
             model, *read, root=root, dtype=dtype, device=device, reader=reader,
             exact=compared_with(model, exact),
-            output=None if output is None else (output.column, output.of_batch),
         )  # fmt: skip
+        return with_output(work, self.output if target == TASK else None)
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
@@ -378,18 +374,17 @@ class NetworkEngine(Engine):
         return self._with({n: ActivationStore.open(as_place(one)) for n, one in caches.items()})
 
     def _with(self, stores: Mapping[str, ActivationStore]) -> Self:
-        """Return the engine with caches by target, and a finding if its output is left out."""
-        output = self.output
-        if output is None or not stores[TASK].missing(output.column):
-            return replace(self, activations=CapturedRows(self.experiment, stores, output))
-        found = Finding("warning", "left-out", NO_OUTPUT)
-        design = replace(self.design, findings=(*self.design.findings, found))
-        return replace(self, design=design, activations=CapturedRows(self.experiment, stores))
+        """Return the engine with caches by target, and a finding if the output is left out."""
+        design = replace(
+            self.design, findings=(*self.design.findings, *left_out(stores[TASK], self.output))
+        )
+        rows = CapturedRows(self.experiment, stores, self.output)
+        return replace(self, design=design, activations=rows)
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
         model, stores, sites = self.models(TASK), self.activations.stores, self.texts.sites
-        errors, output = stores[TASK].errors(sites), self.activations.output
+        errors = stores[TASK].errors(sites)
         sizes = ("n_layers", "n_heads", "d_model", "d_vocab", "n_ctx")
         facts = ModelFacts(
             source=self.experiment.model.name,
@@ -401,10 +396,10 @@ class NetworkEngine(Engine):
         )
         digests = {
             "tokenizer": self.texts.tokenizer.digest,
-            **({} if output is None else {"output": stores[TASK].digest_of([output.column])}),
             **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
             "config": digest_json(stores[TASK].identity.config),
             **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},
+            **digests_of_output(stores[TASK], self.output),
         }
         return {
             "model": facts,

@@ -1,10 +1,13 @@
 """The numbers of a network's output that an experiment captures, and the answers in them."""
 
+from collections.abc import Iterator
 from functools import cache, partial
 
 import numpy as np
 
 from probekit.activations.outputs import OutputNumbers
+from probekit.activations.store import ActivationStore
+from probekit.data.examples import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.model.text.tokenizer import Tokenizer
@@ -38,6 +41,23 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
                     f"{token!r}, whose logit is compared. Give answers with different first tokens."
                 )
     return OutputNumbers(np.array(pairs, dtype=np.int64)[texts.plan.example])
+
+
+def left_out(store: ActivationStore, numbers: OutputNumbers | None) -> Iterator[Finding]:
+    """Yield a warning if a capture lacks the numbers, because its network has no proven logits."""
+    if numbers is not None and store.missing(numbers.column):
+        text = (
+            "That the logits follow from the last residual stream is not proven for this network, "
+            "so the baseline `output`, its own confidence, is left out."
+        )
+        yield Finding("warning", "left-out", text)
+
+
+def digests_of_output(store: ActivationStore, numbers: OutputNumbers | None) -> dict[str, str]:
+    """Return the digest of the numbers in a store, with its name; empty without them."""
+    if numbers is None or store.missing(numbers.column):
+        return {}
+    return {"output (task)": store.digest_of([numbers.column])}
 
 
 def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:

@@ -24,7 +24,7 @@ def call(folder, labels, outputs=OUTPUTS):
 
 
 def test_a_label_that_is_the_confidence_is_not_better_than_it_and_another_one_is(tmp_path):
-    own = call(tmp_path / "own", (ENTROPY > np.median(ENTROPY)).astype(int))
+    own = call(tmp_path / "own", (np.median(ENTROPY) < ENTROPY).astype(int))
     verdict = own._record.verdict
     doubts, rivals = verdict.doubts, verdict.rivals
     assert rivals["output"].value > 0.95
