@@ -220,7 +220,7 @@ class ProbeSettings(Section):
     folds: int = Field(5, ge=2, le=100)
     control_draws: int = Field(3, ge=0, le=100)
     control_by: Literal["word", "group"] = "word"
-    baselines: Unique[Baseline] = tuple(name for name in BASELINES if name != "output")
+    baselines: Unique[Baseline] = BASELINES
     description: bool = True
     learning_steps: int = Field(0, ge=0, le=100)
     permutations: int = Field(1000, ge=0, le=1_000_000)
