@@ -42,6 +42,7 @@ NUMBERS = (
     "answer_difference",
 )
 _LOGITS = 1 << 24  # numbers in memory at once
+LOWEST = -200.0  # logits further below the largest one count as this, such as those of -inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ class OutputNumbers:
         """Name of their column in a store.
 
         >>> OutputNumbers().column, OutputNumbers(np.array([[5, 6]])).column
-        ('output.1', 'output.1.2bd41b6d8d23c1f1')
+        ('output.1', 'output.1.d33025fdb8259e75')
         """
         name = f"{OUTPUT}{PART_VERSIONS['output']}"
         return name if self.answers is None else f"{name}.{digest([self.answers.tobytes()])[:16]}"
@@ -106,17 +107,19 @@ class OutputNumbers:
             part = slice(start, start + n_at_once)
             x = model.final_norm(resid[part])
             logits = model.capped(model.uncapped_logits(x).float())
-            log_p = logits.log_softmax(-1)
-            entropy = torch.special.entr(log_p.exp()).sum(-1)
             first, second = logits.topk(2).values.unbind(-1)
+            # In place: memory of this size costs as much as the arithmetic.
+            below = logits.sub_(first[:, None]).clamp_(min=LOWEST)
+            weights = below.exp()
+            total = weights.sum(-1)
+            entropy = total.log() - weights.mul_(below).sum(-1) / total
             ids = to_device(torch.from_numpy(following[part]), logits.device)
-            next_log_p = log_p.gather(-1, ids.clamp(min=0)[:, None])[:, 0]
-            found = [entropy, log_p.amax(-1).exp(), first - second]
-            found += [next_log_p.where(ids >= 0, -entropy)]
+            next_log_p = below.gather(-1, ids.clamp(min=0)[:, None])[:, 0] - total.log()
+            found = [entropy, 1 / total, first - second, next_log_p.where(ids >= 0, -entropy)]
             found += [resid[part].float().norm(dim=-1).to(logits.device)]
             if self.answers is not None:
                 answers = to_device(torch.from_numpy(self.answers[rows[part]]), logits.device)
-                one, other = logits.gather(-1, answers).unbind(-1)
+                one, other = below.gather(-1, answers).unbind(-1)
                 found += [one - other]
             parts.append(torch.stack(found, dim=1))
         return torch.cat(parts)

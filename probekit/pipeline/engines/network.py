@@ -42,7 +42,7 @@ from probekit.pipeline.setup.design import (
     part_of,
     position_rows,
 )
-from probekit.pipeline.setup.output import digests_of_output, left_out, output_numbers
+from probekit.pipeline.setup.output import digests_of_output, noting_left_out, output_numbers
 from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
@@ -375,10 +375,8 @@ class NetworkEngine(Engine):
 
     def _with(self, stores: Mapping[str, ActivationStore]) -> Self:
         """Return the engine with caches by target, and a finding if the output is left out."""
-        design = replace(
-            self.design, findings=(*self.design.findings, *left_out(stores[TASK], self.output))
-        )
         rows = CapturedRows(self.experiment, stores, self.output)
+        design = noting_left_out(self.design, stores[TASK], self.output)
         return replace(self, design=design, activations=rows)
 
     def described(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The numbers of a network's output that an experiment captures, and the answers in them."""
 
-from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from probekit.data.examples import Finding
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
 
 
@@ -32,10 +33,12 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
         cells = dict(example.values)
         one, other = (cells.get(name, name) for name in columns)  # a column, or the answer itself
         begins_line = experiment.tokens.chat or example.text[-1:].isspace()
-        pairs.append([first(one, begins_line), first(other, begins_line)])
-        if pairs[-1][0] == pairs[-1][1]:
-            token = texts.tokenizer.strings(pairs[-1][:1])[0]
-            with experiment.at("data", "columns", "answers"):
+        with experiment.at("data", "columns", "answers"):
+            if not (one.strip() and other.strip()):
+                raise DataError(f"{example.where}: an answer is empty. Fill it in.")
+            pairs.append([first(one, begins_line), first(other, begins_line)])
+            if pairs[-1][0] == pairs[-1][1]:
+                token = texts.tokenizer.strings(pairs[-1][:1])[0]
                 raise DataError(
                     f"{example.where}: the answers {one!r} and {other!r} both begin with the token "
                     f"{token!r}, whose logit is compared. Give answers with different first tokens."
@@ -43,14 +46,20 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
     return OutputNumbers(np.array(pairs, dtype=np.int64)[texts.plan.example])
 
 
-def left_out(store: ActivationStore, numbers: OutputNumbers | None) -> Iterator[Finding]:
-    """Yield a warning if a capture lacks the numbers, because its network has no proven logits."""
-    if numbers is not None and store.missing(numbers.column):
-        text = (
-            "That the logits follow from the last residual stream is not proven for this network, "
-            "so the baseline `output`, its own confidence, is left out."
-        )
-        yield Finding("warning", "left-out", text)
+def noting_left_out(
+    design: ExperimentDesign, store: ActivationStore, numbers: OutputNumbers | None
+) -> ExperimentDesign:
+    """Return the design, with a warning if the numbers are not in the capture.
+
+    That is so if it is not proven that the logits follow from the last residual stream.
+    """
+    if numbers is None or not store.missing(numbers.column):
+        return design
+    text = (
+        "That the logits follow from the last residual stream is not proven for this network, "
+        "so the baseline `output`, its own confidence, is left out."
+    )
+    return replace(design, findings=(*design.findings, Finding("warning", "left-out", text)))
 
 
 def digests_of_output(store: ActivationStore, numbers: OutputNumbers | None) -> dict[str, str]:
@@ -68,15 +77,10 @@ def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
         answer: the answer.
         begins_line: whether it needs no space, as after white space or at the beginning of a turn.
 
-    Raises:
-        DataError: the answer is empty.
-
     >>> tokenizer = Tokenizer.from_pretrained("mini")
     >>> tokenizer.strings([first_token(tokenizer, "yes", begins) for begins in (False, True)])
     [' yes', 'yes']
     """
-    if not answer.strip():
-        raise DataError("An answer of `data.columns.answers` is empty. Fill it in.")
     # Tokenizers may put a space before the first word of a text, so that it follows another one.
     before = "\n" if begins_line else "x"
     gap = " " if answer[0].isalnum() and not begins_line else ""
