@@ -165,7 +165,7 @@ def run_batches(
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
-        on_picked: gets the values of which rows are the means.
+        on_picked: gets the values at each site before their means.
     """
     values: list[dict[str, tuple[Tensor, Any]]] = [{} for _ in batches]
     each = zip(batches, values, strict=True)

@@ -87,8 +87,8 @@ class OutputNumbers:
         found = self._of_tokens(model, resid, following, batch.rows[row])
         if len(row) == len(counts):
             return found
-        of_row = (to_device(torch.from_numpy(one), found.device) for one in (row, counts))
-        return row_means(found, *of_row)
+        each, n = (to_device(torch.from_numpy(one), found.device) for one in (row, counts))
+        return row_means(found, each, n)
 
     def _of_tokens(
         self, model: Network, resid: Tensor, following: IntArray, rows: IntArray

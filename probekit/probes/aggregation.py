@@ -156,7 +156,7 @@ def first_rows(data: ProbeData) -> ProbeData:
     return replace(data, train=train, test=test, neighbours=None)
 
 
-def output_numbers(prober: Prober, outputs: Mapping[str, Floats] | None) -> Floats | None:
+def outputs_of_rows(prober: Prober, outputs: Mapping[str, Floats] | None) -> Floats | None:
     """Return numbers of the output of each row (n_rows, n_outputs); None without them.
 
     If all kinds score texts, they are means over the rows of the text of each row.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
-from probekit.probes.aggregation import output_numbers, text_probe, text_sides
+from probekit.probes.aggregation import outputs_of_rows, text_probe, text_sides
 from probekit.probes.controls import why_no_control
 from probekit.probes.data import ProbeData, names_of, typical_rows
 from probekit.probes.fitters import FittedRows, LabelColumn, tuned_together
@@ -293,7 +293,7 @@ class Prober:
         Args:
             outputs: numbers of the network's output by name, each (n_rows,); None without them.
         """
-        result, numbers = SiteResult(), output_numbers(self, outputs)
+        result, numbers = SiteResult(), outputs_of_rows(self, outputs)
         for same in zip(*(split.baselines(numbers) for split in self.splits), strict=True):
             self._add(result, [[scored] for scored in same])
         return result

@@ -3,7 +3,6 @@
 Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tables.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -18,9 +17,9 @@ from probekit.data.frames import plain_cells, plain_texts
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
-from probekit.lazy_rows import Floats
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
+from probekit.pipeline.setup.output import check_length, output_columns
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher
@@ -143,7 +142,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     for key, entries in (("groups", names), ("tokens", words), ("split", sides)):
         if entries is not None:
-            _check_length(key, entries, len(truth))
+            check_length(key, entries, len(truth))
     for field, column in (("text", words), ("label", truth), ("group", names)):
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
@@ -169,32 +168,6 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         )
 
 
-def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
-    """Return the columns of `outputs` as numbers, each (n_rows,); None without them.
-
-    >>> output_columns({"entropy": [1, 2.5]}, 2)
-    {'entropy': array([1. , 2.5])}
-
-    Raises:
-        ConfigError: these are no named columns.
-        DataError: a column has another length, or an entry is not a finite number.
-    """
-    if outputs is None:
-        return None
-    names = list(getattr(outputs, "columns", outputs if isinstance(outputs, Mapping) else ()))
-    if not names:
-        raise ConfigError("outputs must be a data frame or a mapping from names to columns.")
-    found: dict[str, Floats] = {}
-    for name in names:
-        cells = plain_cells(f"outputs[{name!r}]", outputs[name])
-        _check_length(f"outputs[{name!r}]", cells, n_rows)
-        for row, cell in enumerate(cells):
-            if not isinstance(cell, Real) or not math.isfinite(cell):
-                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
-        found[str(name)] = np.array(cells, dtype=np.float64)
-    return found
-
-
 def _read_tokens(
     model: str,
     n_rows: int,
@@ -216,16 +189,9 @@ def _read_tokens(
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         check_ordered(name, column)
-        _check_length(name, column, n_rows)
+        check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
-
-
-def _check_length(name: str, entries: Any, n_rows: int) -> None:
-    """Raise DataError unless there is one entry for each row."""
-    if len(entries) != n_rows:
-        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
-        raise DataError(f"{text}row.")
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:

@@ -1,15 +1,21 @@
-"""The numbers of a network's output that an experiment captures, and the answers in them."""
+"""Numbers of a network's output: those that an experiment captures, and those that are given."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
+from numbers import Real
+from typing import Any
 
 import numpy as np
 
 from probekit.activations.outputs import OutputNumbers
 from probekit.activations.store import ActivationStore
 from probekit.data.examples import Finding
-from probekit.errors import DataError
+from probekit.data.frames import plain_cells
+from probekit.errors import ConfigError, DataError
 from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import Floats
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
@@ -86,3 +92,36 @@ def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
     gap = " " if answer[0].isalnum() and not begins_line else ""
     n_before = len(tokenizer.encode(before, bos=False).ids)
     return int(tokenizer.encode(f"{before}{gap}{answer}", bos=False).ids[n_before])
+
+
+def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
+    """Return the columns of `outputs` as numbers, each (n_rows,); None without them.
+
+    >>> output_columns({"entropy": [1, 2.5]}, 2)
+    {'entropy': array([1. , 2.5])}
+
+    Raises:
+        ConfigError: these are no named columns.
+        DataError: a column has another length, or an entry is not a finite number.
+    """
+    if outputs is None:
+        return None
+    names = list(getattr(outputs, "columns", outputs if isinstance(outputs, Mapping) else ()))
+    if not names:
+        raise ConfigError("outputs must be a data frame or a mapping from names to columns.")
+    found: dict[str, Floats] = {}
+    for name in names:
+        cells = plain_cells(f"outputs[{name!r}]", outputs[name])
+        check_length(f"outputs[{name!r}]", cells, n_rows)
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, Real) or not math.isfinite(cell):
+                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
+        found[str(name)] = np.array(cells, dtype=np.float64)
+    return found
+
+
+def check_length(name: str, entries: Any, n_rows: int) -> None:
+    """Raise DataError unless there is one entry for each row."""
+    if len(entries) != n_rows:
+        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
+        raise DataError(f"{text}row.")
