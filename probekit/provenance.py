@@ -31,6 +31,7 @@ _RECORDED = ("torch", "tiktoken", "scikit-learn", "numpy", "scipy", "pandas", "p
 PART_VERSIONS = {
     "initialisation": 1,  # random weights
     "capture": 1,  # from the values at a site to the rows on disk
+    "output": 1,  # numbers of the network's output
     "probes": 2,
     "statistics": 2,
     "interventions": 2,

@@ -56,6 +56,7 @@ probes/kinds/aggregated probes/kinds/attention_pooled probes/kinds/class_means p
 probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees probes/aggregation
 probes/foreign probes/kinds/left_out probes/exports/ report/pages/doses_page
 activations/upkeep activations/object_store cli/caches
+activations/outputs pipeline/setup/output
 report/notebooks/ report/pages/index_page report/figures/figure_files
 """
 FEATURES = ROOMS.split()

@@ -19,6 +19,7 @@ import torch
 from ruamel.yaml import YAML
 
 from probekit.activations.capture import Work, fill
+from probekit.activations.outputs import OutputNumbers, with_output
 from probekit.activations.records import FORMAT, Identity, Manifest, ShardRecord, Spec, pack_layout
 from probekit.data.positions import RowPlan
 from probekit.interventions.erasure import leace
@@ -91,6 +92,19 @@ def captured_rows():
         how = {"root": root, "dtype": "float16"}
         store = fill(Work.begin(network("gpt2"), "t", tokens, plan, sites, **how), root).store
         return {site: store.read(site)[:, ::5] for site in sites}
+
+
+def output_numbers():
+    tokens, numbers = list(TOKENS), OutputNumbers(np.array([[3, 5], [8, 1], [2, 90]]))
+    plan = RowPlan(np.array([0, 0, 1]), np.array([4, 2, 3, 10]), np.array([0, 1, 3, 4]))
+    found = {}
+    for model_type in ("gpt2", "gemma2"):  # without and with a cap of the logits
+        with tempfile.TemporaryDirectory() as root:
+            how, sites = {"root": root, "dtype": "float16"}, ["blocks.0.hook_resid_post"]
+            work = Work.begin(network(model_type), "t", tokens, plan, sites, **how)
+            store = fill(with_output(work, numbers), root).store
+            found[model_type] = store.read(numbers.column)
+    return found
 
 
 def store_files():
@@ -204,6 +218,7 @@ PLACE = "PART_VERSIONS in probekit/provenance.py"
 PARTS = {model_type: part_of_family(model_type) for model_type in NETWORKS} | {
     "initialisation": Part(part_of("initialisation"), initial_values, PLACE),
     "capture": Part(part_of("capture") | GPT2_VERSION, captured_rows, PLACE),
+    "output": Part(part_of("output") | GPT2_VERSION, output_numbers, PLACE),
     "store": Part({"FORMAT": FORMAT}, store_files, "probekit/activations/records.py"),
     "probes": Part(part_of("probes"), fitted_probes, PLACE),
     "statistics": Part(part_of("statistics"), scores_with_intervals, PLACE),

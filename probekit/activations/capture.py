@@ -48,7 +48,13 @@ MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 
 
 class Reader(ABC):
-    """What gives the rows of a capture: passes of its network, or rows that exist already."""
+    """What gives the rows of a capture: passes of its network, or rows that exist already.
+
+    Attributes:
+        columns: names of further columns that it gives.
+    """
+
+    columns: tuple[str, ...] = ()
 
     @property
     def origin(self) -> str:
@@ -197,10 +203,15 @@ class Work:
         store = ActivationStore.create(root, identity, plan, order)
         return cls(model, plan, tuple(sites), shards, store, reader, exact)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The sites, and the further columns of the reader."""
+        return (*self.sites, *self.reader.columns)
+
     def missing_sites(self) -> MissingSites:
-        """Return the missing sites of each incomplete shard, by index of the shard."""
+        """Return the missing columns of each incomplete shard, by index of the shard."""
         missing: dict[int, list[str]] = {}
-        for site in self.sites:
+        for site in self.columns:
             for shard in self.store.missing(site):
                 missing.setdefault(shard, []).append(site)
         return dict(sorted(missing.items()))
@@ -250,8 +261,9 @@ class Work:
             for site, values in part.arrays().items():
                 writers[site].append(values)
 
-        if self.exact is not None and self.store.identity.is_compared and 0 in missing:
-            self.store.add_errors(self._errors(self.exact(), missing[0]))
+        first = [site for site in missing.get(0, ()) if site in self.sites]
+        if self.exact is not None and self.store.identity.is_compared and first:
+            self.store.add_errors(self._errors(self.exact(), first))
         # `files` are those of one shard at a time; after a failure they are removed.
         with contextlib.ExitStack() as files, in_background() as submit:
             for shard, sites in missing.items():
@@ -469,15 +481,15 @@ def fill(
         StoreError: a stored file is damaged, the store cannot be written, or a value is not finite.
     """
     store = work.store
-    n_shards = len(work.shards) * len(work.sites)  # summed over the sites
-    if store.is_sealed and not any(store.missing(site) for site in work.sites):
+    n_shards = len(work.shards) * len(work.columns)  # summed over the columns
+    if store.is_sealed and not any(store.missing(column) for column in work.columns):
         # Do not write: a finished cache may be on a read-only disk.
-        store.verify(work.sites)
+        store.verify(work.columns)
         watcher.progress(f"{step} (reused)", store.n_rows, store.n_rows)
-        return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.sites))
+        return Captured(store, computed=0, reused=n_shards, root=store.digest_of(work.columns))
     with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
-        store.verify(work.sites)
+        store.verify(work.columns)
         _derive(work, root)
         missing = work.missing_sites()  # by shard
         done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
@@ -492,7 +504,7 @@ def fill(
             compute(work, missing, on_rows)
         store.seal()
     computed = sum(len(sites) for sites in missing.values())
-    return Captured(store, computed, n_shards - computed, root=store.digest_of(work.sites))
+    return Captured(store, computed, n_shards - computed, root=store.digest_of(work.columns))
 
 
 @dataclass(frozen=True)

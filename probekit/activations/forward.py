@@ -3,7 +3,7 @@
 All code that affects the numbers of a capture is here or in the network; see `Identity`.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -143,10 +143,15 @@ def split_batches(batches: Sequence[Batch], most: float) -> Iterator[Sequence[Ba
     yield batches[start:]
 
 
+# Called with a batch, a site, and its values at the places of all rows, [place ...]; changes none.
+OnPicked = Callable[[Batch, str, Tensor], object]
+
+
 @torch.inference_mode()
 def run_batches(
-    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str
-) -> Iterator[BatchRows]:
+    model: Network, batches: Sequence[Batch], plan: RowPlan, sites: Sequence[str], dtype: str,
+    on_picked: OnPicked = lambda *_: None,
+) -> Iterator[BatchRows]:  # fmt: skip
     """Run the model on batches and yield the requested rows.
 
     With weights in memory, each result has the rows of one batch at all sites. Otherwise weights
@@ -160,9 +165,11 @@ def run_batches(
         plan: the positions of each row.
         sites: full names of sites with a pos axis.
         dtype: dtype on disk, `float32`, `float16` or `bfloat16`.
+        on_picked: gets the values at each site before their means.
     """
     values: list[dict[str, tuple[Tensor, Any]]] = [{} for _ in batches]
-    passes = (_pass(batch, plan, dtype, rows) for batch, rows in zip(batches, values, strict=True))
+    each = zip(batches, values, strict=True)
+    passes = (_pass(batch, plan, dtype, rows, on_picked) for batch, rows in each)
     parts = model.run_together(passes, sites)
     while True:
         # A caller's autocast would round the products, which the identity does not record.
@@ -192,8 +199,9 @@ def _to_host(rows: Tensor) -> tuple[Tensor, torch.cuda.Event]:
 
 
 def _pass(
-    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, tuple[Tensor, Any]]
-) -> tuple[Tensor, Tensor, Tap, Tensor | None]:
+    batch: Batch, plan: RowPlan, dtype: str, values: dict[str, tuple[Tensor, Any]],
+    on_picked: OnPicked,
+) -> tuple[Tensor, Tensor, Tap, Tensor | None]:  # fmt: skip
     """Return tokens, mask, tap and `at` of the pass of a batch; the tap puts rows into `values`."""
     ids, mask = pad(batch.sequences, "right")
     counts = plan.offsets[batch.rows + 1] - plan.offsets[batch.rows]
@@ -211,6 +219,7 @@ def _pass(
         """Keep rows of a site with the event after their copy; see `BatchRows`. Changes nothing."""
         places, row, count = gathers(value.shape[1], value.device)
         picked = value.flatten(0, 1).index_select(0, places)  # a copy: a view keeps the batch alive
+        on_picked(batch, site, picked)
         rows = picked.float()
         if len(places) > len(count):  # rows of one position each need no mean
             rows = row_means(picked, row, count, plan.skip_massive)

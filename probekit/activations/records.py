@@ -48,6 +48,7 @@ SPEC, ROWS, MANIFEST = "spec.json", "rows.safetensors", "manifest.json"
 REPLIES = "replies.json"  # of a part of generated replies, in the folder of its store
 FORMAT_OF_REPLIES = 1  # of this file
 ERRORS = "errors.json"  # of rows whose forward pass is in half precision
+OUTPUT = "output."  # begins the name of the only column of a store that is no site; see `outputs`
 NO_DIGEST = "0" * 64  # in place of a digest in the plan of a store
 
 
@@ -175,6 +176,11 @@ def digests_of_rows(tokens: Sequence[IntArray], plan: RowPlan) -> dict[str, Any]
         for part in (f"{len(array)};".encode(), np.asarray(array, np.int64).tobytes())
     )
     return {"tokens": digest([lengths.tobytes(), *token_bytes]), "rows": digest(plan_bytes)}
+
+
+def dtype_of(column: str, identity: Identity) -> str:
+    """Return the dtype on disk of a site, or of numbers of the output, which are not rounded."""
+    return "float32" if column.startswith(OUTPUT) else identity.dtype
 
 
 def batch_tokens(device: str) -> int:

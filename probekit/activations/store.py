@@ -31,6 +31,7 @@ from probekit.activations.records import (
     ERRORS,
     FORMAT,
     MANIFEST,
+    OUTPUT,
     ROWS,
     SPEC,
     FloatArray,
@@ -40,6 +41,7 @@ from probekit.activations.records import (
     Manifest,
     ShardRecord,
     Spec,
+    dtype_of,
     pack_errors,
     pack_layout,
     read_numbers,
@@ -237,7 +239,8 @@ class ActivationStore:
     @property
     def sites(self) -> tuple[str, ...]:
         """Sites with all shards committed."""
-        return tuple(site for site in self.files.folders() if not self.missing(site))
+        names = [name for name in self.files.folders() if not name.startswith(OUTPUT)]
+        return tuple(site for site in names if not self.missing(site))
 
     def missing(self, site: str) -> tuple[int, ...]:
         """Return the shards of a site that are not committed or whose file has the wrong size."""
@@ -285,7 +288,8 @@ class ActivationStore:
         """
         path = f"{self.folder}/{record_name(site, shard)}"
         record = ShardRecord.unpack(data, path)
-        shape, code = (len(self.shards[shard]), *record.shape[1:]), CODES[self.identity.dtype]
+        shape = (len(self.shards[shard]), *record.shape[1:])
+        code = CODES[dtype_of(site, self.identity)]
         if record != ShardRecord(self.identity.key, site, shard, code, shape, record.digest):
             raise DamagedError(f"{path} is the record of another shard.")
         return record
@@ -376,7 +380,7 @@ class ActivationStore:
             with self.files.draft(MANIFEST) as draft:
                 draft.write(self.expected_manifest().pack())
                 self.files.publish(draft, MANIFEST)
-        for folder in ("", *self.sites):
+        for folder in ("", *self.files.folders()):
             self.files.sync_names(folder)  # a writer may have been killed just before its own sync
 
     @property
@@ -500,7 +504,7 @@ class ActivationStore:
         # or before.
         place, first = self.layout.place[wanted], self.layout.first
         shard_of = np.searchsorted(first, place, side="right") - 1
-        shape, dtype = next(iter(records.values())).shape[1:], self.identity.dtype
+        shape, dtype = next(iter(records.values())).shape[1:], dtype_of(site, self.identity)
         out = np.empty((len(wanted), *shape), np.float16 if dtype == "float16" else np.float32)
         for shard in np.unique(shard_of).tolist():
             selected = np.flatnonzero(shard_of == shard)
@@ -584,7 +588,7 @@ class ShardWriter:
     def __init__(self, draft: Draft, store: ActivationStore, site: str, shard: int) -> None:
         self.draft = draft
         self._key, self._site, self._shard = store.identity.key, site, shard
-        self._rows, self._dtype = store.shards[shard], store.identity.dtype
+        self._rows, self._dtype = store.shards[shard], dtype_of(site, store.identity)
         self._shape: tuple[int, ...] | None = None  # of a row; None before the first
         self._done = 0  # rows written
 

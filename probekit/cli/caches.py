@@ -462,7 +462,7 @@ def _copy(source: Location, target: Location, *, pin: str | None, as_json: bool)
     """Copy a cache into a folder or URL of caches, and print its new place and root digest."""
     with watching() as watcher:
         new, copied = upkeep.copy_cache(source, target, pin=pin, watcher=watcher)
-    digest = new.digest_of(list(new.sites))
+    digest = new.expected_manifest().root
     content = {"place": str(new.folder), "copied": copied, "root": digest}
     line = f"{new.folder}: {counted(copied, 'shard')} copied, root {digest}"
     _show(as_json, content, [line])

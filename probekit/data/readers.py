@@ -37,7 +37,8 @@ class DataFormat:
 
     read: Callable[..., Any]
     keys: tuple[str, ...] = (
-        "text", "label", "group", "id", "start", "end", "split", "reply", "messages"
+        "text", "label", "group", "id", "start", "end", "split", "reply", "messages",
+        "answers",
     )  # fmt: skip
     has_words: bool = False
     is_file: bool = True

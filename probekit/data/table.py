@@ -17,7 +17,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from probekit.amounts import counted
 from probekit.data.examples import Dataset, Example, RowSource, Turns, join_turns
@@ -66,6 +66,8 @@ class Columns(Section):
         reply: column with the assistant's turn, for `tokens.chat: true`
         messages: instead of `text`, for `tokens.chat: true`: column with conversations, each a list
             of {role, content} or its JSON; user and assistant in turn, after at most one system
+        answers: two columns with answers, or two answers, such as [Yes, No], whose logits the
+            baseline `output` compares at the probed token
     """
 
     text: OptionalColumn = "text"
@@ -77,6 +79,7 @@ class Columns(Section):
     split: OptionalColumn = None
     reply: OptionalColumn = None
     messages: OptionalColumn = None
+    answers: Annotated[tuple[str, str] | None, Field(strict=False)] = None
 
     @property
     def span(self) -> tuple[str, str] | None:

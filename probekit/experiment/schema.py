@@ -308,6 +308,7 @@ class Experiment(SettingsFile):
         """Columns whose cells the examples keep, of answers, `split.leave_out` and `confounds`."""
         rule, further = self.data.label_of_reply, (self.split.leave_out, *(self.confounds or ()))
         named = (*self.answer_columns, *further, rule.equals if rule else None)
+        named += self.data.columns.answers or ()
         return tuple(dict.fromkeys(filter(None, named)))
 
     @property

@@ -24,6 +24,7 @@ Gemini, section 3, for multimax.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +154,28 @@ def first_rows(data: ProbeData) -> ProbeData:
     sides = (data.train, data.test)
     train, test = (GroupedTokens.of(np.sort(side), data.examples).first for side in sides)
     return replace(data, train=train, test=test, neighbours=None)
+
+
+def outputs_of_rows(prober: Prober, outputs: Mapping[str, Floats] | None) -> Floats | None:
+    """Return numbers of the output of each row (n_rows, n_outputs); None without them.
+
+    If all kinds score texts, they are means over the rows of the text of each row.
+
+    Args:
+        prober: the prober of the rows.
+        outputs: the numbers by name, each (n_rows,); None without them.
+    """
+    if outputs is None:
+        return None
+    numbers = np.column_stack(list(outputs.values()))
+    examples = prober.data.examples
+    if examples is None or not all(one.traits.scores_texts for one in prober.settings.specs):
+        return numbers
+    _, text, counts = np.unique(examples, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), numbers.shape[1]))
+    np.add.at(sums, text, numbers)
+    means: Floats = (sums / counts[:, None])[text]
+    return means
 
 
 def text_sides(prober: Prober) -> list[tuple[GroupedTokens, GroupedTokens | None]]:

@@ -6,12 +6,12 @@ only if the words that the label depends on occur there, too. Selectivity theref
 scores on test rows that meet both conditions. On other rows, one of the two tasks requires
 generalisation to new words and the other does not.
 
-Baselines: label frequencies, words, n-grams, neighbours and text length. The majority class and the
-most frequent class of each word are counted. Of the text, a regularised linear model is fitted on
-features; `TEXT_BASELINES` has a row for each. Vocabulary, scaling and regularisation strength are
-estimated on training rows only, the strength by group-disjoint cross-validation with the metric and
-the class weights that the probes use. A probe that does not beat these baselines shows nothing
-about the network.
+Baselines: label frequencies, words, n-grams, neighbours, text length, and the confidence of the
+network in its next token. The majority class and the most frequent class of each word are counted.
+For the others, a regularised linear model is fitted on features; `TEXT_BASELINES` has a row for
+each. Vocabulary, scaling and regularisation strength are estimated on training rows only, the
+strength by group-disjoint cross-validation with the metric and the class weights that the probes
+use. A probe that does not beat the baselines of the text shows nothing about the network.
 
 scikit-learn is imported inside functions: it takes a second, and is not needed to check data.
 """
@@ -189,7 +189,7 @@ def predict_baselines(
     """Yield name, predictions, number of fitted rows and penalty of each requested baseline.
 
     The penalty is C or alpha; None for a baseline without one. Baselines of the text are omitted if
-    the data have no texts, and that of the neighbouring words if rows are not words of a text.
+    the data have no texts, and others likewise.
 
     Args:
         fitted: the rows that probes are fitted on.
@@ -204,8 +204,8 @@ def predict_baselines(
     by_counting = _mean_numbers if settings.reads_numbers else _frequencies
     for name, predictions in by_counting(fitted, data, task, predicted):
         yield name, predictions, len(data.train), None
-    has_no_texts = data.texts is None and data.neighbours is None
-    if has_no_texts or not TEXT_BASELINES.keys() & settings.baselines:
+    has_none = data.texts is None and data.neighbours is None and data.outputs is None
+    if has_none or not TEXT_BASELINES.keys() & settings.baselines:
         return  # before a sample of large groups is refused
     for name in filter(settings.baselines.__contains__, TEXT_BASELINES):
         found = text_outputs(fitted, data, task, name, predicted)
@@ -357,15 +357,15 @@ def word_indicators(train: NDArray[Any]) -> FeatureExtractor:
 
 
 def decile_features(train: NDArray[Any]) -> FeatureExtractor:
-    """Return a function that maps lengths to standardised lengths and training deciles."""
+    """Return a function that maps numbers to standardised numbers and training deciles."""
     mean, spread = train.mean(axis=0), train.std(axis=0)
     scale = np.where(spread > 0, spread, 1.0)
     inner = np.quantile(train, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1], axis=0)
 
-    def features(lengths: NDArray[Any]) -> Floats:
-        """Return standardised lengths, and whether each length is above each decile."""
-        above = [lengths > edge for edge in inner]
-        return np.hstack([(lengths - mean) / scale, *above])
+    def features(numbers: NDArray[Any]) -> Floats:
+        """Return standardised numbers, and whether each number is above each decile."""
+        above = [numbers > edge for edge in inner]
+        return np.hstack([(numbers - mean) / scale, *above])
 
     return features
 
@@ -405,6 +405,11 @@ def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
     return np.array(lengths, dtype=np.float64)
 
 
+def _outputs(data: ProbeData, rows: Codes) -> Floats | None:
+    """Return the numbers (n_rows, n_outputs) of the network's output of rows; None without them."""
+    return None if data.outputs is None else data.outputs[rows]
+
+
 def _words(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
     """Return the word of each row, the previous and the next word, (n_rows, 3); None if unknown."""
     if data.neighbours is None:
@@ -419,6 +424,7 @@ TEXT_BASELINES: dict[str, tuple[Callable[[ProbeData, Codes], Any], FitFeatures]]
     "n_grams": (partial(_words_of_texts, longest=2), known_words),
     "neighbouring_words": (_words, word_indicators),
     "length": (_lengths, decile_features),
+    "output": (_outputs, decile_features),
 }
 
 

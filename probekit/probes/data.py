@@ -39,6 +39,7 @@ class ProbeData:
             the length of the text.
         neighbours: The previous and the next word (n_rows, 2) of each row in its text, "" beyond
             an end of the text; None if rows are not words of a text.
+        outputs: Numbers (n_rows, n_outputs) of the network's output at each row; None without them.
         examples: The number (n_rows,) of the text or sentence that each row is a token of, for
             kinds that read whole texts or sentences; None makes each row an example of its own.
         positive: The positive label, which metrics of one class refer to. If it is None, the rarer
@@ -66,6 +67,7 @@ class ProbeData:
     texts: NDArray[np.object_] | None = None
     replies: NDArray[np.object_] | None = None
     neighbours: NDArray[np.object_] | None = None
+    outputs: Floats | None = None
     examples: Codes | None = None
     positive: str | None = None
     group_names: NDArray[Any] | None = None

@@ -4,7 +4,7 @@ A `Prober` holds folds, control labels and resamples, which all sites share. Two
 differ only in their activations, and differences of their scores are paired.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.errors import DataError
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
-from probekit.probes.aggregation import text_probe, text_sides
+from probekit.probes.aggregation import outputs_of_rows, text_probe, text_sides
 from probekit.probes.controls import why_no_control
 from probekit.probes.data import ProbeData, names_of, typical_rows
 from probekit.probes.fitters import FittedRows, LabelColumn, tuned_together
@@ -287,10 +287,14 @@ class Prober:
                 result.predictions[Predictor(task.facts.probe, target)] = task.predictions[0]
         return result
 
-    def baselines(self) -> SiteResult:
-        """Return the results of all requested baselines; empty for trees."""
-        result = SiteResult()
-        for same in zip(*(split.baselines() for split in self.splits), strict=True):
+    def baselines(self, outputs: Mapping[str, Floats] | None = None) -> SiteResult:
+        """Return the results of all requested baselines; empty for trees.
+
+        Args:
+            outputs: numbers of the network's output by name, each (n_rows,); None without them.
+        """
+        result, numbers = SiteResult(), outputs_of_rows(self, outputs)
+        for same in zip(*(split.baselines(numbers) for split in self.splits), strict=True):
             self._add(result, [[scored] for scored in same])
         return result
 

@@ -190,8 +190,9 @@ class ProbeSettings(Section):
         control_draws: number of draws of the control labels; 0 for no control task; there is none
             either if the words of the test rows are new
         control_by: unit that gets one random label in the control task; `group` has no control
-        baselines: baselines that do not use activations; those of the text need texts, and
-            `neighbouring_words` needs rows that are words or tokens of a text
+        baselines: baselines that do not use activations; those of the text need texts,
+            `neighbouring_words` needs rows that are words or tokens of a text, and `output` needs
+            the logits of the network, or `outputs` of given activations
         description: whether to compute the online description length
         learning_steps: number of training set sizes in the learning curve; 0 for none
         permutations: least number of random exchanges of the labels for p-values; 0 for none

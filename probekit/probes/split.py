@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from probekit.lazy_rows import Codes, LazyRows, Mask
+from probekit.lazy_rows import Codes, Floats, LazyRows, Mask
 from probekit.probes import fitters
 from probekit.probes.aggregation import GroupedTokens, first_rows, scores_of_texts
 from probekit.probes.controls import comparable_rows, draw_controls, predict_baselines
@@ -131,15 +131,19 @@ class SplitProber:
         column = self.task if draw is None else self._controls[draw]
         return uninformed(column[self.scored.train], predictions)
 
-    def baselines(self) -> list[Scored]:
-        """Return the test score of each requested baseline; there are none for trees."""
+    def baselines(self, outputs: Floats | None = None) -> list[Scored]:
+        """Return the test score of each requested baseline; there are none for trees.
+
+        For `outputs` see `ProbeData`.
+        """
         if self.settings.reads == "trees":
             return []
         scores, seed = [], self.settings.seed
         # To scale the scores, those of the training rows are predicted, too.
         rows = np.concatenate([self.scored.test, *[self.scored.train] * self.is_joined])
         places = np.split(np.arange(len(rows)), [len(self.scored.test)])
-        predicted = predict_baselines(self.fitted, self.scored, self.task, rows)
+        data = replace(self.scored, outputs=outputs)
+        predicted = predict_baselines(self.fitted, data, self.task, rows)
         for target, both, n_train, penalty in predicted:
             predictions = self.of_test(partial(take, both), *places)
             facts = FitFacts(probe="none", target=target, n_train=n_train, C=penalty, seed=seed)

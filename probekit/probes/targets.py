@@ -70,6 +70,7 @@ _ROWS = (
     _tuned_baseline("n_grams", "n-grams", "n-grams of the text"),
     _tuned_baseline("neighbouring_words", "neighbouring words", "the neighbouring words"),
     _tuned_baseline("length", "length", "the length alone"),
+    _tuned_baseline("output", "network output", "the network's own confidence"),
     Target("chosen", "chosen", "the chosen probes", choice_of="task"),
     Target("chosen_control", "control task, chosen", "control task", choice_of="control"),
     Target(

@@ -105,6 +105,6 @@ def capture_further(
     """
     texts = replace(source.further[name], selections=tuple(selections))
     root = default_root() if cache_root is None else cache_root
-    work = source.reading(texts).work(TASK, root)
+    work = replace(source.reading(texts), output=None).work(TASK, root)
     captured = fill(work, root, step="capture further texts", watcher=watcher)
     return CapturedRows(source.experiment, {TASK: captured.store})

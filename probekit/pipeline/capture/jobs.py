@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -178,7 +179,7 @@ def work_at(
     if not any(jobs.values()):
         stores = [ActivationStore.open(cache) for cache in caches]
         # A cache is complete if each site with a folder is one of its finished sites.
-        if any(set(store.files.folders()) != set(store.sites) for store in stores):
+        if any(store.missing(one) for store in stores for one in store.files.folders()):
             raise MissingError(f"{place} is incomplete and has no job. {upkeep.HOW_TO_CREATE}")
     for cache in caches:
         for name, job in jobs[str(cache)].items():
@@ -481,15 +482,20 @@ def plan_capture(source: NetworkEngine, device: str = "cpu") -> dict[str, Any]:
     identity = identity_of(network, tokenizer, tokens, plan, dtype, device_type, source.origin)
     shards = capture.shards_of(identity, tokens, plan)
     rows_of_shard = [sum(len(batch.rows) for batch in shard) for shard in shards]
-    return _planned(
-        Spec(
-            identity, records.Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)
-        ),
-        {site: row_shape(site, texts.config) for site in texts.sites},
-        Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
+    sizes = records.Sizes(len(plan.example), len(plan.positions), len(shards), NO_DIGEST)
+    size_of = partial(
+        _planned,
+        Spec(identity, sizes),
+        shards=Counter((len(str(index)), n_rows) for index, n_rows in enumerate(rows_of_shard)),
         n_tokens=sum(batch.n_tokens for shard in shards for batch in shard),
-        n_caches=len(source.networks),
     )
+    shapes = {site: row_shape(site, texts.config) for site in texts.sites}
+    planned, numbers = size_of(shapes, n_caches=len(source.networks)), source.output
+    if numbers is not None:  # of the probed network only
+        plain = size_of(shapes, n_caches=1)
+        added = size_of(shapes | {numbers.column: (len(numbers.names),)}, n_caches=1)
+        planned |= {key: planned[key] + added[key] - plain[key] for key in ("bytes", "files")}
+    return planned
 
 
 def plan_tokens(
@@ -550,7 +556,8 @@ def _planned(
         for n in (1, 2)
     )
     # Of rows whose errors are measured.
-    errors = len(records.pack_errors(dict.fromkeys(shapes, (0.0, 0.0)))) * spec.identity.is_compared
+    sites = [site for site in shapes if not site.startswith(records.OUTPUT)]
+    errors = len(records.pack_errors(dict.fromkeys(sites, (0.0, 0.0)))) * spec.identity.is_compared
     n_bytes = (
         errors + spec.sizes.size + len(spec.pack()) + one + (spec.sizes.shards - 1) * (two - one)
     )
@@ -558,9 +565,8 @@ def _planned(
     for site, shape in shapes.items():
         for (n_digits, n_rows), n_shards in shards.items():
             index = 10 ** (n_digits - 1)
-            record = records.ShardRecord(
-                key, site, index, CODES[dtype], (n_rows, *shape), NO_DIGEST
-            )
+            code = CODES[records.dtype_of(site, spec.identity)]
+            record = records.ShardRecord(key, site, index, code, (n_rows, *shape), NO_DIGEST)
             n_bytes += n_shards * (record.size + len(record.pack()))
     # Rows and record of each shard and site; layout, specification, manifest and lock.
     n_files = 2 * spec.sizes.shards * len(shapes) + 4 + spec.identity.is_compared

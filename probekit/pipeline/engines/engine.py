@@ -12,7 +12,7 @@ from probekit.accelerators import check_device
 from probekit.activations.capture import Captured
 from probekit.activations.store import ActivationStore
 from probekit.experiment.activations import AnyExperiment
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import ExperimentDesign, Probed
 from probekit.pipeline.setup.texts import ReadTexts
@@ -44,6 +44,10 @@ class Activations(ABC):
             position: index of the position.
             network: one of `Engine.networks`.
         """
+
+    def outputs(self, _position: int) -> Mapping[str, Floats] | None:
+        """Return numbers of the network's output by name, each (n_rows,); None without them."""
+        return None
 
     @abstractmethod
     def probe_facts(self, position: int) -> dict[str, Any]:

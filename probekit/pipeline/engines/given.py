@@ -22,7 +22,7 @@ from probekit.data.readers import read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
 from probekit.experiment.activations import GIVEN_POSITION, ActivationExperiment
-from probekit.lazy_rows import LazyRows
+from probekit.lazy_rows import Floats, LazyRows
 from probekit.model.families.table import load_model
 from probekit.model.sites.catalogue import DIFFERS, UNVERIFIED
 from probekit.model.sites.sites import SiteConcatenation
@@ -102,16 +102,22 @@ class GivenRows(Activations):
     Attributes:
         given: the arrays.
         source: name of the model that computed them.
+        given_outputs: numbers of its output by name, each (n_rows,); None without them.
     """
 
     given: GivenActivations
     source: str
     stores: Mapping[str, ActivationStore] = field(default_factory=dict)
+    given_outputs: Mapping[str, Floats] | None = None
 
     def block(self, site: Probed, _position: int = 0, _network: str = TASK) -> LazyRows:
         """Return the rows of a site, shape (n_rows, n_features)."""
         assert not isinstance(site, SiteConcatenation), "given sites are single"
         return self.given.read(site.site)
+
+    def outputs(self, _position: int) -> Mapping[str, Floats] | None:
+        """Return the given numbers of the output; None without them."""
+        return self.given_outputs
 
     def probe_facts(self, _position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts`.
@@ -201,6 +207,10 @@ class GivenEngine(Engine):
             )
         return given_engine(experiment, dataset, tokens, given, read, has_texts=texts is not None)
 
+    def with_outputs(self, outputs: Mapping[str, Floats] | None) -> Self:
+        """Return the engine with numbers of the output of the model, each (n_rows,)."""
+        return replace(self, activations=replace(self.activations, given_outputs=outputs))
+
     @property
     def given(self) -> GivenActivations:
         """The arrays."""
@@ -235,6 +245,8 @@ class GivenEngine(Engine):
         """
         tokens = None if self.tokens is None else self.tokens.tolist()
         identity = {"activations": self.given.digest, "tokens": digest_json(tokens)}
+        if (outputs := self.activations.given_outputs) is not None:
+            identity["outputs"] = digest_json({name: outputs[name].tolist() for name in outputs})
         if self.read is not None:
             with self.experiment.at("activations", "verify"):
                 network = load_model(self.experiment.activations.verify or "", in_memory=False)

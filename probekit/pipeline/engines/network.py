@@ -15,6 +15,7 @@ from probekit.accelerators import check_device
 from probekit.activations.capture import StoredRows, Work
 from probekit.activations.given.given import GivenSite
 from probekit.activations.local import Files, as_place
+from probekit.activations.outputs import OutputNumbers, read_output, with_output
 from probekit.activations.records import CODES, FloatArray, Location, identity_of
 from probekit.activations.store import ActivationStore
 from probekit.chosen.registry import asked
@@ -22,7 +23,7 @@ from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import IntArray
 from probekit.errors import ConfigError
 from probekit.experiment.schema import Experiment
-from probekit.lazy_rows import LOADED_BYTES, LazyRows
+from probekit.lazy_rows import LOADED_BYTES, Floats, LazyRows
 from probekit.memory import fits_in_memory
 from probekit.model.config import count_parameters
 from probekit.model.families.table import config_of, in_dtype, load_model, random_network
@@ -41,6 +42,7 @@ from probekit.pipeline.setup.design import (
     part_of,
     position_rows,
 )
+from probekit.pipeline.setup.output import digests_of_output, noting_left_out, output_numbers
 from probekit.pipeline.setup.texts import (
     ReadTexts,
     TextReader,
@@ -123,10 +125,12 @@ class CapturedRows(Activations):
     Attributes:
         experiment: the settings.
         stores: the cache of each network, by target.
+        output: the numbers of the output of the probed network; None for none.
     """
 
     experiment: Experiment
     stores: Mapping[str, ActivationStore]
+    output: OutputNumbers | None = None
     # The last site and position that was read of each network, with its rows, so that several heads
     # of a site need one read.
     _last: dict[str, tuple[tuple[str, int], FloatArray]] = field(default_factory=dict)
@@ -180,6 +184,11 @@ class CapturedRows(Activations):
             values = normalized(values, config.norm_epsilon, is_centred=config.norm_is_centred)
         return values
 
+    def outputs(self, position: int) -> dict[str, Floats] | None:
+        """Return numbers of the network's output by name, each (n_rows,); None without them."""
+        n_positions = len(self.experiment.tokens.positions)
+        return read_output(self.stores[TASK], self.output, position, n_positions)
+
     def probe_facts(self, position: int) -> dict[str, Any]:
         """Return the fields of `ProbeFacts` that describe the rows of a position."""
         experiment, identity = self.experiment, self.stores[TASK].identity
@@ -208,6 +217,7 @@ class NetworkEngine(Engine):
         models: returns the network of a target.
         reader: reads texts as the network does.
         stored: rows of the probed network that exist already; None if it computes them.
+        output: the numbers of the output that are captured of the texts; None for none.
     """
 
     experiment: Experiment
@@ -216,6 +226,7 @@ class NetworkEngine(Engine):
     models: Callable[[str], Network]
     reader: TextReader
     stored: StoredRows | None = None
+    output: OutputNumbers | None = None
 
     @classmethod
     def prepare(cls, experiment: Experiment, how: How) -> Self:
@@ -275,6 +286,7 @@ class NetworkEngine(Engine):
             texts=texts,
             models=models,
             reader=reader,
+            output=output_numbers(experiment, texts),
             **{"is_shared": not (data.in_memory or model.in_memory)} | own,
         )
         return engine.with_stored().with_further()
@@ -347,20 +359,25 @@ class NetworkEngine(Engine):
         read = texts.tokenizer.digest, texts.ids, texts.plan, texts.sites
         dtype = self.experiment.capture.dtype
         reader = self.stored if target == TASK else None  # untrained networks read the texts
-        return Work.begin(
+        work = Work.begin(
             model, *read, root=root, dtype=dtype, device=device, reader=reader,
             exact=compared_with(model, exact),
         )  # fmt: skip
+        return with_output(work, self.output if target == TASK else None)
 
     def open(self, capture: Capture) -> Self:
         """Return the engine with the activations of all targets, captured where missing."""
-        stores = {name: one.store for name, one in capture(self).items()}
-        return replace(self, activations=CapturedRows(self.experiment, stores))
+        return self._with({name: one.store for name, one in capture(self).items()})
 
     def reopened(self, caches: Mapping[str, str]) -> Self:
         """Return the engine with the activations in caches, by target."""
-        stores = {name: ActivationStore.open(as_place(place)) for name, place in caches.items()}
-        return replace(self, activations=CapturedRows(self.experiment, stores))
+        return self._with({n: ActivationStore.open(as_place(one)) for n, one in caches.items()})
+
+    def _with(self, stores: Mapping[str, ActivationStore]) -> Self:
+        """Return the engine with caches by target, and a finding if the output is left out."""
+        rows = CapturedRows(self.experiment, stores, self.output)
+        design = noting_left_out(self.design, stores[TASK], self.output)
+        return replace(self, design=design, activations=rows)
 
     def described(self) -> dict[str, Any]:
         """Return sizes and file checks of the model, digests, the first random seed, and caches."""
@@ -380,6 +397,7 @@ class NetworkEngine(Engine):
             **{f"weights ({name})": one.identity.weights for name, one in stores.items()},
             "config": digest_json(stores[TASK].identity.config),
             **{f"activations ({name})": one.digest_of(sites) for name, one in stores.items()},
+            **digests_of_output(stores[TASK], self.output),
         }
         return {
             "model": facts,

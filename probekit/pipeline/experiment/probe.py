@@ -20,6 +20,7 @@ from probekit.experiment.activations import ActivationExperiment, resolve_activa
 from probekit.experiment.document import Document
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
+from probekit.pipeline.setup.output import check_length, output_columns
 from probekit.progress import shown_progress
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher
@@ -44,6 +45,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     bos: bool | None = None,
     ids: Sequence[Sequence[int]] | None = None,
     at: int | Sequence[int] = -1,
+    outputs: Mapping[str, Iterable[Any]] | None = None,
     positive: str | None = None,
     name: str = "activations",
     question: str | None = None,
@@ -86,6 +88,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             each.
         ids: for `verify`, in place of `texts`: the token ids that the model read for each row.
         at: for `verify`: index of the token of each row, or one for all; -1 is the last.
+        outputs: numbers of the model's output at each row, such as the entropy of the next token,
+            for the baseline `output`: a data frame, or a mapping from names to columns.
         positive: label that the metrics of one class refer to.
         name: name of the experiment and of the folder of its runs.
         question: research question, shown in the report.
@@ -115,7 +119,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     known = {} if confounds is None else _columns_of(confounds)
     arrays = activations if isinstance(activations, dict) else {}
     columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
-    columns |= {"position": position, "texts": texts, "ids": ids, "at": at}
+    columns |= {"position": position, "texts": texts, "ids": ids, "at": at, "outputs": outputs}
     columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
     columns |= {f"confounds[{key!r}]": one for key, one in known.items()}
     # Rows are read by position, so that columns with an index must be in the same order.
@@ -131,8 +135,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
     if verify is not None:
         path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
-    of_arrays = {"folder": folder, "source": source, "sites": sites, "bos": bos}
-    of_arrays["verify"] = None if verify is None else str(verify)
+    path = None if verify is None else str(verify)
+    of_arrays = {"folder": folder, "source": source, "sites": sites, "bos": bos, "verify": path}
     of_data = {"name": name, "positive": None if positive is None else str(positive)}
     values: dict[str, Any] = {"name": name, "question": question, "activations": of_arrays}
     values |= {"data": of_data, "split": split if isinstance(split, Mapping) else {}}
@@ -148,13 +152,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     given_columns = {"groups": names, "tokens": words, "split": sides, "texts": read_texts}
     for key, entries in given_columns.items():
         if entries is not None:
-            _check_length(key, entries, len(truth))
-    for field, column in (
-        ("text", words),
-        ("text", read_texts),
-        ("label", truth),
-        ("group", names),
-    ):
+            check_length(key, entries, len(truth))
+    checked = (("text", words), ("text", read_texts), ("label", truth), ("group", names))
+    for field, column in checked:
         cells = [] if column is None else column.tolist()
         for value in dict.fromkeys(cells):
             try:
@@ -162,8 +162,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
             except DataError as error:
                 raise DataError(f"row {cells.index(value)}: {error}") from error
     row_texts = words if read_texts is None else read_texts
-    plain = RowExamples(np.arange(len(truth)), truth, names, row_texts, sides)
-    examples = _with_cells(plain, known) if known else plain
+    examples = _with_cells(
+        RowExamples(np.arange(len(truth)), truth, names, row_texts, sides), known
+    )
     dataset = Dataset(name, examples, has_groups=names is not None)
 
     read = None
@@ -174,8 +175,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
-        has_texts = read_texts is not None
-        engine = given_engine(experiment, dataset, words, given, read, has_texts=has_texts)
+        engine = given_engine(
+            experiment, dataset, words, given, read, has_texts=read_texts is not None
+        ).with_outputs(output_columns(outputs, len(truth)))
         return run_source(
             engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
@@ -202,7 +204,7 @@ def _read_tokens(
     given = {name: column for name, column in columns.items() if column is not None}
     for name, column in given.items():
         check_ordered(name, column)
-        _check_length(name, column, n_rows)
+        check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
 
@@ -218,23 +220,18 @@ def _columns_of(confounds: Any) -> dict[str, Any]:
     return {str(name): confounds[name] for name in names}
 
 
-def _with_cells(examples: RowExamples, columns: Mapping[str, Any]) -> tuple[Example, ...]:
+def _with_cells(examples: RowExamples, columns: Mapping[str, Any]) -> Sequence[Example]:
     """Return the examples with the cells of further columns as their values."""
+    if not columns:
+        return examples
     cells = {name: plain_texts(f"confounds[{name!r}]", one) for name, one in columns.items()}
     for name, of_column in cells.items():
-        _check_length(f"confounds[{name!r}]", of_column, len(examples))
+        check_length(f"confounds[{name!r}]", of_column, len(examples))
     rows = zip(examples, *cells.values(), strict=True)
     return tuple(
         replace(one, values=tuple(zip(cells, map(str, values), strict=True)))
         for one, *values in rows
     )
-
-
-def _check_length(name: str, entries: Any, n_rows: int) -> None:
-    """Raise DataError unless there is one entry for each row."""
-    if len(entries) != n_rows:
-        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
-        raise DataError(f"{text}row.")
 
 
 def label_texts(labels: Iterable[Any], *, reads_classes: bool) -> StringArray:

@@ -314,7 +314,7 @@ class SiteJob:
         selection, stem, origin = task
         try:
             if selection is None:
-                return self.prober.baselines()
+                return self.prober.baselines(self.activations.outputs(self.position))
             return self._of_site(selection, Path("probes") / stem.relative_to("sites"))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

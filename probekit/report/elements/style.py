@@ -62,6 +62,7 @@ _REFERENCES = {
     "n_grams": "3px,3px",
     "neighbouring_words": "9px,3px,2px,3px,2px,3px",
     "length": "dot",
+    "output": "1px,3px,6px,3px",
     **dict.fromkeys(("all_features", "concatenated"), "longdashdot"),
 }
 _TITLES = {name: target.title for name, target in TARGETS.items()} | {

@@ -29,7 +29,7 @@ _WRONG = (
 # The score may be right, but have another reason.
 _OTHERWISE = (
     "source-at-chance achieved-fpr majority random_weights nowhere-better word_identity n_grams "
-    "bag_of_words neighbouring_words length embedding control length-leads length-of-rule"
+    "bag_of_words neighbouring_words length output embedding control length-leads length-of-rule"
 )
 # The score may be imprecise.
 _IMPRECISE = (
@@ -48,6 +48,7 @@ DOUBTS = {
     "n_grams": "the result may not require the network",
     "neighbouring_words": "the probe may use only the adjacent words",
     "length": "the probe may use only the length",
+    "output": "the probe may read only how sure the network is of its next token",
     "embedding": "the layers may add nothing",
 }
 # Verdict on the difference from a rival -> how the probe compares with it.

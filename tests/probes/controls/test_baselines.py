@@ -14,7 +14,7 @@ from probekit.probes.score.metrics import NumberPredictions, Resamples, r2
 from probekit.probes.settings import ProbeSettings
 from tests.stored import each_row
 
-bag_of_words, n_grams, neighbouring_words, length = TEXT_BASELINES
+bag_of_words, n_grams, neighbouring_words, length, output = TEXT_BASELINES
 LONGEST = {bag_of_words: 1, n_grams: 2}  # of the baselines that count words in texts
 TRAIN, TEST = slice(0, 300), slice(300, 400)
 FOLDS = np.arange(300) // 2 % 5

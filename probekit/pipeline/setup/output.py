@@ -1,0 +1,127 @@
+"""Numbers of a network's output: those that an experiment captures, and those that are given."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from probekit.activations.outputs import OutputNumbers
+from probekit.activations.store import ActivationStore
+from probekit.data.examples import Finding
+from probekit.data.frames import plain_cells
+from probekit.errors import ConfigError, DataError
+from probekit.experiment.schema import Experiment
+from probekit.lazy_rows import Floats
+from probekit.model.text.tokenizer import Tokenizer
+from probekit.pipeline.setup.design import ExperimentDesign
+from probekit.pipeline.setup.texts import ReadTexts
+
+
+def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | None:
+    """Return the numbers of the output for the rows of texts; None without that baseline.
+
+    Those of requests are not computed, because the network would read all texts again.
+
+    Raises:
+        DataError: an answer is empty, or both answers of a row begin with the same token.
+    """
+    columns = experiment.data.columns.answers
+    if "output" not in experiment.probe.baselines or experiment.capture.requests is not None:
+        return None
+    if columns is None:
+        return OutputNumbers()
+    first, pairs = cache(partial(first_token, texts.tokenizer)), []
+    for example in texts.dataset.examples:
+        cells = dict(example.values)
+        one, other = (cells.get(name, name) for name in columns)  # a column, or the answer itself
+        begins_line = experiment.tokens.chat or example.text[-1:].isspace()
+        with experiment.at("data", "columns", "answers"):
+            if not (one.strip() and other.strip()):
+                raise DataError(f"{example.where}: an answer is empty. Fill it in.")
+            pairs.append([first(one, begins_line), first(other, begins_line)])
+            if pairs[-1][0] == pairs[-1][1]:
+                token = texts.tokenizer.strings(pairs[-1][:1])[0]
+                raise DataError(
+                    f"{example.where}: the answers {one!r} and {other!r} both begin with the token "
+                    f"{token!r}, whose logit is compared. Give answers with different first tokens."
+                )
+    return OutputNumbers(np.array(pairs, dtype=np.int64)[texts.plan.example])
+
+
+def noting_left_out(
+    design: ExperimentDesign, store: ActivationStore, numbers: OutputNumbers | None
+) -> ExperimentDesign:
+    """Return the design, with a warning if the numbers are not in the capture.
+
+    That is so if it is not proven that the logits follow from the last residual stream.
+    """
+    if numbers is None or not store.missing(numbers.column):
+        return design
+    text = (
+        "That the logits follow from the last residual stream is not proven for this network, "
+        "so the baseline `output`, its own confidence, is left out."
+    )
+    return replace(design, findings=(*design.findings, Finding("warning", "left-out", text)))
+
+
+def digests_of_output(store: ActivationStore, numbers: OutputNumbers | None) -> dict[str, str]:
+    """Return the digest of the numbers in a store, with its name; empty without them."""
+    if numbers is None or store.missing(numbers.column):
+        return {}
+    return {"output (task)": store.digest_of([numbers.column])}
+
+
+def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
+    """Return the first token of an answer to a text, with a space before a word.
+
+    Args:
+        tokenizer: the tokenizer.
+        answer: the answer.
+        begins_line: whether it needs no space, as after white space or at the beginning of a turn.
+
+    >>> tokenizer = Tokenizer.from_pretrained("mini")
+    >>> tokenizer.strings([first_token(tokenizer, "yes", begins) for begins in (False, True)])
+    [' yes', 'yes']
+    """
+    # Tokenizers may put a space before the first word of a text, so that it follows another one.
+    before = "\n" if begins_line else "x"
+    gap = " " if answer[0].isalnum() and not begins_line else ""
+    n_before = len(tokenizer.encode(before, bos=False).ids)
+    return int(tokenizer.encode(f"{before}{gap}{answer}", bos=False).ids[n_before])
+
+
+def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
+    """Return the columns of `outputs` as numbers, each (n_rows,); None without them.
+
+    >>> output_columns({"entropy": [1, 2.5]}, 2)
+    {'entropy': array([1. , 2.5])}
+
+    Raises:
+        ConfigError: these are no named columns.
+        DataError: a column has another length, or an entry is not a finite number.
+    """
+    if outputs is None:
+        return None
+    names = list(getattr(outputs, "columns", outputs if isinstance(outputs, Mapping) else ()))
+    if not names:
+        raise ConfigError("outputs must be a data frame or a mapping from names to columns.")
+    found: dict[str, Floats] = {}
+    for name in names:
+        cells = plain_cells(f"outputs[{name!r}]", outputs[name])
+        check_length(f"outputs[{name!r}]", cells, n_rows)
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, Real) or not math.isfinite(cell):
+                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
+        found[str(name)] = np.array(cells, dtype=np.float64)
+    return found
+
+
+def check_length(name: str, entries: Any, n_rows: int) -> None:
+    """Raise DataError unless there is one entry for each row."""
+    if len(entries) != n_rows:
+        text = f"{name} has {len(entries):,} entries, but labels has {n_rows:,}. Give one for each "
+        raise DataError(f"{text}row.")
