@@ -11,6 +11,7 @@ import torch
 from probekit.activations import records, upkeep
 from probekit.activations.capture import Work, fill
 from probekit.activations.local import LocalFiles
+from probekit.activations.outputs import OutputNumbers, with_output
 from probekit.activations.records import REPLIES
 from probekit.activations.replies import NotGeneratedError, generate_replies
 from probekit.activations.store import ActivationStore
@@ -130,6 +131,23 @@ def test_rows_of_every_family_are_those_of_a_pass_over_the_finished_text(row, tm
     replies = replies_in(tmp_path, network, sites=sites)
     assert len({reply.ids for prompt in PROMPTS for reply in replies.to(prompt)}) > len(PROMPTS)
     check_rows(network, replies, sites)
+
+
+def test_numbers_of_the_output_are_those_of_the_reply(model, made, tmp_path):
+    _, replies = made
+    plan, numbers, texts = plan_of(replies), OutputNumbers(), finished(replies)
+    options = {"root": tmp_path, "dtype": "float32", "reader": replies}
+    work = Work.begin(model, TOKENIZER.digest, texts, plan, SITES[:1], **options)
+    store = fill(with_output(work, numbers), tmp_path).store
+    found, rows = store.read(numbers.column), store.read(SITES[0])
+    np.testing.assert_array_equal(rows, capture(model, tmp_path, replies, plan).read(SITES[0]))
+    for text, (last, mean) in zip(texts, found.reshape(len(texts), 2, -1), strict=True):
+        with torch.no_grad():
+            log_p = model(torch.from_numpy(text)[None])[0, -3:].double().log_softmax(-1)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        np.testing.assert_allclose(last[[0, 3]], [entropy[2], -entropy[2]], atol=1e-5)
+        following = [log_p[0, text[-2]], log_p[1, text[-1]], -entropy[2]]
+        np.testing.assert_allclose(mean[[0, 3]], [entropy.mean(), np.mean(following)], atol=1e-5)
 
 
 def test_replies_are_those_of_generation_without_a_tap(model, made):
