@@ -187,9 +187,10 @@ def test_a_public_name_has_one_meaning():
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-# Files that are read through a table or from the command line need no second importer.
+# Files that are read through a table, a door or from the command line need no second importer.
 REGISTERED = (
-    *("chosen/", "cli/", "model/families/", "probes/exports/", "probes/kinds/", "report/pages/"),
+    *("activations/derived", "chosen/", "cli/", "model/families/", "probes/exports/"),
+    *("probes/kinds/", "report/pages/"),
 )
 # Keys of experiments, attributes of results and documented columns, which users type; the verdict.
 TYPED = (

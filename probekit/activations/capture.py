@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from typing import Any
 
@@ -28,15 +29,14 @@ from probekit.activations import forward
 from probekit.activations.local import Files
 from probekit.activations.records import ROWS_COMPARED, Identity, Location, identity_of
 from probekit.activations.store import ActivationStore, ShardWriter
-from probekit.activations.upkeep import caches_in, removed_after_failure
+from probekit.activations.upkeep import removed_after_failure
 from probekit.amounts import size_in_words
 from probekit.data.positions import IntArray, RowPlan
-from probekit.errors import OutOfMemoryError, StoreError
+from probekit.errors import OutOfMemoryError
 from probekit.memory import LIBRARIES, available_memory, is_out_of_memory
 from probekit.model.config import ModelConfig, count_components, count_parameters
-from probekit.model.families.table import config_of
 from probekit.model.network import Network
-from probekit.model.sites.catalogue import check_storable, describe, layer_of
+from probekit.model.sites.catalogue import check_storable, layer_of
 from probekit.terminal import SILENT, Watcher
 
 MissingSites = Mapping[int, Sequence[str]]  # missing sites by shard; complete shards are absent
@@ -490,7 +490,8 @@ def fill(
     with removed_after_failure(store), store.files.lock(watcher.tell):
         store.files.sweep()
         store.verify(work.columns)
-        _derive(work, root)
+        # Rows that another cache has; the module imports this one.
+        import_module("probekit.activations.derived").derive(work, root)
         missing = work.missing_sites()  # by shard
         done = store.n_rows - sum(work.n_rows_of(shard) for shard in missing)
         watcher.progress(step, done, store.n_rows)
@@ -505,77 +506,3 @@ def fill(
         store.seal()
     computed = sum(len(sites) for sites in missing.values())
     return Captured(store, computed, n_shards - computed, root=store.digest_of(work.columns))
-
-
-@dataclass(frozen=True)
-class CachedTokens(StoredRows):
-    """Tokens in another cache, by the row of each position of a plan in it."""
-
-    store: ActivationStore
-    rows: IntArray
-
-    def of_tokens(
-        self, _batch: forward.Batch, _text: IntArray, places: IntArray, _plan: RowPlan,
-        sites: Sequence[str],
-    ) -> list[Tensor]:  # fmt: skip
-        """Return the cached rows of tokens at each site."""
-        return [torch.from_numpy(self.store.read(site, self.rows[places])) for site in sites]
-
-
-def _derive(work: Work, root: Location) -> None:
-    """Fill missing sites of a store from caches of all tokens under `root`.
-
-    Raises:
-        StoreError: a cache with the rows is damaged, or the store cannot be written.
-    """
-    store, identity = work.store, work.store.identity
-    n_layers = config_of(identity.config).n_layers
-    unfilled = [
-        site for site in work.sites if _is_at_all_positions(site, n_layers) and store.missing(site)
-    ]
-    has_means = store.spec.sizes.positions > store.n_rows
-    # Means of stored rows are exact if storing rounds no value and sums have a fixed order.
-    if not unfilled or (has_means and (identity.dtype, identity.device) != ("float32", "cpu")):
-        return
-    for place in caches_in(root):
-        try:
-            source = ActivationStore.open(place)
-        except StoreError:  # unusable here; reported when that cache itself is read
-            continue
-        # The other cache must have other rows of the same model, texts and types.
-        alike = replace(source.identity, rows=identity.rows, pooling=identity.pooling)
-        if source.identity.rows == identity.rows or alike != identity:
-            continue
-        available = [site for site in unfilled if not source.missing(site)]
-        source_rows = _source_rows(source.layout.plan, store.layout.plan) if available else None
-        if source_rows is not None:
-            source.verify(available)
-            copying = replace(
-                work, sites=tuple(available), reader=CachedTokens(source, source_rows), exact=None
-            )
-            copying.compute(copying.missing_sites())
-            store.add_errors(source.errors(available))
-            unfilled = [site for site in unfilled if site not in available]
-
-
-def _is_at_all_positions(site: str, n_layers: int) -> bool:
-    """Return whether a capture computes a site at all positions: true before the last block."""
-    layer = layer_of(site)
-    return describe(site).stage == "embedding" if layer is None else layer < n_layers - 1
-
-
-def _source_rows(source: RowPlan, plan: RowPlan) -> IntArray | None:
-    """Return the source row of each position of a plan; None if the source lacks any of them."""
-    single = np.flatnonzero(np.diff(source.offsets) == 1)  # rows of one position
-    if not len(single):
-        return None
-    # A key is one number for each pair of example and position.
-    stride = 1 + max(int(source.positions.max()), int(plan.positions.max()))
-    source_keys = source.example[single] * stride + source.positions[source.offsets[single]]
-    wanted_keys = np.repeat(plan.example, np.diff(plan.offsets)) * stride + plan.positions
-    order = np.argsort(source_keys, kind="stable")
-    # The first source key that is not below each wanted key; equal if the source has that key. If
-    # all source keys are below, the last one is compared, which differs.
-    ranks = np.searchsorted(source_keys, wanted_keys, sorter=order)
-    matches = order[np.minimum(ranks, len(order) - 1)]
-    return single[matches] if np.array_equal(source_keys[matches], wanted_keys) else None
