@@ -14,8 +14,10 @@ a time. The numbers are a column of the store, named by their version and by the
 columns do not depend on them, and numbers of another version are never read.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,11 +192,16 @@ class WithOutput(Reader):
 def with_output(work: Work, numbers: OutputNumbers | None) -> Work:
     """Return a capture that has the numbers, too.
 
-    It is the same one if there are none, or if it is not proven that the logits of its network
-    follow from the last residual stream.
+    It is the same one if there are none, if it is not proven that the logits of its network follow
+    from the last residual stream, or if its finished cache lacks them and cannot be written.
     """
-    model = work.model
+    model, store = work.model, work.store
     if numbers is None or (isinstance(model, ProvenNetwork) and not model.has_lens):
+        return work
+    is_finished = store.is_sealed and not any(map(store.missing, work.sites))
+    folder = store.files.place
+    is_fixed = isinstance(folder, Path) and not os.access(folder, os.W_OK)
+    if is_finished and is_fixed and store.missing(numbers.column):
         return work
     return replace(work, reader=WithOutput(work.reader, model, numbers))
 

@@ -1,5 +1,7 @@
 """Numbers of the output are those of the probed token, whatever is stored, padded or batched."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -200,3 +202,17 @@ def test_a_network_of_transformers_has_the_numbers_if_its_lens_is_proven(tmp_pat
     sites = [f"blocks.{network.config.n_layers - 1}.hook_resid_post"]
     work = Work.begin(network, "u", tokens, plan, sites, root=tmp_path, dtype="float32")
     assert with_output(work, OutputNumbers()) is work
+
+
+def test_a_finished_cache_on_a_read_only_disk_is_read_without_them(tmp_path, model, monkeypatch):
+    tokens = make_tokens()
+    given = (model, "t", tokens, last_and_mean(tokens), SITES[-1:])
+    fill(Work.begin(*given, root=tmp_path, dtype="float32"), tmp_path)
+    work, numbers = Work.begin(*given, root=tmp_path, dtype="float32"), OutputNumbers()
+    assert with_output(work, numbers) is not work
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert with_output(work, numbers) is work
+    monkeypatch.undo()
+    fill(with_output(work, numbers), tmp_path)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert with_output(work, numbers) is not work  # the numbers are there

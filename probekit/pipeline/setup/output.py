@@ -57,13 +57,14 @@ def noting_left_out(
 ) -> ExperimentDesign:
     """Return the design, with a warning if the numbers are not in the capture.
 
-    That is so if it is not proven that the logits follow from the last residual stream.
+    See `with_output` for the reasons.
     """
     if numbers is None or not store.missing(numbers.column):
         return design
     text = (
-        "That the logits follow from the last residual stream is not proven for this network, "
-        "so the baseline `output`, its own confidence, is left out."
+        "The baseline `output`, the network's own confidence, is left out: it is not proven that "
+        "the logits of this network follow from the last residual stream, or its finished cache "
+        "lacks the numbers and cannot be written."
     )
     return replace(design, findings=(*design.findings, Finding("warning", "left-out", text)))
 
