@@ -39,6 +39,7 @@ FEATURES = {
     "left": ("padding left", "padding on the left"),
     "right": ("padding right", "padding on the right"),
     "generation": ("generation", "generation"),
+    "resume": ("resume", "resume"),
     "gradients": ("gradients", "gradients"),
 }
 # Beginnings of the reasons of types that do not run on token ids alone, or not here.
@@ -58,6 +59,7 @@ image-text class. Each was proven with `prove`, which has no knowledge of archit
 - *neurons*: the input of the last linear map of an MLP. Experts have none.
 - *padding*: a batch with padding gives each text the values that it has alone.
 - *generation*: the steps of a generation have the values of one pass over the whole text.
+- *resume*: blocks can be run alone, from any of them on.
 - *gradients*: they equal finite differences at every site.
 
 ● all blocks, ◐ some blocks, – none. An empty cell means that there is nothing of this kind: a

@@ -145,6 +145,7 @@ _TESTS = {
     "rounding": "largest effect of rounding errors before each block",
     "later tokens": "values after a change of later tokens",
     "other texts of a batch": "values after a change of other texts of a batch",
+    "resume": "blocks that are called alone return the same",
     "gradients": "gradients agree with finite differences",
 }
 

@@ -74,7 +74,7 @@ def both(folder, tmp_path_factory):
 def test_everything_is_proven_of_a_published_model(both):
     proven, ours = both
     assert not [reason for reason in proven.passes.refused if not reason.startswith("blocks.")]
-    tests = "padding on the left, padding on the right, generation, gradients"
+    tests = "padding on the left, padding on the right, generation, gradients, resume"
     for test in tests.split(", "):
         assert proven.passes.facts[test], test
     assert {*proven.sites} <= {*ours.sites}

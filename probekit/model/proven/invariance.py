@@ -319,3 +319,26 @@ def check_generation(model: ProvenModel) -> None:
         if fault:
             raise NotProvenError(f"{fault} in a generation")
     model.facts["generation"] = (gaps[worst], worst)
+
+
+def check_resume(model: ProvenModel) -> None:
+    """Compare blocks that are called alone, with other streams than recorded, with passes."""
+    ids, calls = model.texts()[3], model.recorded_calls(model.texts()[3])
+    pre, post = ([f"blocks.{n}.{site}" for n in range(model.n_layers)] for site in STREAMS)
+    for scale in (1.5, 0.7):
+
+        def scaled(name: str, value: Tensor, scale: float = scale) -> Tensor:
+            return value * scale ** (-1) ** pre.index(name) if name in pre else value
+
+        _, whole = model.run(ids, sites=[*pre, *post], tap=scaled)
+        for layer, (before, after) in enumerate(zip(pre, post, strict=True)):
+            if not same(model.one_block(layer, whole[before], calls), whole[after]):
+                raise NotProvenError(f"block {layer} alone gives another stream")
+    ends = [pre[0], post[-1]]
+    _, whole = model.run(ids, sites=ends, tap=lambda s, v: v * 0.7 if s == pre[0] else v)
+    resid = whole[pre[0]].clone()
+    for layer in range(model.n_layers):
+        resid = model.one_block(layer, resid, calls)
+    if not same(resid, whole[post[-1]]):
+        raise NotProvenError("blocks alone give another stream")
+    model.facts["resume"] = True

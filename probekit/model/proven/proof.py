@@ -34,6 +34,7 @@ from probekit.model.proven.doors import (
 from probekit.model.proven.invariance import (
     check_generation,
     check_padding,
+    check_resume,
     check_same_shape,
     measure_rounding,
     over_limit,
@@ -82,6 +83,7 @@ def prove(
         lambda: check_same_shape(proven),
         lambda: check_padding(proven),
         lambda: _attempt(proven, "generation", check_generation),
+        lambda: _attempt(proven, "resume", check_resume),
         lambda: check_gradients(proven),
     ]
 
