@@ -42,7 +42,7 @@ TESTS = {
     "check_generation": "generation",
     "check_resume": "resume",
     "check_gradients": "gradients",
-    "_check_head": "unembedding",
+    "find_head": "unembedding",
     "sketch_of": "record of values",
     "_config_of": "record of values",
 }
