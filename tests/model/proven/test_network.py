@@ -505,7 +505,7 @@ def test_models_in_folders(tmp_path):
         load_model(f"{tmp_path / 'granitemoe'}?engine=other")
 
 
-def test_models_that_are_refused(tmp_path):
+def test_models_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"GraniteMoeModel cannot be named: .* no logits"):
         from_transformers(tiny_network("granitemoe").model)
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
@@ -515,7 +515,8 @@ def test_models_that_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="pip install peft"):
         load_model(tmp_path)
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match=r"is a GGUF file.*probekit\[gguf\]"):
+    monkeypatch.setattr("probekit.model.proven.loading.find_spec", lambda _: None)
+    with pytest.raises(CheckpointError, match=r"is a GGUF file.*probekit-lens\[gguf\]"):
         load_model(tmp_path / "model.gguf")
 
 
