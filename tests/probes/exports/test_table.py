@@ -77,12 +77,12 @@ def shaped(scores, probe):
 def test_the_code_of_each_description_gives_the_scores_of_the_probe(
     to, probe, rows, tmp_path, monkeypatch
 ):
+    for package in {"sklearn": ["skops"], "onnx": ["onnx", "onnxruntime"]}.get(to, ()):
+        pytest.importorskip(package)
     if len(probe.layers) > 1 and not FORMATS[to].has_layers:
         with pytest.raises(ConfigError, match=r"2 layers.*torch, onnx"):
             export_probe(probe, tmp_path / "p", to)
         return
-    if to in ("sklearn", "onnx"):
-        pytest.importorskip({"sklearn": "skops", "onnx": "onnxruntime"}[to])
     _, about = probe.export(tmp_path / "p.probe", to)
     found = run_code(about, tmp_path, monkeypatch, X=rows)
     expected = probe.scores(rows)
@@ -98,10 +98,11 @@ def test_the_code_of_each_description_gives_the_scores_of_the_probe(
 
 @pytest.mark.parametrize("to", ["plain", "sklearn"])
 def test_an_exported_probe_comes_back_as_it_was(to, rows, tmp_path):
+    if to == "sklearn":
+        pytest.importorskip("skops")
     probe = probe_of(positive="yes", thresholds=(ALARM,), chat=True)
     path, about = probe.export(tmp_path / "monitor", to)
     if to == "sklearn":
-        pytest.importorskip("skops")
         back = SavedProbe.from_sklearn(path, site=SITE, model="mini")
     else:
         back = exported_probe(path, "mini")
