@@ -8,10 +8,10 @@
     residual_norm           Euclidean norm of the residual stream after the last block
     answer_difference       logit of the first token of one answer minus that of the other
 
-They are those of the tokens that a row reads, in float32 after a softcap of the logits. A row that
-reads several tokens has the mean of each number. Logits are computed at these tokens only, a few at
-a time. The numbers are a column of the store, named by their version and by the answers: other
-columns do not depend on them, and numbers of another version are never read.
+The numbers are taken at the tokens that a row reads, in float32 after a softcap of the logits. A
+row that reads several tokens has the mean of each number. Logits are computed at these tokens only,
+a few at a time. The numbers are a column of the store, named by their version and by the answers:
+other columns do not depend on them, and numbers of another version are never read.
 """
 
 import os

@@ -94,7 +94,6 @@ def generate_command(
 
     The end-of-text token always ends a text.
     """
-    # All other given options are fields of `Decoding`.
     names = ("by", "towards", "at_site", "calibrate", "on", "doses")
     steering = {name: given.pop(name) for name in names}
     # All other given options are fields of `Decoding`.
@@ -171,24 +170,34 @@ def _steered(
     warn_of_bos(steered.tokenizer, how["bos"])
     # The direction of two classes has the name of the second one, to which it leads.
     label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
-    where = f"towards {labels.class_label(label)} at {at_site or probe.facts.site}"
+    where, unit = f"towards {labels.class_label(label)} at {at_site or probe.facts.site}", "sd"
+    if probe.facts.kind == vectors.KIND:  # which label it points to is not in the file
+        where, unit = (
+            f"along {steer.name} at {at_site or probe.facts.site}",
+            "lengths of the vector",
+        )
     if factor is not None:
         texts = readers.read_texts(on)
         dose, table = application.calibrated_doses(
             steered, vector, texts, factor, bos=how["bos"], site=at_site
         )
-        click.echo(doses_page.doses_answer(dose, table, factor), err=True)
+        click.echo(doses_page.doses_answer(dose, table, factor, unit), err=True)
         if doses is not None:
-            facts = {"network": model, "probe": str(steer), "texts": f"{len(texts):,} of {on}"}
+            facts = {
+                "network": model,
+                "unit of the dose": unit,
+                "probe": str(steer),
+                "texts": f"{len(texts):,} of {on}",
+            }
             is_page = doses.suffix == ".html"
-            page = doses_page.doses_page(dose, table, factor, where, facts) if is_page else ""
+            page = doses_page.doses_page(dose, table, factor, where, facts, unit) if is_page else ""
             files.write_atomic(doses, page or files.csv_text(table))
             click.echo(str(doses), err=True)
-        by = (*by, dose)
+        by = (*by, float(f"{dose:.3g}"))
     by_dose = {}
     # First without steering, which a given dose of 0 does not repeat.
     for dose in (0.0, *filter(None, by)):
-        words = f"{dose:+.3g} sd {where}" if dose else "no steering"
+        words = f"{dose:+.8g} {unit} {where}" if dose else "no steering"
         by_dose[words] = application.steered_texts(
             steered, prompts, decoding, vector, dose, site=at_site, **how
         )

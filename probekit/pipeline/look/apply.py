@@ -11,7 +11,7 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -404,7 +404,7 @@ def calibrated_doses(
     """
     if not (math.isfinite(factor) and factor > 1):
         raise errors.ConfigError(
-            f"The factor of the loss is {factor:g}. Give a number above 1, as 1.1."
+            f"The factor of the loss is {factor:g}. Give a number above 1, such as 1.1."
         )
     model, place = network.model, site or network.selections[0]
     batches = [
@@ -414,6 +414,7 @@ def calibrated_doses(
         for first in range(0, len(texts), TEXTS_AT_ONCE)
     ]
 
+    @cache
     def loss(dose: float) -> float:
         """Return the mean loss at a dose."""
         total, n_tokens = 0.0, 0
@@ -421,34 +422,36 @@ def calibrated_doses(
             targets = next_tokens(batch.ids, batch.mask)
             edit = edits.add(torch.from_numpy(dose * vector))
             with torch.no_grad():
-                logits = edits.run_edited(model, batch, [(place, edit)]).double()
-            one_by_one = logits.flatten(0, 1), targets.flatten()
-            total += float(cross_entropy(*one_by_one, ignore_index=NOT_COUNTED, reduction="sum"))
+                logits = edits.run_edited(model, batch, [(place, edit)])
+            for text in zip(logits, targets, strict=True):  # one by one, which saves memory
+                scores, wanted = text[0].float(), text[1]
+                each = cross_entropy(scores, wanted, ignore_index=NOT_COUNTED, reduction="none")
+                total += float(each.cpu().double().sum())
             n_tokens += int((targets != NOT_COUNTED).sum())
-        return total / n_tokens if n_tokens else math.nan
+        losses[dose] = total / max(1, n_tokens)
+        return losses[dose]
 
-    losses = {0.0: loss(0.0)}
-    if math.isnan(losses[0.0]):
+    losses: dict[float, float] = {}
+    if not loss(0.0) > 0:
         raise errors.DataError(
-            "No text has two tokens, so that there is no loss. Give longer texts."
+            "There is no loss: no text has two tokens, or the network gives NaN. Give longer texts."
         )
-    most = factor * losses[0.0]
+    most = factor * loss(0.0)
     high = 1.0
-    while losses.setdefault(high, loss(high)) <= most:
+    while loss(high) <= most:
         high *= 2
         if high > MOST_DOSE:
             raise errors.DataError(
                 f"At {MOST_DOSE:g} standard deviations the loss is "
-                f"{losses[MOST_DOSE] / losses[0.0]:.3g} times that without steering, less than "
+                f"{loss(MOST_DOSE) / loss(0.0):.3g} times that without steering, less than "
                 f"{factor:g}. Give a smaller factor."
             )
     low = high / 2
-    while losses.setdefault(low, loss(low)) > most:
+    while not loss(low) <= most:  # also NaN, of a network that overflows
         low, high = low / 2, low
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
-        losses[middle] = loss(middle)
-        low, high = (middle, high) if losses[middle] <= most else (low, middle)
+        low, high = (middle, high) if loss(middle) <= most else (low, middle)
     rows = pd.DataFrame(sorted(losses.items()), columns=["dose", "loss"])
     return low, rows.assign(factor=rows["loss"] / losses[0.0])
 

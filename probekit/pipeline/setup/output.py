@@ -42,6 +42,12 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
         with experiment.at("data", "columns", "answers"):
             if not (one.strip() and other.strip()):
                 raise DataError(f"{example.where}: an answer is empty. Fill it in.")
+            if sum(name in cells for name in columns) == 1:
+                lacking = next(name for name in columns if name not in cells)
+                raise DataError(
+                    f"{example.where}: of `answers`, {lacking!r} is no column, but the other one "
+                    "is. Give two columns, or two answers."
+                )
             pairs.append([first(one, begins_line), first(other, begins_line)])
             if pairs[-1][0] == pairs[-1][1]:
                 token = texts.tokenizer.strings(pairs[-1][:1])[0]

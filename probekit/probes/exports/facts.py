@@ -44,7 +44,7 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
         place = f"the output of block {layer}, counted from 0" if layer >= 0 else "the embedding"
     yield (
         f"- Reads {facts.site} of {facts.model} ({place}): raw activations of "
-        f"{probe.n_features} features, in the computation {facts.compute}."
+        f"{probe.n_features} features, computed in {facts.compute}."
         if facts.view == "raw"
         else f"- Reads {facts.site} of {facts.model} ({place}), normalized over the "
         f"{probe.n_features} features as by its layer norm without the affine part "
@@ -66,7 +66,7 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
     for one in facts.thresholds:
         score = "score" if facts.positive == probe.classes[-1] else "-score"
         if len(probe.classes) > 2:
-            score = "log probability"
+            score = "log probability" if facts.scores_are_logits else "score"
         yield (
             f"- Alarm for {facts.positive!r} if its {score} > {one.threshold!r}: requested false "
             f"positive rate {one.fpr:g}, at most {one.fpr_bound:.3g} on new negatives (95 % bound; "

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from probekit.errors import ConfigError, DataError
-from probekit.files import regular, why_unreadable
-from probekit.probes.exports.vector import SteeringVector
+from probekit.files import as_store_error, regular, why_unreadable
+from probekit.probes.exports.vector import SteeringVector, in_float32
 
 KIND, NAME = "controlvector", "direction."
 
@@ -30,12 +30,12 @@ def gguf_file(vector: SteeringVector, name: str) -> tuple[bytes, str]:
             "A control vector is not added to the output of block 0: llama.cpp skips it. Export a "
             "probe of a later block, or another format."
         )
-    with tempfile.TemporaryDirectory() as folder:
+    with as_store_error("write", Path(name)), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         writer = GGUFWriter(path, KIND)
         writer.add_string(f"{KIND}.model_hint", Path(vector.model).name)
         writer.add_uint32(f"{KIND}.layer_count", 1)
-        writer.add_tensor(f"{NAME}{vector.layer}", vector.values.astype(np.float32))
+        writer.add_tensor(f"{NAME}{vector.layer}", in_float32(vector.values))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -70,6 +70,8 @@ def gguf_vector(path: Path) -> SteeringVector:
         if len(names) != 1 or found[names[0]].ndim != 1:
             raise ValueError(f"it has {len(names)} tensors {NAME}LAYER")
         layer = int(names[0].removeprefix(NAME))
+        if layer < 0:
+            raise ValueError(f"it is for layer {layer}")
         return SteeringVector(found[names[0]], layer, "", 1.0, "")
     except (OSError, ValueError, LookupError, TypeError, OverflowError) as error:
         raise DataError(

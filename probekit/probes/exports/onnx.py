@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
-
+from probekit.probes.exports.vector import in_float32
 from probekit.probes.saved_probe import SavedProbe
 
 OPSET, IR_VERSION = 13, 8  # old versions, which all later runtimes read
@@ -19,7 +18,7 @@ def onnx_file(probe: SavedProbe, name: str) -> tuple[bytes, str]:
     for number, layer in enumerate(probe.layers):
         parts = [f"{part}.{number}" for part in ("weight", "bias")]
         for part, values in zip(parts, layer, strict=True):
-            arrays.append(numpy_helper.from_array(values.astype(np.float32), part))
+            arrays.append(numpy_helper.from_array(in_float32(values), part))
         is_last = number == len(probe.layers) - 1
         out = "scores" if is_last else f"hidden.{number}"
         nodes.append(helper.make_node("Gemm", [last, *parts], [out], transB=1))

@@ -63,5 +63,5 @@ def plain_probe(path: Path) -> SavedProbe:
             layer = AffineLayer(file.get_tensor("weight"), file.get_tensor("bias"))
         classes = facts.pop("classes")
         return SavedProbe((layer,), tuple(classes), ProbeFacts.model_validate(facts))
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise DataError(f"{path} is no exported probe: {why_unreadable(error)}.") from error

@@ -104,7 +104,12 @@ def export_probe(
             f"several layers: {able}."
         )
     path = Path(path)
+    if not path.name:
+        raise ConfigError(f"{path} is a folder. Give the name of a file.")
     path = path if path.suffix == row.ending else path.with_name(path.name + row.ending)
+    of_probe = set(probe_files(path))
+    if path in of_probe and any(one.exists() for one in of_probe - {path}):
+        raise ConfigError(f"{path} would be taken for a part of a saved probe. Give another name.")
     written: Any = SteeringVector.of(probe, towards, by) if row.steers else probe
     content, code = _door(row, "file")(written, path.name)
     about = path.with_name(path.name + ".md")

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.lazy_rows import Floats
 from probekit.probes.saved_probe import SavedProbe
 
+KIND = "steering vector"  # of the probe in an exported vector
 _STREAM = re.compile(r"blocks\.(\d+)\.hook_resid_(pre|post)")
 
 
@@ -62,6 +64,19 @@ def steering_vector(probe: SavedProbe, towards: str | None = None) -> Floats:
     else:
         row = classes.index(towards)
     return cast(Floats, sign * facts.projection_sd[row] * unit[row])
+
+
+def in_float32(numbers: Floats) -> NDArray[np.float32]:
+    """Return numbers in float32.
+
+    Raises:
+        ConfigError: they are beyond its range, or all too small for it.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found = numbers.astype("<f4")
+    if not np.isfinite(found).all() or (numbers.any() and not found.any()):
+        raise ConfigError("Weights or vector are beyond the range of float32. Use plain or torch.")
+    return found
 
 
 def layer_read(site: str) -> int:
@@ -120,7 +135,10 @@ class SteeringVector:
                 "probe of the output of a block."
             )
         label = towards or (probe.direction_names[0] if probe.classes else "higher numbers")
-        return cls(values, layer, label, by, probe.facts.model)
+        if by < 0:
+            others = [one for one in probe.classes if one != label]
+            label = others[0] if len(others) == 1 else f"the opposite of {label}"
+        return cls(values, layer, label, abs(by), probe.facts.model)
 
     def as_probe(self, model: str) -> SavedProbe:
         """Return a probe along the vector, whose unit of steering is the length of the vector.
@@ -133,7 +151,7 @@ class SteeringVector:
             raise DataError("The steering vector is 0 or not finite.")
         site = f"blocks.{self.layer}.hook_resid_post"
         probe = SavedProbe.from_arrays(
-            self.values / length, site=site, model=model, classes=(), kind="steering vector"
+            self.values / length, site=site, model=model, classes=(), kind=KIND
         )
         facts = probe.facts.model_copy(update={"projection_sd": (length,)})
         return replace(probe, facts=facts)

@@ -6,7 +6,8 @@ import base64
 
 import numpy as np
 
-from probekit.probes.exports.vector import layer_read
+from probekit.errors import ConfigError
+from probekit.probes.exports.vector import in_float32, layer_read
 from probekit.probes.saved_probe import SavedProbe
 
 HOOK = '''"""Scores of a probe at each token, as a hook of vLLM-Lens: `hook` for requests."""
@@ -37,10 +38,14 @@ def vllm_hook_file(probe: SavedProbe, name: str) -> tuple[bytes, str]:
     """Return the file of a probe and code that uses it.
 
     Raises:
-        ConfigError: the probe does not read the output of a block, or the embedding.
+        ConfigError: the probe does not read the output of a block, or the embedding; or a module
+            cannot have this name.
     """
+    stem = name.removesuffix(".py")
+    if not stem.isidentifier():
+        raise ConfigError(f"{name} is imported. Give it a name of letters, digits and _.")
     layer, (weight, bias) = layer_read(probe.facts.site), probe.layers[0]
-    numbers = np.concatenate([weight, bias[:, None]], axis=1).astype("<f4").tobytes()
+    numbers = in_float32(np.concatenate([weight, bias[:, None]], axis=1)).tobytes()
     content = HOOK.format(
         classes=probe.classes,
         numbers=base64.b64encode(numbers).decode(),
@@ -49,7 +54,6 @@ def vllm_hook_file(probe: SavedProbe, name: str) -> tuple[bytes, str]:
         layer=max(layer, 0),
         pre=layer < 0,
     )
-    stem = name.removesuffix(".py")
     code = f"""
 from vllm_lens.client import VLLMLensClient
 from {stem} import hook

@@ -10,12 +10,12 @@ import numpy as np
 
 from probekit.errors import DataError
 from probekit.files import regular, why_unreadable
-from probekit.probes.exports.vector import SteeringVector
+from probekit.probes.exports.vector import SteeringVector, in_float32
 
 
 def vllm_vector_file(vector: SteeringVector, name: str) -> tuple[bytes, str]:
     """Return the file of a vector and code that uses it; numbers are in float32."""
-    values = vector.values.astype("<f4")
+    values = in_float32(vector.values)
     activations = {
         "data": base64.b64encode(values.tobytes()).decode(),
         "dtype": "float32",
@@ -46,10 +46,12 @@ def vllm_vector_vector(path: Path) -> SteeringVector:
     try:
         record = json.loads(regular(path).read_bytes())
         stored, layers = record["activations"], record["layer_indices"]
-        if stored.get("compression") or stored["dtype"] != "float32" or record["norm_match"]:
-            raise ValueError("it is compressed, not in float32, or matches norms")
+        if stored.get("compression") or stored["dtype"] != "float32":
+            raise ValueError("it is compressed, or not in float32")
+        if record["norm_match"] or record.get("position_indices") is not None:
+            raise ValueError("it matches norms, or is for some positions only")
         values = np.frombuffer(base64.b64decode(stored["data"], validate=True), "<f4")
-        if len(layers) != 1 or values.shape != (stored["shape"][-1],):
+        if len(layers) != 1 or layers[0] < 0 or values.shape != (stored["shape"][-1],):
             raise ValueError(f"it has {len(layers)} layers and {len(values)} numbers")
         (layer,), scale = layers, float(record["scale"])
         return SteeringVector(scale * values.astype(np.float64), int(layer), "", 1.0, "")

@@ -17,22 +17,30 @@ CAVEAT = (
 )
 METHOD = (
     "The loss is the mean cross-entropy of the next token, in nats, over all tokens of the texts. "
-    "The dose is a number of standard deviations of the projection on the direction of the probe; "
-    "the vector is added at every token.",
+    "The unit of the dose of a probe is a standard deviation of the projection on its direction; "
+    "that of an exported vector is its length. The vector is added at every token.",
 )
 
 
-def doses_answer(dose: float, doses: pd.DataFrame, factor: float) -> str:
+UNITS = {"sd": "standard deviations"}
+
+
+def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> str:
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
     base = doses.loc[doses["dose"] == 0, "loss"].iloc[0]
     return (
-        f"At {dose:.3g} standard deviations the loss on plain texts is {factor:g} times the "
+        f"At {dose:.3g} {UNITS.get(unit, unit)} the loss on plain texts is {factor:g} times the "
         f"{format_number(base)} nats per token without steering."
     )
 
 
 def doses_page(
-    dose: float, doses: pd.DataFrame, factor: float, where: str, facts: Mapping[str, str]
+    dose: float,
+    doses: pd.DataFrame,
+    factor: float,
+    where: str,
+    facts: Mapping[str, str],
+    unit: str = "sd",
 ) -> str:
     """Return a self-contained HTML page with the loss by dose.
 
@@ -42,9 +50,11 @@ def doses_page(
         factor: the requested factor of the loss.
         where: label and site of the direction, in words.
         facts: names and values that the page ends with.
+        unit: that of the dose.
     """
     figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": False})
-    hover = "%{x:.3g} standard deviations: %{y:.4g} nats<extra></extra>"
+    words = UNITS.get(unit, unit)
+    hover = f"%{{x:.3g}} {words}: %{{y:.4g}} nats<extra></extra>"
     look = {"color": style.SERIES_COLOURS[0], "width": 2}
     drawn = doses[doses["factor"] <= max(4.0, 2 * factor)]
     figure.add_scatter(
@@ -53,9 +63,9 @@ def doses_page(
     note = {"text": f"{dose:.3g}", "showarrow": False, "yref": "paper", "y": 1, "x": dose}
     figure.add_vline(x=dose, line={"dash": "dot", "width": 1})
     figure.add_annotation(**note, xanchor="left", xshift=4)
-    figure.update_xaxes(title_text="dose, standard deviations", rangemode="tozero")
+    figure.update_xaxes(title_text=f"dose, {words}", rangemode="tozero")
     figure.update_yaxes(title_text="loss, nats per token")
-    answer = doses_answer(dose, doses, factor)
+    answer = doses_answer(dose, doses, factor, unit)
     part = page.FigurePart(
         "Loss on plain texts by dose",
         page.figure_json(figure),
@@ -66,7 +76,7 @@ def doses_page(
     files = page.Files([("All doses", "doses.csv", csv_text(doses))])
     return page.Page(
         ("steering",),
-        f"How much steering {where} can the network take?",
+        f"Loss on plain texts when steering {where}",
         answer,
         [page.PageSection("", [part, files], "first")],
         caveats=[CAVEAT],

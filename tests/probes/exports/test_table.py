@@ -184,6 +184,8 @@ def test_a_hook_of_vllm_lens_saves_the_scores(site, layer, pre, rows, tmp_path, 
         (probe_of(site="blocks.0.hook_resid_pre"), "vllm_vector", {}),
         (probe_of(view="normalized"), "torch", {}),
         (probe_of(projection_sd=()), "vllm_vector", {}),
+        (probe_of(), "vllm_vector", {"by": 1e40}),
+        (probe_of(), "vllm_vector", {"by": 1e-60}),
     ],
 )
 def test_what_a_format_cannot_hold_is_refused(probe, to, how, refused, tmp_path):
@@ -242,3 +244,27 @@ def test_an_exported_vector_moves_the_logits_of_transformers_as_ours(tmp_path):
         expected = theirs(ids).logits
     assert (moved - plain).abs().max() > 0.1
     torch.testing.assert_close(moved, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_export_replaces_no_saved_probe(tmp_path):
+    probe = probe_of()
+    probe.save(tmp_path / "p")
+    for to in ("plain", "vllm_vector"):
+        with pytest.raises(ConfigError, match="part of a saved probe"):
+            probe.export(tmp_path / "p", to)
+    assert SavedProbe.load(tmp_path / "p").classes == probe.classes
+    with pytest.raises(ConfigError, match="is a folder"):
+        probe.export("", "plain")
+    with pytest.raises(ConfigError, match="is imported"):
+        probe.export(tmp_path / "my-hook", "vllm_hook")
+
+
+def test_a_negative_dose_points_to_the_other_label(tmp_path):
+    probe = probe_of()
+    _, about = probe.export(tmp_path / "v", "vllm_vector", by=-2.0)
+    assert "Points to no; its length is 2 standard deviations" in about.read_text()
+    record = json.loads((tmp_path / "v.json").read_text())
+    for change in ({"position_indices": [0]}, {"layer_indices": [-1]}, {"norm_match": True}):
+        (tmp_path / "v.json").write_text(json.dumps(record | change))
+        with pytest.raises(DataError, match=r"v\.json is no steering vector"):
+            exported_probe(tmp_path / "v.json", "mini")
