@@ -48,13 +48,12 @@ MAX_WAITING = 2  # batches whose rows wait to be written, in memory
 
 
 class Reader(ABC):
-    """What gives the rows of a capture: passes of its network, or rows that exist already.
+    """What gives the rows of a capture: passes of its network, or rows that exist already."""
 
-    Attributes:
-        columns: names of further columns that it gives.
-    """
-
-    columns: tuple[str, ...] = ()
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of further columns that it gives."""
+        return ()
 
     @property
     def origin(self) -> str:

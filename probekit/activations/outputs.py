@@ -139,7 +139,7 @@ class WithOutput(Reader):
     numbers: OutputNumbers
 
     @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+    def columns(self) -> tuple[str, ...]:
         """The column of the numbers."""
         return (self.numbers.column,)
 

@@ -55,7 +55,7 @@ def check_rows(
 
     Raises:
         UnknownNameError: a column does not exist.
-        ConfigError: there are no texts, whose length is a confound.
+        ConfigError: there are no texts, whose length is a confound, or no numbers of the output.
         DataError: a cell is empty, a category has too many values, or none of its values has two
             labels.
     """
@@ -65,8 +65,12 @@ def check_rows(
         for name in settings:
             if name == LENGTH and name not in names and not has_texts:
                 raise ConfigError("`length` needs the texts, which given activations do not have.")
-            if name == OUTPUT and name not in names and name not in experiment.probe.baselines:
-                raise ConfigError("`output` needs `output` in `probe.baselines`.")
+            if name == OUTPUT and name not in names:
+                capture = getattr(experiment, "capture", None)  # given activations have none
+                if capture is None or capture.requests is not None:
+                    raise ConfigError("`output` needs passes of the network. Give its columns.")
+                if name not in experiment.probe.baselines:
+                    raise ConfigError("`output` needs `output` in `probe.baselines`.")
             if name not in (*names, LENGTH, OUTPUT):
                 allowed = [*names, LENGTH, OUTPUT]
                 raise UnknownNameError(f"No column {name!r}. {nearest(name, allowed)}")

@@ -1,5 +1,7 @@
 """What a probe adds to confounds: its statistics against references, and runs that show it."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,8 +14,10 @@ from sklearn.preprocessing import StandardScaler
 
 import probekit
 from probekit.chosen.left import statistics
+from probekit.chosen.left.section import check_rows
 from probekit.chosen.left.statistics import ALPHAS, Known
 from probekit.errors import ConfigError, DataError, UnknownNameError
+from probekit.pipeline.engines.table import prepare
 from probekit.probes.data import group_folds
 from probekit.probes.score.metrics import Resamples
 from probekit.results.table import PAGE_TABLES
@@ -217,6 +221,16 @@ def test_confounds_that_cannot_be_used_are_refused(confounds, error, message, tm
     X, y = np.random.default_rng(0).normal(size=(10, 3)), np.tile([0, 1], 5)
     with pytest.raises(error, match=message):
         probekit.probe({"a": X}, y, confounds=confounds, out=tmp_path, progress=False)
+
+
+def test_numbers_of_the_output_need_passes_of_the_network(own):
+    experiment = own.load(*QUICK, "probe.baselines=[output]")
+    dataset = prepare(experiment).design.dataset
+    check_rows(["output"], experiment, dataset, has_texts=True)
+    capture = experiment.capture.model_copy(update={"requests": Path("files")})
+    served = experiment.model_copy(update={"capture": capture})
+    with pytest.raises(ConfigError, match="`output` needs passes of the network"):
+        check_rows(["output"], served, dataset, has_texts=True)
 
 
 def test_unknown_columns_and_sources_are_refused(own):
