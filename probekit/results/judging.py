@@ -59,6 +59,8 @@ def judge(
         compared = {}
     named, others = _differences(scores, differences, score)
     selectivity = None if task is None else _selectivity(table, task)
+    columns = rows_of("unasked.csv")
+    warned = [] if columns is None else [row for _, row in only(columns, is_warned=True).iterrows()]
     places = _Places(scores)
     curve: list[float] = []  # test scores of the task on the line of the chosen site
     if best is not None:
@@ -81,6 +83,11 @@ def judge(
             target: _rival(target, compared[target], named, others, selectivity)
             for target in verdicts.COMPARED
             if target in compared
+        }
+        | {
+            (name := f"column {row['column']}"): _difference(row, name, is_named=True)
+            for row in warned
+            if score is not None and not math.isnan(row["difference"])
         },
         neighbours=tuple(rival for target, rival in named.values() if not target),
         named=tuple(named),
@@ -95,6 +102,7 @@ def judge(
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
         sources=None if sources is None else _over_sources(sources),
+        unasked=tuple(row["message"] for row in warned),
         length_of_rule=None if rules is None else _length_of_rule(rules),
     )
 

@@ -164,12 +164,12 @@ def of_classes(
     truth = np.eye(n_classes)[codes]
     rows = train, fold_of_row, test, n_classes
     flat = np.zeros((len(codes), n_classes))
-    known, _ = _logistic(terms, own, flat, *rows, GRID_OF_KNOWN, None)
+    known, _ = logistic(terms, own, flat, *rows, GRID_OF_KNOWN, None)
     known = log_softmax(known.clip(LEAST_LOG), axis=1)
-    added, penalty = _logistic(X, own, known, *rows, (OFF, *grid), typical)
+    added, penalty = logistic(X, own, known, *rows, (OFF, *grid), typical)
     added = np.where(np.isfinite(added), added, 0.0)
     centred = added - added.mean(axis=1, keepdims=True)
-    expected, _ = _ridge(terms, centred[train], train, fold_of_row, test)
+    expected, _ = ridge(terms, centred[train], train, fold_of_row, test)
     residuals = truth - np.exp(known)
     association = ((centred - expected) * residuals)[test].sum(axis=1)
     joint = log_softmax(known + added, axis=1)
@@ -181,15 +181,15 @@ def of_numbers(
 ) -> Left:
     """Return the addition for labels that are numbers, by their ranks; see `of_classes`."""
     ranks = normal_scores(y, y[train])[:, None]
-    known, _ = _ridge(terms, ranks[train], train, fold_of_row, test)
+    known, _ = ridge(terms, ranks[train], train, fold_of_row, test)
     rest = ranks - known
-    added, penalty = _ridge(X, rest[train], train, fold_of_row, test)
-    expected, _ = _ridge(terms, added[train], train, fold_of_row, test)
+    added, penalty = ridge(X, rest[train], train, fold_of_row, test)
+    expected, _ = ridge(terms, added[train], train, fold_of_row, test)
     association = ((added - expected) * rest)[test, 0]
     return Left(test, association, known[test, 0], (known + added)[test, 0], penalty)
 
 
-def _logistic(
+def logistic(
     X: Rows,
     own: Codes,
     offset: Floats,
@@ -225,7 +225,7 @@ def _logistic(
     return scores, grid[best]
 
 
-def _ridge(
+def ridge(
     X: Rows, y: Floats, train: Codes, fold_of_row: Codes, test: Codes
 ) -> tuple[Floats, float]:
     """Return numbers (n_rows, n_out) by ridge regression on X, held out for training rows.

@@ -29,7 +29,8 @@ _WRONG = (
 # The score may be right, but have another reason.
 _OTHERWISE = (
     "source-at-chance achieved-fpr majority random_weights nowhere-better word_identity n_grams "
-    "bag_of_words neighbouring_words length output embedding control length-leads length-of-rule"
+    "bag_of_words neighbouring_words length output embedding unasked control length-leads "
+    "length-of-rule"
 )
 # The score may be imprecise.
 _IMPRECISE = (
@@ -51,6 +52,7 @@ DOUBTS = {
     "output": "the probe may read only how sure the network is of its next token",
     "embedding": "the layers may add nothing",
 }
+OF_COLUMN = "the probe may read nothing else"
 # Verdict on the difference from a rival -> how the probe compares with it.
 RELATIONS = dict.fromkeys((verdict.NOT_SIGNIFICANT, verdict.NOT_BETTER), NOT_BETTER_THAN)
 RELATIONS[verdict.SIGNIFICANTLY_WORSE] = "significantly worse than"
@@ -97,6 +99,7 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
             )
         yield Caveat("control", text)
     yield from _nowhere_better(v)
+    yield from (Caveat("unasked", text) for text in v.unasked)
     if (sources := v.sources) is not None and v.score is not None:
         sign = METRICS[sources.metric].sign
         if sign * sources.worst_value <= sign * sources.worst_chance:
@@ -169,7 +172,7 @@ def _rivals(v: verdict.Verdict) -> Iterator[Caveat]:
     for kind, rival in doubts.items():
         untested = "not clearly better than"  # the interval decides
         relation = RELATIONS.get(rival.verdict, untested) if rival.is_named else untested
-        doubt = DOUBTS[kind]
+        doubt = DOUBTS.get(kind, OF_COLUMN)
         if rival.is_named and rival.verdict == verdict.NOT_BETTER:
             doubt = (
                 "its predictions are associated with the labels, but the interval of the "

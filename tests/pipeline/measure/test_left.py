@@ -98,11 +98,11 @@ def test_regressions_equal_those_of_scikit_learn():
     models = [make_pipeline(StandardScaler(), Ridge(alpha)) for alpha in ALPHAS]
     held_out = [cross_val_predict(one, X[:40], y, cv=PredefinedSplit(fold)) for one in models]
     best = np.argmin([np.square(one - y).mean() for one in held_out])
-    found, alpha = statistics._ridge(X, y, train, fold, test)
+    found, alpha = statistics.ridge(X, y, train, fold, test)
     assert alpha == ALPHAS[best]
     assert np.abs(found[:40] - held_out[best]).max() < 1e-10
     assert np.abs(found[40:] - models[best].fit(X[:40], y).predict(X[40:])).max() < 1e-10
-    noise = statistics._ridge(X, rng.normal(size=(40, 1)), train, fold, test)[0]
+    noise = statistics.ridge(X, rng.normal(size=(40, 1)), train, fold, test)[0]
     assert np.ptp(noise[40:]) < 0.3  # nearly switched off
 
 
