@@ -57,7 +57,7 @@ def further_columns(experiment: AnyExperiment, design: ExperimentDesign) -> Furt
     cells = {name: [""] * len(examples) for name in read_names}
     nested = set[str]()  # columns with lists or objects
     for read, table in tables:
-        # A table that knows its columns reads a few at a time; others have all of them in a row.
+        # A table with a list of its columns reads a few at a time; others have all in each row.
         step = len(names) if table.names is None else max(1, MOST_CELLS // len(dataset))
         for start in range(0, len(read_names), step or 1):
             part = read_names[start : start + step]

@@ -50,7 +50,7 @@ def further_findings(experiment: AnyExperiment, design: ExperimentDesign) -> Ite
     rows = tested(experiment, design)
     for row in rows:
         if row["is_warned"]:
-            yield Finding("warning", "unasked", sentence(row, len(rows)))
+            yield Finding("warning", "unasked", warning_of(row, len(rows)))
 
 
 def _has_labels(experiment: AnyExperiment) -> bool:
@@ -74,7 +74,9 @@ def tested(experiment: AnyExperiment, design: ExperimentDesign) -> list[dict[str
     for row in rows:
         is_related = row["p_holm"] < LEVEL
         row["auroc"] = (
-            statistics.auroc(found.columns[row["column"]], y, groups) if is_related else np.nan
+            statistics.auroc_alone(found.columns[row["column"]], y, groups)
+            if is_related
+            else np.nan
         )
         row["is_warned"] = row["auroc"] >= LEAST_AUROC
     return rows
@@ -92,14 +94,14 @@ def _decides(column: statistics.ColumnCells, y: NDArray[Any]) -> bool:
     if column.dtype.kind == "f" or y.dtype.kind == "f":
         return False
     pairs = np.unique(np.stack([np.unique(column, return_inverse=True)[1], y]), axis=1)
-    return pairs.shape[1] == len(np.unique(column))
+    return bool(pairs.shape[1] == len(np.unique(column)))
 
 
-def sentence(row: Mapping[str, Any], n_tested: int) -> str:
+def warning_of(row: Mapping[str, Any], n_tested: int) -> str:
     """Return the warning of a column.
 
     >>> row = {"column": "source", "auroc": 0.81, "p_holm": 0.004, "decides": False}
-    >>> sentence(row, 3).partition(". ")[2]
+    >>> warning_of(row, 3).partition(". ")[2]
     '`confounds: [source]` shows what the probe adds to it.'
     """
     text = (
@@ -121,7 +123,7 @@ def tables(_settings: Any, chosen: SelectedProbe) -> dict[str, list[dict[str, An
     warned = [row["column"] for row in rows if row["is_warned"]]
     compared = _compared(warned, chosen) if warned and chosen.scores.chosen is not None else {}
     empty = dict.fromkeys(COMPARED_COLUMNS.split())
-    messages = [sentence(row, len(rows)) if row["is_warned"] else "" for row in rows]
+    messages = [warning_of(row, len(rows)) if row["is_warned"] else "" for row in rows]
     return {
         "unasked.csv": [
             row | {"message": message} | empty | compared.get(row["column"], {})

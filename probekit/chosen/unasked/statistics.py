@@ -71,9 +71,10 @@ def _are_row_numbers(values: Floats) -> bool:
 
 
 def _features(column: ColumnCells) -> Floats:
-    """Return what a test reads of a column (n_rows, n_features), each with mean 0.
+    """Return the features of a column (n_rows, n_features), each with mean 0.
 
-    Of numbers the rank, its square and whether the cell is empty; of a category its values.
+    They are the rank of a number, its square and whether the cell is empty; or the values of a
+    category.
     """
     if column.dtype.kind == "f":
         is_empty = np.isnan(column)
@@ -85,16 +86,18 @@ def _features(column: ColumnCells) -> Floats:
         names = np.unique(column)
         found = column[:, None] == (names if len(names) > 2 else names[:1])
     centred: Floats = found - found.mean(axis=0, dtype=np.float64)
-    return centred / np.maximum(np.abs(centred).max(axis=0), ROUNDING)
+    centred /= np.maximum(np.abs(centred).max(axis=0), ROUNDING)
+    return centred
 
 
 def label_columns(y: NDArray[Any]) -> Floats:
-    """Return what a test reads of labels: the codes as 0 and 1 (n_rows, n_classes), or ranks.
+    """Return the codes of labels as 0 and 1 (n_rows, n_classes), or the ranks of numbers.
 
     >>> label_columns(np.array([1, 0])).tolist(), label_columns(np.array([0.5, 7.0])).tolist()
     ([[0.0, 1.0], [1.0, 0.0]], [[1.0], [2.0]])
     """
-    return rankdata(y)[:, None] if y.dtype.kind == "f" else np.eye(int(y.max()) + 1)[y]
+    found: Floats = rankdata(y)[:, None] if y.dtype.kind == "f" else np.eye(int(y.max()) + 1)[y]
+    return found
 
 
 def p_of_columns(columns: Mapping[str, ColumnCells], labels: Floats, groups: Codes) -> Floats:
@@ -161,7 +164,7 @@ def guesses(
     return logistic(terms, y[train], flat, *rows, n_classes, GRID_OF_KNOWN, None)[0]
 
 
-def auroc(column: ColumnCells, y: NDArray[Any], groups: Codes) -> float:
+def auroc_alone(column: ColumnCells, y: NDArray[Any], groups: Codes) -> float:
     """Return the AUROC of one column alone, held out in folds of groups.
 
     Numbers are split at their median.
