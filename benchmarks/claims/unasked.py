@@ -13,7 +13,7 @@ from benchmarks.claims.designs import LARGEST, SMALLEST
 from benchmarks.claims.rates import Rate
 from probekit.amounts import LEVEL
 from probekit.chosen.unasked.measure import LEAST_AUROC
-from probekit.chosen.unasked.statistics import adjusted_p, auroc, label_columns, p_of_columns
+from probekit.chosen.unasked.statistics import adjusted_p, auroc_alone, label_columns, p_of_columns
 
 ROWS = 6  # of each group, if all have equally many
 CORRELATION = 0.3  # share of the variance that rows of a group share
@@ -110,5 +110,5 @@ def rows(case: Case, draws: int) -> Iterator[dict[str, Any]]:
         found = [name for name, one in zip(columns, p, strict=True) if one < LEVEL]
         found = [name for name in found if name in names]
         tested.append(bool(found))
-        warned.append(any(auroc(columns[name], y, groups) >= LEAST_AUROC for name in found))
+        warned.append(any(auroc_alone(columns[name], y, groups) >= LEAST_AUROC for name in found))
     yield asdict(Rate.of(warned)) | {"tested": np.mean(tested)}

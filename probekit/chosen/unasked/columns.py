@@ -44,10 +44,13 @@ class FurtherColumns(NamedTuple):
 def further_columns(experiment: AnyExperiment, design: ExperimentDesign) -> FurtherColumns:
     """Return the columns that an experiment does not use; none for words."""
     dataset, used = design.dataset, set(_used(experiment))
-    tables = [(read, read(())) for read in dataset.tables]
+    has_labels = experiment.probe.reads in ("classes", "numbers")
+    tables = [(read, read(())) for read in dataset.tables if has_labels]
     names = [name for one in tables[:1] for name in _names(*one) if name not in used]
+    if not names:
+        return FurtherColumns(np.arange(0), np.arange(0), {}, 0, "")
     read_names = names[:MOST_COLUMNS]
-    examples = _drawn(design, MOST_CELLS // max(1, len(read_names)))
+    examples = _drawn(design, MOST_CELLS // len(read_names))
     # Rows that no table was read for, those of given arrays, are in the order of the columns.
     has_source = dataset.examples[0].source is not None
     place_of: dict[Any, int] = {
@@ -59,11 +62,11 @@ def further_columns(experiment: AnyExperiment, design: ExperimentDesign) -> Furt
     for read, table in tables:
         # A table with a list of its columns reads a few at a time; others have all in each row.
         step = len(names) if table.names is None else max(1, MOST_CELLS // len(dataset))
-        for start in range(0, len(read_names), step or 1):
+        for start in range(0, len(read_names), step):
             part = read_names[start : start + step]
             for number, row in enumerate(read(part).rows):
-                place = place_of.get(row.source, place_of.get(number))
-                for name in part if place is not None else ():
+                place = place_of.get(row.source if has_source else number, -1)
+                for name in part if place >= 0 else ():
                     value = row.cells.get(name)
                     if isinstance(value, str | int | float):
                         cells[name][place] = str(value).strip()

@@ -34,7 +34,10 @@ _READ: WeakKeyDictionary[ExperimentDesign, FurtherColumns] = WeakKeyDictionary()
 
 
 def _columns(experiment: AnyExperiment, design: ExperimentDesign) -> FurtherColumns:
-    """Return the columns that an experiment does not use, read once for each design."""
+    """Return the columns that an experiment does not use, read once for each design.
+
+    There are none if labels are neither classes nor numbers, which a column could predict.
+    """
     if design not in _READ:
         _READ[design] = further_columns(experiment, design)
     return _READ[design]
@@ -42,7 +45,7 @@ def _columns(experiment: AnyExperiment, design: ExperimentDesign) -> FurtherColu
 
 def further_identity(experiment: AnyExperiment, design: ExperimentDesign) -> str:
     """Return the digest of the columns, on which the results depend."""
-    return _columns(experiment, design).digest if _has_labels(experiment) else ""
+    return _columns(experiment, design).digest
 
 
 def further_findings(experiment: AnyExperiment, design: ExperimentDesign) -> Iterator[Finding]:
@@ -53,16 +56,11 @@ def further_findings(experiment: AnyExperiment, design: ExperimentDesign) -> Ite
             yield Finding("warning", "unasked", warning_of(row, len(rows)))
 
 
-def _has_labels(experiment: AnyExperiment) -> bool:
-    """Return whether labels are classes or numbers, which a column could predict."""
-    return experiment.probe.reads in ("classes", "numbers")
-
-
 def tested(experiment: AnyExperiment, design: ExperimentDesign) -> list[dict[str, Any]]:
     """Return the name, p and, if it is significant, the AUROC of each column."""
-    if not _has_labels(experiment):
-        return []
     found = _columns(experiment, design)
+    if not found.columns:
+        return []
     y, groups = _labels(experiment, design.dataset.labels[found.examples]), found.groups
     p = statistics.p_of_columns(found.columns, statistics.label_columns(y), groups)
     rows = [
@@ -72,12 +70,8 @@ def tested(experiment: AnyExperiment, design: ExperimentDesign) -> list[dict[str
         )
     ]
     for row in rows:
-        is_related = row["p_holm"] < LEVEL
-        row["auroc"] = (
-            statistics.auroc_alone(found.columns[row["column"]], y, groups)
-            if is_related
-            else np.nan
-        )
+        column, is_related = found.columns[row["column"]], row["p_holm"] < LEVEL
+        row["auroc"] = statistics.auroc_alone(column, y, groups) if is_related else np.nan
         row["is_warned"] = row["auroc"] >= LEAST_AUROC
     return rows
 
