@@ -132,9 +132,9 @@ ANALYSES = (
         "left",
         {
             "left.csv": {
-                "text": "confounds known metric",
+                "text": "confounds known categories metric",
                 "number": "p gain gain_low gain_high known_score joint_score partial matched_score "
-                "n_matched n_effective C",
+                "n_matched n_effective within p_within C",
                 "count": "n_terms n_test n_groups",
             }
         },

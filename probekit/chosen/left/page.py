@@ -1,13 +1,15 @@
 """What the selected probe adds to the confounds, on a page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
-from probekit.amounts import LEVEL
+from probekit.amounts import LEVEL, fixed
 from probekit.chosen.page import Columns, Shown, written_table
 from probekit.report.elements.page import Item, PageSection, Paragraph
 from probekit.report.sentences.answer import p_words
+from probekit.results.table import metric_name
 
 CLASSES = (
     "The label is modelled from these columns alone: {known}. A logistic probe is fitted to what "
@@ -27,6 +29,11 @@ MATCHED = (
     " Matched: AUROC of the selected probe where each label weighs equally in each combination of "
     "categories, so that these alone have 0.5; {rows:,.0f} of {of:,} rows have a weight, and count "
     "as {effective:,.0f} of equal weight."
+)
+WITHIN = (
+    " Within each value: the score in each combination of categories, averaged by rows; one-sided "
+    "p by t over groups of scores and labels that are centred in each group and combination or, "
+    "where these have one label each, in each combination."
 )
 STRATA: Columns = {"matched AUROC of the probe": "matched_score"}
 CAUSAL = (
@@ -58,11 +65,30 @@ def sections(run: Shown) -> Iterator[PageSection]:
     text = NUMBERS if row["metric"] == "spearman" else CLASSES
     columns: Columns = {**COLUMNS[row["metric"]], **(STRATA if has_strata else {})}
     table = written_table("Table of the probe beyond the confounds", columns, rows)
-    text += (MATCHED if has_strata else "") + CAUSAL
+    text += (MATCHED if has_strata else "") + (WITHIN if row["categories"] else "") + CAUSAL
     counts = {"rows": row["n_matched"], "of": row["n_test"], "effective": row["n_effective"]}
     note = Paragraph(text.format(known=row["known"], **counts), "note")
-    section: list[Item] = [Paragraph(sentence(row["confounds"], row["p"])), table, note]
+    texts = [sentence(row["confounds"], row["p"]), within_sentence(row)]
+    section: list[Item] = [*(Paragraph(text) for text in texts if text), table, note]
     yield PageSection(f"Beyond {row['confounds']}", section)
+
+
+def within_sentence(row: Mapping[str, Any]) -> str:
+    """Return the score within strata of all categories; "" without categories.
+
+    >>> row = {"categories": "source", "metric": "auroc", "within": 0.71, "p_within": 0.002}
+    >>> within_sentence(row)
+    'Within each value of source, the AUROC of the selected probe is 0.71 (p = 0.002).'
+    """
+    names = row["categories"]
+    if not names:
+        return ""
+    if np.isnan(row["within"]):
+        return f"No value of {names} has several labels: the two cannot be separated here."
+    if np.isnan(row["p_within"]):
+        return f"There are too few groups to test the probe within each value of {names}."
+    score = f"{metric_name(row['metric'])} of the selected probe is {fixed(row['within'], 2)}"
+    return f"Within each value of {names}, the {score} ({p_words(row['p_within'])})."
 
 
 def sentence(confounds: str, p: float) -> str:
