@@ -50,14 +50,13 @@ def further_identity(experiment: AnyExperiment, design: ExperimentDesign) -> str
 
 def further_findings(experiment: AnyExperiment, design: ExperimentDesign) -> Iterator[Finding]:
     """Yield a warning for each column that predicts the label, before a run."""
-    rows = tested(experiment, design)
-    for row in rows:
+    for row in tested(experiment, design):
         if row["is_warned"]:
-            yield Finding("warning", "unasked", warning_of(row, len(rows)))
+            yield Finding("warning", "unasked", row["message"])
 
 
 def tested(experiment: AnyExperiment, design: ExperimentDesign) -> list[dict[str, Any]]:
-    """Return the name, p and, if it is significant, the AUROC of each column."""
+    """Return the name, p and, if that is significant, AUROC and warning of each column."""
     found = _columns(experiment, design)
     if not found.columns:
         return []
@@ -73,6 +72,8 @@ def tested(experiment: AnyExperiment, design: ExperimentDesign) -> list[dict[str
         column, is_related = found.columns[row["column"]], row["p_holm"] < LEVEL
         row["auroc"] = statistics.auroc_alone(column, y, groups) if is_related else np.nan
         row["is_warned"] = row["auroc"] >= LEAST_AUROC
+        warning = warning_of(row, len(rows), experiment.confounds)
+        row["message"] = warning if row["is_warned"] else ""
     return rows
 
 
@@ -91,12 +92,12 @@ def _decides(column: statistics.ColumnCells, y: NDArray[Any]) -> bool:
     return bool(pairs.shape[1] == len(np.unique(column)))
 
 
-def warning_of(row: Mapping[str, Any], n_tested: int) -> str:
-    """Return the warning of a column.
+def warning_of(row: Mapping[str, Any], n_tested: int, declared: Sequence[str] | None) -> str:
+    """Return the warning of a column, where others are declared already.
 
     >>> row = {"column": "source", "auroc": 0.81, "p_holm": 0.004, "decides": False}
-    >>> warning_of(row, 3).partition(". ")[2]
-    '`confounds: [source]` shows what the probe adds to it.'
+    >>> warning_of(row, 3, ["length"]).partition(". ")[2]
+    '`confounds: [length, source]` shows what the probe adds to it.'
     """
     text = (
         f"The column `{row['column']}` alone predicts the label: AUROC {fixed(row['auroc'], 2)} in "
@@ -108,7 +109,8 @@ def warning_of(row: Mapping[str, Any], n_tested: int) -> str:
             "add rows in which they differ or, if it is the label in other words, remove the "
             "column from the data."
         )
-    return f"{text} `confounds: [{row['column']}]` shows what the probe adds to it."
+    names = ", ".join((*(declared or ()), row["column"]))
+    return f"{text} `confounds: [{names}]` shows what the probe adds to it."
 
 
 def tables(_settings: Any, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
@@ -117,13 +119,7 @@ def tables(_settings: Any, chosen: SelectedProbe) -> dict[str, list[dict[str, An
     warned = [row["column"] for row in rows if row["is_warned"]]
     compared = _compared(warned, chosen) if warned and chosen.scores.chosen is not None else {}
     empty = dict.fromkeys(COMPARED_COLUMNS.split())
-    messages = [warning_of(row, len(rows)) if row["is_warned"] else "" for row in rows]
-    return {
-        "unasked.csv": [
-            row | {"message": message} | empty | compared.get(row["column"], {})
-            for row, message in zip(rows, messages, strict=True)
-        ]
-    }
+    return {"unasked.csv": [row | empty | compared.get(row["column"], {}) for row in rows]}
 
 
 def _compared(names: Sequence[str], chosen: SelectedProbe) -> dict[str, dict[str, Any]]:

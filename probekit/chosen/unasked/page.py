@@ -19,5 +19,6 @@ def details(run: Shown) -> Iterator[PageSection]:
     """Yield the section of a run whose data have further columns."""
     rows = run.rows("unasked.csv")
     if rows is not None:
+        rows = rows.sort_values(["p_holm", "auroc"], ascending=[True, False])
         table = written_table("Table of columns that are not used", COLUMNS, rows)
         yield PageSection("Columns of the data", [table, Paragraph(NOTE, "note")])
