@@ -53,8 +53,8 @@ DOORS = {
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
         "work": "sites fitted spec X penalty",
-        "further_findings": "experiment design",
-        "further_identity": "experiment design",
+        "further_findings": "source",
+        "identity": "source",
     },
     "page": {
         **dict.fromkeys(

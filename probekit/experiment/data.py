@@ -242,8 +242,7 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
         columns = columns.model_copy(update={"label": ""})
     read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
-    notes: list[str] = []
-    tables: list[Any] = []
+    notes, tables = list[str](), list[Any]()
     for side, source in sources.items():
         part = read(source, format=data.format, name=data.name)
         if not side:  # there is one table, which has no side

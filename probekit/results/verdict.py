@@ -26,7 +26,6 @@ COMPARED = (*BASELINES, "random_weights", "embedding", "control", "concatenated"
 # Of these, the ones that can explain away the result: the probe must be better than each of them,
 # and than each column of the data that predicts the label.
 RIVALS = (*BASELINES, "random_weights", "embedding")
-NO_RIVALS = ("control", "concatenated")
 
 
 NAN = math.nan
@@ -168,9 +167,8 @@ class Rival(BaseModel, frozen=True):
 
         A lead is negative if the reported score is behind.
         """
-        if METRICS[self.metric].lower_is_better:
-            return -self.ci_high, -self.ci_low
-        return self.ci_low, self.ci_high
+        low, high = self.ci_low, self.ci_high
+        return (-high, -low) if METRICS[self.metric].lower_is_better else (low, high)
 
     @property
     def verdict(self) -> str:
@@ -408,8 +406,10 @@ class Verdict(BaseModel, frozen=True):
         A rival that was not named before the test rows were used is one of them if its score
         reaches the interval of the reported score.
         """
-        rivals = {name: one for name, one in self.rivals.items() if name not in NO_RIVALS}
-        return {name: rival for name, rival in rivals.items() if self._is_doubt(rival)}
+        may_explain = (name for name in self.rivals if name in RIVALS or name not in COMPARED)
+        return {
+            name: self.rivals[name] for name in may_explain if self._is_doubt(self.rivals[name])
+        }
 
     def _is_doubt(self, rival: Rival) -> bool:
         """Whether the probe is not clearly better than a rival; see `doubts`.
@@ -448,6 +448,4 @@ class Verdict(BaseModel, frozen=True):
     def is_below_majority(self) -> bool:
         """Whether the reported score is significantly worse than the majority class."""
         majority = self.rivals.get("majority")
-        return (
-            majority is not None and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE
-        )
+        return bool(majority and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE)

@@ -16,6 +16,7 @@ from probekit.chosen.unasked.columns import FurtherColumns, further_columns
 from probekit.data.examples import Finding
 from probekit.experiment.activations import AnyExperiment
 from probekit.lazy_rows import Floats
+from probekit.pipeline.engines.engine import Engine
 from probekit.pipeline.measure.significance import difference_columns
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.probes.score.differences import paired_differences
@@ -43,14 +44,14 @@ def _columns(experiment: AnyExperiment, design: ExperimentDesign) -> FurtherColu
     return _READ[design]
 
 
-def further_identity(experiment: AnyExperiment, design: ExperimentDesign) -> str:
+def identity(source: Engine) -> str:
     """Return the digest of the columns, on which the results depend."""
-    return _columns(experiment, design).digest
+    return _columns(source.experiment, source.design).digest
 
 
-def further_findings(experiment: AnyExperiment, design: ExperimentDesign) -> Iterator[Finding]:
+def further_findings(source: Engine) -> Iterator[Finding]:
     """Yield a warning for each column that predicts the label, before a run."""
-    for row in tested(experiment, design):
+    for row in tested(source.experiment, source.design):
         if row["is_warned"]:
             yield Finding("warning", "unasked", row["message"])
 

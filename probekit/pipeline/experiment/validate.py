@@ -147,7 +147,7 @@ def _of_experiment(
         if texts is not None and experiment.probe.reads == "classes":
             found += _separating_words(design)
         for _, door in doors("measure", "further_findings"):
-            found += door(experiment, design)
+            found += door(source)
         if isinstance(experiment, Experiment) and experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 

@@ -52,8 +52,7 @@ def run_key(source: Engine, card: str | None) -> str:
     reduce(dict.__getitem__, sections, config).pop(folder, None)
     given = {"config": config, "card": card, "data": source.design.dataset.digest}
     given |= {"further": source.further_digests, "activations": source.identity()}
-    identities = doors("measure", "further_identity")
-    given |= {one.name: door(source.experiment, source.design) for one, door in identities}
+    given |= {one.name: of(source) for one, of in doors("measure", "identity")}
     installed, code = versions(), {"parts": PART_VERSIONS, "sources": digest_sources()}
     libraries = {name: installed[name] for name in _LIBRARIES}
     return digest_json(given | code | {"libraries": libraries})[:12]

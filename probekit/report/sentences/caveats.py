@@ -52,7 +52,6 @@ DOUBTS = {
     "output": "the probe may read only how sure the network is of its next token",
     "embedding": "the layers may add nothing",
 }
-OF_COLUMN = "the probe may read nothing else"
 # Verdict on the difference from a rival -> how the probe compares with it.
 RELATIONS = dict.fromkeys((verdict.NOT_SIGNIFICANT, verdict.NOT_BETTER), NOT_BETTER_THAN)
 RELATIONS[verdict.SIGNIFICANTLY_WORSE] = "significantly worse than"
@@ -123,10 +122,8 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
     shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
     doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
     if v.length_leads and all(doubt.code != "length" for doubt in doubts):
-        text = (
-            "Text length alone is better than a bag of words: length is associated with the label."
-        )
-        yield Caveat("length-leads", text)
+        text = "Text length alone is better than a bag of words"
+        yield Caveat("length-leads", f"{text}: length is associated with the label.")
     if v.length_of_rule is not None:
         rule, *estimates = v.length_of_rule
         auroc, at_equal_length, within = (format_number(*one) for one in estimates)
@@ -172,7 +169,7 @@ def _rivals(v: verdict.Verdict) -> Iterator[Caveat]:
     for kind, rival in doubts.items():
         untested = "not clearly better than"  # the interval decides
         relation = RELATIONS.get(rival.verdict, untested) if rival.is_named else untested
-        doubt = DOUBTS.get(kind, OF_COLUMN)
+        doubt = DOUBTS.get(kind, "the probe may read nothing else")
         if rival.is_named and rival.verdict == verdict.NOT_BETTER:
             doubt = (
                 "its predictions are associated with the labels, but the interval of the "

@@ -13,7 +13,7 @@ import probekit
 from probekit.chosen.unasked import columns as reading
 from probekit.chosen.unasked import statistics
 from probekit.chosen.unasked.columns import further_columns
-from probekit.chosen.unasked.measure import further_findings, further_identity
+from probekit.chosen.unasked.measure import further_findings, identity
 from probekit.errors import DataError
 from probekit.experiment.schema import Experiment
 from probekit.pipeline.engines.table import prepare
@@ -140,15 +140,14 @@ def test_two_tables_and_declared_columns(tmp_path):
         "name": "one", "model": {"source": "mini"}, "tokens": {"position": {"at": "last"}},
         "data": {"name": "rows", "columns": {"group": "group"}},
     }).with_data(tables)  # fmt: skip
-    design = prepare(experiment).design
-    found = further_columns(experiment, design)
+    source = prepare(experiment)
+    found = further_columns(experiment, source.design)
     assert found.columns["source"].tolist() == frame["source"].tolist()
-    (finding,) = further_findings(experiment, design)
+    (finding,) = further_findings(source)
     assert "column `source` alone predicts the label: AUROC 0." in finding.message
     declared = experiment.model_copy(update={"confounds": ("source",)})
-    assert list(further_columns(declared, design).columns) == ["options"]
-    other = experiment.model_copy(deep=True)
-    assert further_identity(other, design) == further_identity(experiment, design)
+    assert list(further_columns(declared, source.design).columns) == ["options"]
+    assert identity(source) == found.digest
 
 
 def test_of_large_tables_whole_groups_and_the_first_columns_are_read(monkeypatch):
@@ -167,9 +166,8 @@ def test_a_run_warns_of_a_column_in_the_first_clause(own):
     own.rows["tone"] = np.where(rng.random(len(own.rows)) < 0.02, "x", own.rows["label"])
     own.rows["order"] = np.arange(len(own.rows))
     own.rows.to_csv(own.folder / "rows.csv", index=False)
-    before = own.load(*QUICK)
-    design = prepare(before).design
-    digest, identity = design.dataset.digest, further_identity(before, design)
+    source = prepare(own.load(*QUICK))
+    digest, before = source.design.dataset.digest, identity(source)
     result = own.run(*QUICK, "probe.description=false", "split.folds=3")
     table = pd.read_csv(result.folder / "unasked.csv")
     assert set(PAGE_TABLES["unasked.csv"]) <= set(table)
@@ -184,14 +182,13 @@ def test_a_run_warns_of_a_column_in_the_first_clause(own):
     assert "column tone" in page
     # The other columns are no part of the data, but of what the results depend on.
     own.rows.assign(tone="same").to_csv(own.folder / "rows.csv", index=False)
-    other = own.load(*QUICK)
-    changed = prepare(other).design
+    changed = prepare(own.load(*QUICK))
     assert (
-        changed.dataset.digest
+        changed.design.dataset.digest
         == digest
         == json.loads((result.folder / "run.json").read_text())["digests"]["dataset"]
     )
-    assert further_identity(other, changed) != identity
+    assert identity(changed) != before
 
 
 def test_activations_of_a_file_and_of_a_call_have_columns_too(tmp_path):
