@@ -174,12 +174,10 @@ def compared_rows(row: pd.Series, scores: Scores) -> dict[str, pd.Series]:
         ]
     # A nested choice has the name of the target that is scored at the chosen sites.
     target_of_choice = {choice: target for target, choice in NESTED.items()}
-    compared = {}
     # A later row replaces an earlier one of its target: the random networks at their own chosen
     # sites replace those at the site of `row`.
-    for _, other in pd.concat(parts).iterrows():
-        compared[target_of_choice.get(str(other["target"]), other["target"])] = other
-    return compared
+    found = (other for _, other in pd.concat(parts).iterrows())
+    return {target_of_choice.get(str(one["target"]), one["target"]): one for one in found}
 
 
 def _score(task: pd.Series, scores: Scores, reported: pd.Series) -> HeadlineScore:

@@ -406,10 +406,8 @@ class Verdict(BaseModel, frozen=True):
         A rival that was not named before the test rows were used is one of them if its score
         reaches the interval of the reported score.
         """
-        may_explain = (name for name in self.rivals if name in RIVALS or name not in COMPARED)
-        return {
-            name: self.rivals[name] for name in may_explain if self._is_doubt(self.rivals[name])
-        }
+        found = {name: one for name, one in self.rivals.items() if self._is_doubt(one)}
+        return {name: one for name, one in found.items() if name in RIVALS or name not in COMPARED}
 
     def _is_doubt(self, rival: Rival) -> bool:
         """Whether the probe is not clearly better than a rival; see `doubts`.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from probekit.amounts import LEVEL, fixed
 from probekit.chosen.page import Columns, Shown, written_table
@@ -81,7 +82,7 @@ def sections(run: Shown) -> Iterator[PageSection]:
     yield PageSection(f"Beyond {row['confounds']}", section)
 
 
-def within_sentence(row: Mapping[str, Any]) -> str:
+def within_sentence(row: Mapping[str, Any] | pd.Series) -> str:
     """Return the score within strata of all categories.
 
     >>> row = {"categories": "source", "metric": "auroc", "within": 0.71, "p_within": 0.002}
