@@ -169,7 +169,7 @@ def test_a_run_warns_of_a_column_in_the_first_clause(own):
     source = prepare(own.load(*QUICK))
     digest, before = source.design.dataset.digest, identity(source)
     result = own.run(*QUICK, "probe.description=false", "split.folds=3")
-    table = pd.read_csv(result.folder / "unasked.csv")
+    table = result.unasked
     assert set(PAGE_TABLES["unasked.csv"]) <= set(table)
     assert table["column"].tolist() == ["tone"]
     assert table["auroc"].item() > 0.95
