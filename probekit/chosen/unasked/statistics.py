@@ -6,6 +6,7 @@ A column is numbers (n_rows,), NaN where a cell is empty, or values of a categor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,9 @@ def column_in(cells: Sequence[str], groups: Codes) -> ColumnCells | None:
     names, codes = np.unique(texts.astype(str), return_inverse=True)
     pairs = np.unique(np.stack([codes, groups], axis=1), axis=0)
     n_groups = np.bincount(pairs[:, 0])
-    is_kept = n_groups >= max(FEWEST_GROUPS, np.sort(n_groups)[-MOST_VALUES:][0])
-    joined = np.where(is_kept[codes], names[codes], RARE)
+    most = np.argsort(n_groups, kind="stable")[-MOST_VALUES:]
+    kept = most[n_groups[most] >= FEWEST_GROUPS]
+    joined = np.where(np.isin(codes, kept), names[codes], RARE)
     return None if len(np.unique(joined)) < 2 else joined
 
 
@@ -119,20 +121,16 @@ def p_of_columns(columns: Mapping[str, ColumnCells], labels: Floats, groups: Cod
         return np.full(len(columns), np.nan)
     rest = labels - labels.mean(axis=0)
     rest = rest[:, 1:] if rest.shape[1] == 2 else rest
-    parts, starts = [], [0]
+    patterns = sign_patterns(resamples.n_units, DRAWS, seed=0)
+    signs, found = np.concatenate([*patterns]).astype(np.float64), []
     for column in columns.values():
-        products = (_features(column)[:, :, None] * rest[:, None, :]).reshape(len(rest), -1)
-        sums = np.stack([resamples.by_unit(one)[0] for one in products.T], axis=1)
-        size = np.sqrt(np.square(sums).sum(axis=0))
-        parts.append(sums[:, size > ROUNDING] / size[size > ROUNDING])
-        starts.append(starts[-1] + parts[-1].shape[1])
-    joined, found = np.concatenate(parts, axis=1), []
-    for signs in sign_patterns(resamples.n_units, DRAWS, seed=0):
-        squares = np.square(signs @ joined)
-        found.append(np.add.reduceat(np.pad(squares, ((0, 0), (0, 1))), starts[:-1], axis=1))
-    statistics = np.concatenate(found)
-    p: Floats = (statistics >= statistics[0] - ROUNDING * len(joined)).mean(axis=0)
-    return np.where(np.diff(starts) > 0, p, 1.0)
+        pairs = product(_features(column).T, rest.T)
+        sums = np.stack([resamples.by_unit(one * label)[0] for one, label in pairs], axis=1)
+        sizes = np.square(sums).sum(axis=0)
+        sums, sizes = sums[:, sizes > ROUNDING], sizes[sizes > ROUNDING]
+        statistics = (np.square(signs @ sums) / sizes).sum(axis=1)
+        found.append((statistics >= statistics[0] - ROUNDING * len(sums)).mean())
+    return np.array(found)
 
 
 def adjusted_p(p: Floats) -> Floats:

@@ -66,6 +66,9 @@ def test_names_row_numbers_constants_and_texts_are_passed_over():
     assert np.flatnonzero(np.isnan(number)).tolist() == [0]
     kinds = statistics.column_in(["a", "b", *["c"] * 29, *["d"] * 29], groups)
     assert np.unique(kinds, return_counts=True)[1].tolist() == [29, 29, 2]  # a and b are joined
+    many = [f"v{n % 30}" for n in range(600)]
+    many = statistics.column_in(many, np.arange(600) // 2)
+    assert len(np.unique(many)) == 21  # those of the most groups, and the others together
     assert statistics.column_in(["", "x"] * 30, groups)[:2].tolist() == ["", "x"]
 
 
