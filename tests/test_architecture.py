@@ -53,6 +53,8 @@ DOORS = {
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
         "work": "sites fitted spec X penalty",
+        "further_findings": "source",
+        "identity": "source",
     },
     "page": {
         **dict.fromkeys(

@@ -302,6 +302,65 @@ def _left(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _strata(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "`left.csv`: p of the selected probe within each value of a category, which the label "
+        "depends on. Groups have several labels and values, several labels and one value, one "
+        "label and several values, or one of both. With *effect* 1 the activations have a "
+        "direction of the label. *t*: share of draws with p < 0.05 by t over groups; *exchange*: "
+        "by exchanged labels in each group and value (not used: it rejects too often where groups "
+        "of one label have several values).",
+        "",
+        "| groups | rows of a group | metric | effect | data | t | exchange |",
+        "|---" * 7 + "|",
+    ]
+    names = {"several": "several labels and values", "labels": "several labels, one value"}
+    names |= {"strata": "one label, several values", "one": "one label, one value"}
+    for _, row in table.iterrows():
+        data = ["" if row["sizes"] == "equal" else f"sizes {row['sizes']}"]
+        data += ["five folds"] * bool(row["is_nested"])
+        cells = [row["groups"], names[row["design"]], row["metric"], f"{row['effect']:g}"]
+        cells += [", ".join(filter(None, data)), f"{row['rate']:.3f} ({row['error']:.3f})"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {row['exchange']:.3f} |")
+    nothing = table[table["effect"] == 0]
+    lines += [
+        "",
+        f"Without an effect t rejects in {nothing['rate'].mean():.3f} of all draws, in at most "
+        f"{nothing['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
+def _unasked(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "Columns that an experiment does not use: normal and lognormal numbers, counts, categories "
+        "of rows and of groups. A warning needs p < 0.05, adjusted by Holm, and an AUROC of 0.60 "
+        "of the column alone. Without a relation any warning is false; otherwise the label depends "
+        "on the first column in a line, a parabola or by category. *warning*: share of draws with "
+        "one; *p < 0.05*: without the condition on AUROC.",
+        "",
+        "| groups | labels of a group | relation | columns | data | warning | p < 0.05 |",
+        "|---" * 7 + "|",
+    ]
+    for _, row in table.iterrows():
+        data = [{0: "numbers", 2: ""}.get(row["classes"], f"{row['classes']} classes")]
+        data += ["" if row["sizes"] == "equal" else f"sizes {row['sizes']}"]
+        data += ["" if row["positives"] == 0.5 else f"{row['positives']:.0%} positive"]
+        labels = "several" if row["labels"] == "mixed" else "one"
+        cells = [row["groups"], labels, row["relation"], row["columns"]]
+        cells += [", ".join(filter(None, data)), f"{row['rate']:.3f} ({row['error']:.3f})"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {row['tested']:.3f} |")
+    false = table[table["relation"] == "none"]
+    lines += [
+        "",
+        f"False warnings in {false['rate'].mean():.3f} of all draws, in at most "
+        f"{false['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -315,5 +374,7 @@ SECTIONS = {
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
     "monitors": ("Thresholds of monitors", _monitors),
     "left": ("What a probe adds to confounds", _left),
+    "strata": ("A probe within the values of a category", _strata),
+    "unasked": ("Columns that an experiment does not use", _unasked),
     "estimates": ("Cues, folds, calibration, rare classes and heavy tails", _estimates),
 }

@@ -23,7 +23,7 @@ _FORMATS: Mapping[str, Callable[..., str]] = {
     **dict.fromkeys(("rank", "k"), "{:,}".format),
     "label": class_label,
     "metric": metric_name,
-    "p": format_p,
+    **dict.fromkeys(("p", "p_holm"), format_p),
     "n_equal": "{:,.0f}".format,
     "fpr": lambda rate: f"{100 * rate:g} %",
     "fpr_bound": partial(percent, places=2),
@@ -84,6 +84,8 @@ def written_table(title: str, columns: Columns, rows: pd.DataFrame, **options: A
     def written(row: Mapping[Any, Any], names: Sequence[str]) -> str:
         """Return the cell of a number with its interval, or of another value."""
         usual = str if isinstance(row[names[0]], str) else format_number
+        if pd.isna(row[names[0]]):
+            return "–"
         return _FORMATS.get(names[0], usual)(*(row[name] for name in names if name in row))
 
     cells = [tuple(written(row, names) for names in parts) for row in rows.to_dict("records")]

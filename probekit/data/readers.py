@@ -6,7 +6,8 @@ raise an error that names the row.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -96,7 +97,8 @@ def read_dataset(
         words: Dataset = chosen.read(source, columns, name=name)
         return words
     read = (*columns.names, *values) if pairs is None else (*columns.names, pairs, *values)
-    return table.examples_of(chosen.read(source, read), columns, name, values, pairs)
+    found = table.examples_of(chosen.read(source, read), columns, name, values, pairs)
+    return replace(found, tables=(partial(chosen.read, source),))
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:

@@ -143,12 +143,14 @@ class Table:
         where: location of the column names in messages, or name of the object.
         rows: the rows in order.
         names: names of all columns; None if they are known only from the cells of each row.
+        nested: names of the columns whose cells are known to be lists or objects.
         text: function that converts a cell to text, given its location and its value.
     """
 
     where: str
     rows: Iterable[TableRow]
     names: Collection[str] | None = None
+    nested: Collection[str] = ()
     text: Callable[[str, object], str] = plain_text
 
 

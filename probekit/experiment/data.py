@@ -242,7 +242,7 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
         columns = columns.model_copy(update={"label": ""})
     read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
-    notes: list[str] = []
+    notes, tables = list[str](), list[Any]()
     for side, source in sources.items():
         part = read(source, format=data.format, name=data.name)
         if not side:  # there is one table, which has no side
@@ -253,5 +253,6 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
             group = f"{side} {example.group}" if own_group else example.group
             examples.append(replace(example, id=f"{side} {example.id}", group=group, split=side))
         notes += [f"{side}: {note}" for note in part.notes]
+        tables += part.tables
     # Everything else is the same in both parts.
-    return replace(part, examples=tuple(examples), notes=tuple(notes))
+    return replace(part, examples=tuple(examples), notes=tuple(notes), tables=tuple(tables))

@@ -5,6 +5,7 @@ Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tabl
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
 from probekit.data.examples import Dataset, Example, RowExamples, StringArray, check_field
-from probekit.data.frames import plain_cells, plain_texts
+from probekit.data.frames import memory_table, plain_cells, plain_texts, tables_in
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
@@ -36,6 +37,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     groups: Iterable[Any] | None = None,
     tokens: Iterable[Any] | None = None,
     confounds: Any = None,
+    columns: Any = None,
     split: Mapping[str, Any] | Iterable[str] | None = None,
     probe: Mapping[str, Any] | None = None,
     sites: Sequence[str] = ("*",),
@@ -74,6 +76,8 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         tokens: word or token of each row, for the control task and the word-identity baseline.
         confounds: data frame, or mapping from names to columns, that may explain the label: numbers
             or categories of each row. The page shows what the probe adds to them.
+        columns: data frame, or list of dicts, of further columns of the rows: the page warns of
+            those that predict the label.
         split: the section `split` of an experiment, such as `{"folds": 5}`; or "train" or "test"
             for each row.
         probe: the section `probe` of an experiment, such as `{"kinds": [{"kind": "lda"}]}`.
@@ -118,12 +122,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     """
     known = {} if confounds is None else _columns_of(confounds)
     arrays = activations if isinstance(activations, dict) else {}
-    columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
-    columns |= {"position": position, "texts": texts, "ids": ids, "at": at, "outputs": outputs}
-    columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
-    columns |= {f"confounds[{key!r}]": one for key, one in known.items()}
+    by_row: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    by_row |= {"position": position, "texts": texts, "ids": ids, "at": at, "outputs": outputs}
+    by_row |= {f"activations[{key!r}]": one for key, one in arrays.items()}
+    by_row |= {f"confounds[{key!r}]": one for key, one in known.items()} | {"columns": columns}
     # Rows are read by position, so that columns with an index must be in the same order.
-    indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
+    indexes = {key: column.index for key, column in by_row.items() if hasattr(column, "iloc")}
     for key, index in indexes.items():
         first, order = next(iter(indexes.items()))
         is_other = len(index) == len(order) and not index.equals(order)
@@ -150,7 +154,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     read_texts = None if texts is None else plain_texts("texts", texts)
     given_columns = {"groups": names, "tokens": words, "split": sides, "texts": read_texts}
-    for key, entries in given_columns.items():
+    for key, entries in (*given_columns.items(), ("columns", columns)):
         if entries is not None:
             check_length(key, entries, len(truth))
     checked = (("text", words), ("text", read_texts), ("label", truth), ("group", names))
@@ -165,7 +169,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     examples = _with_cells(
         RowExamples(np.arange(len(truth)), truth, names, row_texts, sides), known
     )
-    dataset = Dataset(name, examples, has_groups=names is not None)
+    dataset = Dataset(name, examples, has_groups=names is not None, tables=_tables_of(columns))
 
     read = None
     if verify is not None:
@@ -207,6 +211,12 @@ def _read_tokens(
         check_length(name, column, n_rows)
     lists = {name: list(column) for name, column in given.items()}  # without the index of a table
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
+
+
+def _tables_of(columns: Any) -> tuple[Any, ...]:
+    """Return a function that reads a table of further columns, or none."""
+    tables = () if columns is None else tables_in(columns)
+    return tuple(partial(memory_table, one) for one in tables)
 
 
 def _columns_of(confounds: Any) -> dict[str, Any]:

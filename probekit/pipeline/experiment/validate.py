@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, percent, size_in_words
+from probekit.chosen.registry import doors
 from probekit.data.examples import WORD, Finding, by_level
 from probekit.errors import DataError, ProbekitError
 from probekit.experiment.activations import AnyExperiment
@@ -145,6 +146,8 @@ def _of_experiment(
         found = [*findings(design, probers := make_probers(experiment, design))]
         if texts is not None and experiment.probe.reads == "classes":
             found += _separating_words(design)
+        for _, door in doors("measure", "further_findings"):
+            found += door(source)
         if isinstance(experiment, Experiment) and experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 

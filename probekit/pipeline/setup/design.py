@@ -152,8 +152,7 @@ class ExperimentDesign:
     @cached_property
     def texts(self) -> Objects:
         """The text of each row, shape (n_rows,); of given activations their token or name."""
-        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
-        return cast(Objects, texts[self.example])
+        return cast(Objects, self.dataset.column("text")[self.example])
 
     def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
         """Return the texts that baselines read at a position, and the reply in each, (n_rows,).

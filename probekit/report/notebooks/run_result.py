@@ -168,6 +168,11 @@ class RunResult:
         return page_table(self.folder, "left.csv")
 
     @cached_property
+    def unasked(self) -> pd.DataFrame | None:
+        """The columns of the data that the experiment does not use, a row each; None without."""
+        return page_table(self.folder, "unasked.csv")
+
+    @cached_property
     def cascade(self) -> pd.DataFrame | None:
         """Cost and TPR of words, then the site, then the stack; None without a cascade."""
         return page_table(self.folder, "cascade.csv")

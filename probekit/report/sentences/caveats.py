@@ -29,7 +29,8 @@ _WRONG = (
 # The score may be right, but have another reason.
 _OTHERWISE = (
     "source-at-chance achieved-fpr majority random_weights nowhere-better word_identity n_grams "
-    "bag_of_words neighbouring_words length output embedding control length-leads length-of-rule"
+    "bag_of_words neighbouring_words length output embedding unasked control length-leads "
+    "length-of-rule"
 )
 # The score may be imprecise.
 _IMPRECISE = (
@@ -97,6 +98,7 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
             )
         yield Caveat("control", text)
     yield from _nowhere_better(v)
+    yield from (Caveat("unasked", text) for text in v.unasked)
     if (sources := v.sources) is not None and v.score is not None:
         sign = METRICS[sources.metric].sign
         if sign * sources.worst_value <= sign * sources.worst_chance:
@@ -120,10 +122,8 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
     shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
     doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
     if v.length_leads and all(doubt.code != "length" for doubt in doubts):
-        text = (
-            "Text length alone is better than a bag of words: length is associated with the label."
-        )
-        yield Caveat("length-leads", text)
+        text = "Text length alone is better than a bag of words"
+        yield Caveat("length-leads", f"{text}: length is associated with the label.")
     if v.length_of_rule is not None:
         rule, *estimates = v.length_of_rule
         auroc, at_equal_length, within = (format_number(*one) for one in estimates)
@@ -169,7 +169,7 @@ def _rivals(v: verdict.Verdict) -> Iterator[Caveat]:
     for kind, rival in doubts.items():
         untested = "not clearly better than"  # the interval decides
         relation = RELATIONS.get(rival.verdict, untested) if rival.is_named else untested
-        doubt = DOUBTS[kind]
+        doubt = DOUBTS.get(kind, "the probe may read nothing else")
         if rival.is_named and rival.verdict == verdict.NOT_BETTER:
             doubt = (
                 "its predictions are associated with the labels, but the interval of the "
