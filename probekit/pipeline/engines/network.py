@@ -194,7 +194,7 @@ class CapturedRows(Activations):
         experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
         rule = experiment.tokens.positions[position]
-        of_position = rule.model_dump(exclude={"share", "between"})
+        of_position = rule.model_dump(exclude={"share", "between"}) | experiment.tokens.asking
         if rule.share is not None:
             of_position["share"] = rule.share[0]
         if rule.between is not None:

@@ -14,6 +14,7 @@ from probekit.activations.store import ActivationStore
 from probekit.data.examples import Finding
 from probekit.data.frames import plain_cells
 from probekit.errors import ConfigError, DataError
+from probekit.experiment.ask import SWAPPED
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import Floats
 from probekit.model.text.tokenizer import Tokenizer
@@ -29,17 +30,23 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
     Raises:
         DataError: an answer is empty, or both answers of a row begin with the same token.
     """
-    columns = experiment.data.columns.answers
+    asked = experiment.tokens.answers
+    columns, key = experiment.data.columns.answers, ("data", "columns", "answers")
+    if asked is not None:
+        columns, key = asked, ("tokens", "answers")
     if "output" not in experiment.probe.baselines or experiment.capture.requests is not None:
         return None
     if columns is None:
         return OutputNumbers()
     first, pairs = cache(partial(first_token, texts.tokenizer)), []
     for example in texts.dataset.examples:
-        cells = dict(example.values)
-        one, other = (cells.get(name, name) for name in columns)  # a column, or the answer itself
+        cells = {} if asked else dict(example.values)
+        # A column, or the answer itself; swapped if the question has them swapped.
+        one, other = (cells.get(name, name) for name in columns)
+        if dict(example.values).get(SWAPPED) == "yes" and asked:
+            one, other = other, one
         begins_line = experiment.tokens.chat or example.text[-1:].isspace()
-        with experiment.at("data", "columns", "answers"):
+        with experiment.at(*key):
             if not (one.strip() and other.strip()):
                 raise DataError(f"{example.where}: an answer is empty. Fill it in.")
             if sum(name in cells for name in columns) == 1:
