@@ -73,24 +73,24 @@ class AskSection(Section):
         named = [one for one in _PLACEHOLDERS if one in self.ask]
         if self.answers is None and (named or self.balance):
             key = "ask" if named else "balance"
-            what = " and ".join(named) or "`balance`"
-            raise rule_error(f"{what} requires `answers`, such as [Yes, No]", key)
+            what = "the question has places for answers" if named else "`balance` swaps them"
+            raise rule_error(f"{what}: give `answers`, such as [Yes, No]", key)
         if self.balance and (lacking := [one for one in _PLACEHOLDERS if one not in named]):
             others = [one for one in re.findall(r"\{\w*\}", self.ask) if one not in named]
-            near = f" {nearest(others[0], lacking)}" if others else ""
+            near = f". {nearest(others[0], lacking)}".rstrip(".") if others else ""
             raise rule_error(
                 "`balance` swaps the answers in the question, which must name them, such as "
-                f"'Answer {{a}} or {{b}}.', but has no {' and no '.join(lacking)}.{near}",
+                f"'Answer {{a}} or {{b}}.', but has no {' and no '.join(lacking)}{near}",
                 "ask",
             )
         return self
 
     @classmethod
     def of_probe(cls, position: Mapping[str, Any]) -> AskSection:
-        """Return the question of a saved probe, from `ProbeFacts.position`.
+        r"""Return the question of a saved probe, from `ProbeFacts.position`.
 
         >>> AskSection.of_probe({"at": "last", "ask": "True?"}).asked("It rains.")
-        'It rains.\\n\\nTrue?'
+        'It rains.\n\nTrue?'
         """
         pair = (position["answer_a"], position["answer_b"]) if "answer_a" in position else None
         return cls(ask=position.get("ask"), answers=pair, balance=position.get("balance", False))
@@ -112,9 +112,9 @@ class AskSection(Section):
         """Return the answers that {a} and {b} stand for after a text; None without answers."""
         return self.answers[::-1] if self.answers and self.swaps(text) else self.answers
 
-    def asked(self, text: str, own: str | None = None) -> str:
-        """Return a text with the question; `own` is the one that decides the swap, if another."""
-        return text + self._gap + self._question(text if own is None else own)
+    def asked(self, text: str) -> str:
+        """Return a text with the question after it."""
+        return text + self._gap + self._question(text)
 
     @property
     def _gap(self) -> str:
@@ -145,7 +145,7 @@ class AskSection(Section):
         if self.answers is not None:
             message += f", where {{a}} is {self.answers[0]!r} and {{b}} {self.answers[1]!r}"
         if self.balance:
-            n = sum((SWAPPED, "yes") in example.values for example in dataset.examples)  # noqa: PD011
+            n = sum((SWAPPED, "yes") in example.values for example in dataset.examples)
             message += f"; they are swapped in {n:,} of {counted(len(dataset), 'text')}"
         message += ". Probes read its last token, and baselines read it, too."
         return [Finding("info", "ask", message)]
