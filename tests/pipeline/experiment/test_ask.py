@@ -60,7 +60,6 @@ def test_a_saved_probe_asks_new_texts_the_same_question(asked, call):
 
 
 def test_the_difference_of_logits_is_that_of_the_answers_in_the_question(planted, asked):
-    _, own, _ = asked
     engine = prepare(planted.load(*QUICK, ASK, BASELINES))
     tokenizer, model = Tokenizer.from_pretrained("mini"), load_model("mini")
     first = {word: tokenizer.encode(f" {word}", bos=False).ids[0] for word in ("red", "black")}
