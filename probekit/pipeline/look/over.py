@@ -1,0 +1,392 @@
+"""One saved probe on many networks: checkpoints of a training run, or fine-tunes of a model.
+
+The rows are the test rows of the probe's run, or those of another table, and the same for all
+networks: differences are paired. The probe and its threshold stay as they were saved. For
+comparison, a probe is trained anew by the same recipe, on the rows of the saved one as each network
+represents them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+
+from probekit.activations.records import Location
+from probekit.amounts import counted
+from probekit.chosen.registry import without_analyses
+from probekit.chosen.selected_probe import rates_at
+from probekit.data.labels import appearance
+from probekit.data.positions import IntArray
+from probekit.data.readers import FORMATS
+from probekit.errors import ConfigError, DataError, ProbekitError, path_of
+from probekit.experiment.data import read_sources
+from probekit.experiment.loader import load_any_experiment
+from probekit.experiment.schema import AttentionSection, Experiment
+from probekit.files import inside
+from probekit.lazy_rows import Floats, LazyRows, Mask
+from probekit.model.network import Network
+from probekit.pipeline.capture.captures import capture_further, capture_models
+from probekit.pipeline.engines.engine import TASK
+from probekit.pipeline.engines.network import NetworkEngine
+from probekit.pipeline.engines.table import How, prepare
+from probekit.pipeline.look.apply import check_saved_probe
+from probekit.pipeline.measure.probing import make_probers
+from probekit.pipeline.setup.texts import ReadTexts
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.probes.score.scored import differences_of, with_interval
+from probekit.probes.solve.layers import FittedLayers, cosine, direction
+from probekit.results import record
+from probekit.terminal import SILENT, Watcher
+
+ON = "labelled rows"  # rows of another table, among the further texts of an engine
+COLUMNS = (
+    "network", "auroc", "auroc_low", "auroc_high", "difference", "difference_low",
+    "difference_high", "p", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high", "tpr", "tpr_low",
+    "tpr_high", "cosine", "anew", "weights",
+)  # fmt: skip
+# Fields of a difference, and their columns.
+_OF_DIFFERENCE = {
+    "value": "difference", "ci_low": "difference_low", "ci_high": "difference_high",
+    "p_adjusted": "p",
+}  # fmt: skip
+_UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
+MOST_TOKENS = 8  # of a text, in a message
+
+
+class OverNetworks(NamedTuple):
+    """A saved probe on several networks.
+
+    Attributes:
+        rows: a row for each network, with the columns `network`; `auroc` of the probe, `auroc_low`
+            and `auroc_high`; its `difference` to that on the first network, with limits and `p`,
+            adjusted for all networks; `mean` and `sd` of the scores, and `shift` of the mean in
+            standard deviations on the first network; `fpr` and `tpr` at the threshold, with
+            limits; `cosine` with the direction of a probe trained anew; AUROC `anew` of that
+            probe; and the digest of the `weights`.
+        positive: the label that scores and rates refer to.
+        threshold: the score that an alarm exceeds.
+        words: the threshold in words.
+        n: number of rows, and of their groups.
+        notes: reasons to doubt the numbers.
+        facts: names and values of the probe and its rows.
+    """
+
+    rows: pd.DataFrame
+    positive: str
+    threshold: float
+    words: str
+    n: tuple[int, int]
+    notes: tuple[str, ...]
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fixed:
+    """A saved probe, the experiment of its run, and what its scores are compared with.
+
+    Attributes:
+        probe: the saved probe.
+        experiment: the experiment, with the sites and the kind of the probe only.
+        positive: the label that scores and rates refer to.
+        threshold: the score that an alarm exceeds.
+        words: the threshold in words.
+        on: table of labelled rows; None for the test rows of the run.
+    """
+
+    probe: SavedProbe
+    experiment: Experiment
+    positive: str
+    threshold: float
+    words: str
+    on: Path | None
+
+    @classmethod
+    def read(cls, path: Path, on: Path | None, data: Any, rate: float | None) -> _Fixed:
+        """Return a probe in the folder of a run; see `apply_over` for arguments and errors."""
+        probe = SavedProbe.load(path)
+        folders = (one.parent for one in path.absolute().parents if one.name == "probes")
+        run = next((one for one in folders if record.is_run(one)), None)
+        if run is None:
+            raise ConfigError(
+                f"{path} is in no run, so that the rows and the recipe of the probe are unknown. "
+                "Give a probe in the folder `probes` of a run."
+            )
+        check_saved_probe(path)
+        facts, experiment = probe.facts, load_any_experiment(inside(run / "config.yaml"))
+        if not isinstance(experiment, Experiment) or experiment.capture.generate is not None:
+            raise ConfigError(
+                "A probe of given activations or of generated replies has no texts that every "
+                "network reads. Probe texts, or save the replies and read them as `messages`."
+            )
+        if len(probe.classes) != 2 or facts.aggregation is not None:
+            raise ConfigError(
+                f"This {facts.kind} probe has {len(probe.classes)} labels. Probes over networks "
+                "tell two labels of single rows apart, without `probe.aggregate`."
+            )
+        if not facts.is_tested and on is None:
+            raise ConfigError(
+                "This probe was fitted on all rows of its run, so that none is left to test it. "
+                "Give labelled rows that it has not seen, with the columns of the run: --on FILE."
+            )
+        positive, threshold, words = facts.positive or probe.classes[1], 0.0, "decision boundary"
+        if facts.thresholds or rate is not None:
+            rate = facts.thresholds[0].fpr if rate is None else rate
+            probe.alarms(np.empty(0), rate)  # raises for a rate that it lacks
+            threshold = next(one.threshold for one in facts.thresholds if one.fpr == rate)
+            words = f"threshold of the monitor for a false positive rate of {rate:g}"
+        return cls(probe, _plain(experiment, probe, data), positive, threshold, words, on)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Names and values of the probe and its rows."""
+        own = self.probe.facts
+        rows = "test rows of the run" if self.on is None else str(self.on)
+        named = {"probe": own.kind, "site": own.site, "position": own.at, "fitted on": own.model}
+        return named | {"rows": rows, "threshold": f"{self.words}, a score of {self.threshold:.4g}"}
+
+    def site_of(self, engine: NetworkEngine) -> int:
+        """Return the index of the site of the probe among those of an engine."""
+        parts = [tuple(part.text for part in one.parts) for one in engine.selections]
+        return parts.index(self.probe.facts.sites)
+
+    @property
+    def position(self) -> int:
+        """Index of the position of the probe among those of its run."""
+        own = self.probe.facts.position
+        shares = [(one.share or (None,))[0] for one in self.experiment.tokens.positions]
+        offsets = [one.offset for one in self.experiment.tokens.positions]
+        places = list(zip(shares, offsets, strict=True))
+        return places.index((own.get("share"), own.get("offset", 0)))
+
+    def scores(self, X: LazyRows, probe: SavedProbe | None = None) -> Floats:
+        """Return the scores (n_samples,) for the label, of the saved probe or of another one."""
+        one = probe or self.probe
+        parts = [one.for_class(self.positive, one.scores(block)) for _, block in X.blocks()]
+        return np.concatenate(parts)
+
+
+def apply_over(
+    probe: Path | str,
+    networks: Sequence[str | Path | Network],
+    *,
+    on: Path | str | None = None,
+    data: Any = None,
+    threshold: float | None = None,
+    device: str = "cpu",
+    cache_root: Location | None = None,
+    watcher: Watcher = SILENT,
+) -> OverNetworks:
+    """Return the scores of a saved probe on several networks, without fitting it again.
+
+    Args:
+        probe: path of a probe of two labels in the folder of a finished run, `RUN/probes/...`.
+        networks: sources, such as folders of checkpoints, or networks in memory, which are read
+            with the tokenizer of the run. Shifts and differences refer to the first one.
+        on: table of labelled rows with the columns of the run's data; None for the test rows of the
+            run. After a nested cross-validation there are none: the probe was fitted on all rows.
+        data: the rows of the run, if they were passed in Python.
+        threshold: false positive rate of a threshold of the probe; None for its first one, or for
+            the decision boundary of a probe without thresholds.
+        device: compute device.
+        cache_root: folder of the activation caches; None for the user's default.
+        watcher: receives progress.
+
+    Raises:
+        ConfigError: the probe is in no run, or does not tell two labels of texts apart; or a
+            network has other tokens or another width, or lacks the site.
+        DataError: the rows cannot be read, or have one label.
+    """
+    path = path_of("probe", probe)
+    fixed = _Fixed.read(path, None if on is None else path_of("on", on), data, threshold)
+    if not networks or isinstance(networks, str | Path):
+        raise ConfigError('networks must be a list of at least one network, such as ["mini"].')
+    engines = list[NetworkEngine]()
+    for network in networks:  # all are checked before the first one computes
+        with _of_network(network):
+            engines.append(_engine(fixed, network, device))
+            _check_tokens(engines[-1], engines[0])
+    first, tested = _texts(engines[0])[-1], np.arange(len(_texts(engines[0])[-1].example))
+    if fixed.on is None:
+        tested = engines[0].design.splits[0].test
+    labels = first.dataset.labels[first.example][tested].astype(str)
+    if len(set(labels)) < 2 or not {*labels} <= {*fixed.probe.classes}:
+        found = ", ".join(map(repr, sorted({*labels})[:5]))
+        own = " and ".join(map(repr, fixed.probe.classes))
+        raise DataError(f"the labels of the rows are {found}, and the probe tells {own} apart.")
+    rows, predictions = list[dict[str, Any]](), list[ClassPredictions]()
+    truth = _Truth(labels == fixed.positive, Resamples.leave_one_out(first.groups[tested]))
+    how = partial(_measured, fixed, tested=tested, truth=truth, device=device, watcher=watcher)
+    for number, network in enumerate(networks):
+        watcher.progress("networks", number, len(engines))
+        with _of_network(network):
+            row, predicted = how(engines[number], cache_root=cache_root)
+        rows.append(row)
+        predictions.append(predicted)
+        if number:  # the memory of its network is free before the next one computes
+            engines[number] = engines[0]
+    watcher.progress("networks", len(engines), len(engines))
+    pairs = [([one], [predictions[0]]) for one in predictions[1:]]
+    differences = differences_of("auroc", pairs, truth.resamples) if pairs else []
+    for row, found in zip(rows, (None, *differences), strict=True):
+        row["shift"] = (row["mean"] - rows[0]["mean"]) / (rows[0]["sd"] or np.nan)
+        row |= {to: getattr(found, of, np.nan) for of, to in _OF_DIFFERENCE.items()}
+    n = len(labels), truth.resamples.n_groups
+    notes = tuple(_notes(fixed, engines[0], rows[0]["weights"]))
+    table = pd.DataFrame(rows, columns=[*COLUMNS])
+    return OverNetworks(table, fixed.positive, fixed.threshold, fixed.words, n, notes, fixed.facts)
+
+
+class _Truth(NamedTuple):
+    """Which rows have the positive label (n_tested,), and the resamples of the rows."""
+
+    is_positive: Mask
+    resamples: Resamples
+
+    def predicted(self, scores: Floats) -> ClassPredictions:
+        """Return the predictions of rows by their scores (n_tested,) for the positive label."""
+        of_classes, codes = np.stack([-scores, scores], axis=1), self.is_positive.astype(np.int64)
+        return ClassPredictions.of_scores(codes, of_classes, are_logits=False, positive=1)
+
+
+@contextmanager
+def _of_network(network: str | Path | Network) -> Iterator[None]:
+    """Put the name of a network before the message of errors raised in the block."""
+    try:
+        yield
+    except ProbekitError as error:
+        name = type(network).__name__ if isinstance(network, Network) else network
+        error.args = (f"{name}: {error}",)
+        raise
+
+
+def _plain(experiment: Experiment, probe: SavedProbe, data: Any) -> Experiment:
+    """Return the experiment of a run with the sites and the kind of one of its probes only."""
+    facts, settings = probe.facts, experiment.probe
+    kinds = [one for one in settings.kinds if facts.kind in {spec.text for spec in one.each}]
+    joined = (facts.sites,) if len(facts.sites) > 1 else ()
+    sites = {"sites": facts.sites, "concatenate": joined, "requests": None}
+    plain = without_analyses(experiment).model_copy(
+        update={
+            "capture": experiment.capture.model_copy(update=sites),
+            "probe": settings.changed(kinds=tuple(kinds), baselines=(), **_UNUSED),
+            "attention": AttentionSection(),
+            **{"interventions": (), "measure": ()},
+        }
+    )
+    return plain if data is None else plain.with_data(data)
+
+
+def _engine(fixed: _Fixed, network: str | Path | Network, device: str) -> NetworkEngine:
+    """Return the rows as a network reads them, after its site and width are checked."""
+    experiment = fixed.experiment
+    changes: dict[str, Any] = {"path": None, "checkpoints": None, "random_weights": 0}
+    if not isinstance(network, Network):
+        changes |= {"source": str(network), "memory": None}
+    model = experiment.model.model_copy(update=changes)
+    experiment = experiment.model_copy(update={"model": model})
+    if isinstance(network, Network):
+        experiment = experiment.with_model(network)
+    engine = prepare(experiment, How(device))
+    fixed.probe.check_fits(width=engine.widths[fixed.site_of(engine)])
+    if fixed.on is None:
+        return engine
+    data, endings = experiment.data, fixed.on.suffix.removeprefix(".")
+    columns = {"columns": data.columns.model_copy(update={"split": None})}
+    form = {"format": endings if endings in FORMATS else data.format}
+    dataset = read_sources(data.model_copy(update=columns | form), {"": fixed.on}, ())
+    texts = engine.reader.read(experiment.tokens.asked_of(dataset))
+    return replace(engine, further={ON: texts})
+
+
+def _texts(engine: NetworkEngine) -> list[ReadTexts]:
+    """Return the texts of the run, then those of the table of labelled rows if there is one."""
+    return [engine.texts, *cast(dict[str, ReadTexts], engine.further).values()]
+
+
+def _check_tokens(engine: NetworkEngine, first: NetworkEngine) -> None:
+    """Raise ConfigError unless a network reads the same tokens as the first one."""
+    for own, of_first in zip(_texts(engine), _texts(first), strict=True):
+        ids, others = ([one.id for one in texts.dataset.examples] for texts in (own, of_first))
+        if ids != others:
+            raise ConfigError(
+                f"it reads {len(ids):,} texts and the first network {len(others):,}, such as for "
+                "another context. Set `tokens.too_long`, or leave out long texts."
+            )
+        same = [np.array_equal(*pair) for pair in zip(own.ids, of_first.ids, strict=True)]
+        if not all(same):
+            number = same.index(False)
+            pieces = [
+                texts.tokenizer.strings(texts.ids[number][:MOST_TOKENS])
+                for texts in (own, of_first)
+            ]
+            raise ConfigError(
+                f"its tokenizer reads {same.count(False):,} of {len(same):,} texts as other tokens "
+                f"than the first network, such as {own.dataset.examples[number].where}: "
+                f"{pieces[0]}, there {pieces[1]}. Give networks with the same vocabulary."
+            )
+
+
+def _measured(
+    fixed: _Fixed,
+    engine: NetworkEngine,
+    *,
+    tested: IntArray,
+    truth: _Truth,
+    device: str,
+    cache_root: Location | None,
+    watcher: Watcher,
+) -> tuple[dict[str, Any], ClassPredictions]:
+    """Return the row of a network, and the predictions of the saved probe."""
+    how: dict[str, Any] = {"cache_root": cache_root, "watcher": watcher}
+    engine = engine.ready(device).open(partial(capture_models, **how))
+    site = engine.selections[fixed.site_of(engine)]
+    X = engine.activations.block(site, fixed.position)
+    X_tested = X.select(tested)
+    if fixed.on is not None:
+        X_tested = capture_further(engine, ON, (site,), **how).block(site, fixed.position)
+    # The recipe: the same rows, folds and grid.
+    prober = make_probers(engine.experiment, engine.design, device)[fixed.position]
+    fit = prober.site(X).fits[fixed.probe.facts.kind]
+    anew = replace(fixed.probe, layers=fit.layers)
+    scores, again = fixed.scores(X_tested), fixed.scores(X_tested, anew)
+    predicted, resamples = truth.predicted(scores), truth.resamples
+    found = with_interval("auroc", [predicted], resamples)
+    rates = rates_at(fixed.threshold, scores, truth.is_positive, resamples)
+    own, other = (direction(FittedLayers(codes, one.layers)) for codes, one in
+                  ((np.arange(2), fixed.probe), (np.arange(2), anew)))  # fmt: skip
+    row = {
+        "network": engine.experiment.model.name,
+        **{"auroc": found.value, "auroc_low": found.low, "auroc_high": found.high},
+        **{"mean": scores.mean(), "sd": scores.std()},
+        **{name.removeprefix("test_"): value for name, value in rates.items()},
+        "cosine": np.nan if own is None or other is None else cosine(own, other),
+        "anew": with_interval("auroc", [truth.predicted(again)], resamples).value,
+        "weights": engine.activations.stores[TASK].identity.weights,
+    }
+    return row, predicted
+
+
+def _notes(fixed: _Fixed, first: NetworkEngine, weights: str) -> Iterator[str]:
+    """Yield reasons to doubt the numbers."""
+    if weights != fixed.probe.facts.weights:
+        yield (
+            "The first network is not the one that the probe was fitted on, so that shifts and "
+            "differences are not from there. Give that network first."
+        )
+    own, *further = _texts(first)
+    known = {appearance(one.text) for one in own.dataset.examples}
+    for texts in further:
+        n = sum(appearance(one.text) in known for one in texts.dataset.examples)
+        if n:
+            yield (
+                f"{n:,} of {counted(len(texts.dataset), 'labelled text')} are among the rows of "
+                "the run: the probe may have been fitted on them."
+            )
