@@ -10,6 +10,7 @@ Experiments:
     Experiment         an experiment as in its YAML file
     SavedProbe         a probe fitted by a run, read from its file
     apply_probe        predictions of a saved probe for texts
+    apply_over         a saved probe on several networks, such as checkpoints
     LinearProbe        logistic regression as a scikit-learn estimator
 
 Models:
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.look.apply import apply_probe as apply_probe
     from probekit.pipeline.look.attention import attention_figure as attention_figure
     from probekit.pipeline.look.attention import explore_attention as explore_attention
+    from probekit.pipeline.look.over import apply_over as apply_over
     from probekit.pipeline.pretrain import pretrain as pretrain
     from probekit.probes.kinds.logistic import LinearProbe as LinearProbe
     from probekit.probes.saved_probe import SavedProbe as SavedProbe

@@ -269,7 +269,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     "--over",
     multiple=True,
     metavar="NETWORK ...",
-    help="Networks on which the probe is compared, such as checkpoints; the first is the reference.",
+    help="Networks to compare the probe on, such as checkpoints; the first is the reference.",
 )
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
@@ -293,7 +293,8 @@ def apply(
     --over it shows how AUROC, scores and rates of the probe change from network to network.
     """
     if not over and (more or on):
-        raise click.UsageError(f"{'--on' if on else ' '.join(more)} requires --over.")
+        named = "--on" if on else f"An argument after PROBE ({' '.join(more)})"
+        raise click.UsageError(f"{named} requires --over.")
     if over:
         _apply_over(probe, (*over, *more), on, out, given | {"per": per})
         return
@@ -330,7 +331,8 @@ def _apply_over(
     used = {name: given[name] for name in ("threshold", "device")}
     defaults = {"too_long": "error", **used}
     if names := [name for name, value in given.items() if value and value != defaults.get(name)]:
-        raise click.UsageError(f"--over excludes --{names[0].replace('_', '-')}.")
+        option = names[0].replace("texts", "text").replace("_", "-")
+        raise click.UsageError(f"--over excludes --{option}.")
     if out is not None:
         exports.check_ending(out, PAGE_OR_ROWS)
     with watching() as watcher:
@@ -338,7 +340,7 @@ def _apply_over(
     for note in found.notes:
         terminal.echo(f"warning: {note}", err=True)
     terminal.show_table(over_page.over_table(found.rows))
-    about = found.rows, found.positive, found.words
+    about = found.rows, found.positive, found.threshold
     terminal.echo(f"\n{over_page.over_answer(*about)}")
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)

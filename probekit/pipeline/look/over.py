@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.activations.records import Location
-from probekit.amounts import counted
+from probekit.amounts import counted, joined_names
 from probekit.chosen.registry import without_analyses
 from probekit.chosen.selected_probe import rates_at
 from probekit.data.labels import appearance
@@ -27,6 +27,7 @@ from probekit.data.positions import IntArray
 from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, ProbekitError, path_of
 from probekit.experiment.data import read_sources
+from probekit.experiment.document import validated
 from probekit.experiment.loader import load_any_experiment
 from probekit.experiment.schema import AttentionSection, Experiment
 from probekit.files import inside
@@ -42,8 +43,9 @@ from probekit.pipeline.setup.texts import ReadTexts
 from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metrics import ClassPredictions, Resamples
 from probekit.probes.score.scored import differences_of, with_interval
-from probekit.probes.solve.layers import FittedLayers, cosine, direction
+from probekit.probes.solve.layers import cosine
 from probekit.results import record
+from probekit.section import KeyLocation
 from probekit.terminal import SILENT, Watcher
 
 ON = "labelled rows"  # rows of another table, among the further texts of an engine
@@ -58,7 +60,7 @@ _OF_DIFFERENCE = {
     "p_adjusted": "p",
 }  # fmt: skip
 _UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
-MOST_TOKENS = 8  # of a text, in a message
+MOST_TOKENS = 8  # of a text, and labels, in a message
 
 
 class OverNetworks(NamedTuple):
@@ -72,18 +74,14 @@ class OverNetworks(NamedTuple):
             limits; `cosine` with the direction of a probe trained anew; AUROC `anew` of that
             probe; and the digest of the `weights`.
         positive: the label that scores and rates refer to.
-        threshold: the score that an alarm exceeds.
-        words: the threshold in words.
-        n: number of rows, and of their groups.
+        threshold: the threshold in words.
         notes: reasons to doubt the numbers.
         facts: names and values of the probe and its rows.
     """
 
     rows: pd.DataFrame
     positive: str
-    threshold: float
-    words: str
-    n: tuple[int, int]
+    threshold: str
     notes: tuple[str, ...]
     facts: dict[str, str]
 
@@ -148,9 +146,12 @@ class _Fixed:
     def facts(self) -> dict[str, str]:
         """Names and values of the probe and its rows."""
         own = self.probe.facts
-        rows = "test rows of the run" if self.on is None else str(self.on)
+        table = "test rows of the run" if self.on is None else str(self.on)
         named = {"probe": own.kind, "site": own.site, "position": own.at, "fitted on": own.model}
-        return named | {"rows": rows, "threshold": f"{self.words}, a score of {self.threshold:.4g}"}
+        return named | {
+            "data": table,
+            "threshold": f"{self.words}, a score of {self.threshold:.4g}",
+        }
 
     def site_of(self, engine: NetworkEngine) -> int:
         """Return the index of the site of the probe among those of an engine."""
@@ -160,10 +161,8 @@ class _Fixed:
     @property
     def position(self) -> int:
         """Index of the position of the probe among those of its run."""
-        own = self.probe.facts.position
-        shares = [(one.share or (None,))[0] for one in self.experiment.tokens.positions]
-        offsets = [one.offset for one in self.experiment.tokens.positions]
-        places = list(zip(shares, offsets, strict=True))
+        own, rules = self.probe.facts.position, self.experiment.tokens.positions
+        places = [((one.share or (None,))[0], one.offset) for one in rules]
         return places.index((own.get("share"), own.get("offset", 0)))
 
     def scores(self, X: LazyRows, probe: SavedProbe | None = None) -> Floats:
@@ -212,43 +211,63 @@ def apply_over(
     for network in networks:  # all are checked before the first one computes
         with _of_network(network):
             engines.append(_engine(fixed, network, device))
-            _check_tokens(engines[-1], engines[0])
-    first, tested = _texts(engines[0])[-1], np.arange(len(_texts(engines[0])[-1].example))
-    if fixed.on is None:
-        tested = engines[0].design.splits[0].test
-    labels = first.dataset.labels[first.example][tested].astype(str)
-    if len(set(labels)) < 2 or not {*labels} <= {*fixed.probe.classes}:
-        found = ", ".join(map(repr, sorted({*labels})[:5]))
-        own = " and ".join(map(repr, fixed.probe.classes))
-        raise DataError(f"the labels of the rows are {found}, and the probe tells {own} apart.")
+            _check_tokens(_texts(engines[-1]), _texts(engines[0]))
+    texts, truth = _texts(engines[0]), _Truth.of(fixed, engines[0])
+    how: dict[str, Any] = {"device": device, "cache_root": cache_root, "watcher": watcher}
     rows, predictions = list[dict[str, Any]](), list[ClassPredictions]()
-    truth = _Truth(labels == fixed.positive, Resamples.leave_one_out(first.groups[tested]))
-    how = partial(_measured, fixed, tested=tested, truth=truth, device=device, watcher=watcher)
     for number, network in enumerate(networks):
-        watcher.progress("networks", number, len(engines))
+        watcher.progress("networks", number, len(networks))
         with _of_network(network):
-            row, predicted = how(engines[number], cache_root=cache_root)
+            # Removed, so that its memory is free before the next network computes.
+            row, predicted = _measured(fixed, engines.pop(0), truth, **how)
         rows.append(row)
         predictions.append(predicted)
-        if number:  # the memory of its network is free before the next one computes
-            engines[number] = engines[0]
-    watcher.progress("networks", len(engines), len(engines))
+    watcher.progress("networks", len(networks), len(networks))
     pairs = [([one], [predictions[0]]) for one in predictions[1:]]
     differences = differences_of("auroc", pairs, truth.resamples) if pairs else []
     for row, found in zip(rows, (None, *differences), strict=True):
         row["shift"] = (row["mean"] - rows[0]["mean"]) / (rows[0]["sd"] or np.nan)
         row |= {to: getattr(found, of, np.nan) for of, to in _OF_DIFFERENCE.items()}
-    n = len(labels), truth.resamples.n_groups
-    notes = tuple(_notes(fixed, engines[0], rows[0]["weights"]))
-    table = pd.DataFrame(rows, columns=[*COLUMNS])
-    return OverNetworks(table, fixed.positive, fixed.threshold, fixed.words, n, notes, fixed.facts)
+    return OverNetworks(
+        rows=pd.DataFrame(rows, columns=[*COLUMNS]),
+        positive=fixed.positive,
+        threshold=fixed.words,
+        notes=tuple(_notes(fixed, texts, rows[0]["weights"])),
+        facts=fixed.facts | {"rows": f"{len(truth.rows):,} in {truth.resamples.n_groups:,} groups"},
+    )
 
 
 class _Truth(NamedTuple):
-    """Which rows have the positive label (n_tested,), and the resamples of the rows."""
+    """The tested rows.
 
+    Attributes:
+        rows: their numbers, shape (n_tested,).
+        is_positive: whether each has the positive label, shape (n_tested,).
+        resamples: resamples of their groups.
+    """
+
+    rows: IntArray
     is_positive: Mask
     resamples: Resamples
+
+    @classmethod
+    def of(cls, fixed: _Fixed, engine: NetworkEngine) -> _Truth:
+        """Return the test rows of the run, or all rows of the table of labelled rows.
+
+        Raises:
+            DataError: they do not have the two labels of the probe.
+        """
+        texts = _texts(engine)[-1]
+        rows = np.arange(len(texts.example))
+        if fixed.on is None:
+            rows = engine.design.splits[0].test
+        labels = texts.dataset.labels[texts.example][rows].astype(str)
+        if {*labels} != {*fixed.probe.classes}:
+            found = joined_names(sorted(map(str, {*labels}))[:MOST_TOKENS])
+            own = joined_names(fixed.probe.classes)
+            raise DataError(f"The labels of the rows are {found}, and those of the probe {own}.")
+        resamples = Resamples.leave_one_out(texts.groups[rows])
+        return cls(rows, labels == fixed.positive, resamples)
 
     def predicted(self, scores: Floats) -> ClassPredictions:
         """Return the predictions of rows by their scores (n_tested,) for the positive label."""
@@ -273,35 +292,33 @@ def _plain(experiment: Experiment, probe: SavedProbe, data: Any) -> Experiment:
     kinds = [one for one in settings.kinds if facts.kind in {spec.text for spec in one.each}]
     joined = (facts.sites,) if len(facts.sites) > 1 else ()
     sites = {"sites": facts.sites, "concatenate": joined, "requests": None}
-    plain = without_analyses(experiment).model_copy(
-        update={
-            "capture": experiment.capture.model_copy(update=sites),
-            "probe": settings.changed(kinds=tuple(kinds), baselines=(), **_UNUSED),
-            "attention": AttentionSection(),
-            **{"interventions": (), "measure": ()},
-        }
-    )
+    changes: dict[str, Any] = {"capture": experiment.capture.model_copy(update=sites)}
+    changes["probe"] = settings.changed(kinds=tuple(kinds), baselines=(), **_UNUSED)
+    changes |= {"attention": AttentionSection(), "interventions": (), "measure": ()}
+    plain = without_analyses(experiment).model_copy(update=changes)
+    # Messages are about a network, not about a line of the run's file.
+    plain = validated(Experiment, plain.model_dump(), KeyLocation())
     return plain if data is None else plain.with_data(data)
 
 
 def _engine(fixed: _Fixed, network: str | Path | Network, device: str) -> NetworkEngine:
     """Return the rows as a network reads them, after its site and width are checked."""
-    experiment = fixed.experiment
-    changes: dict[str, Any] = {"path": None, "checkpoints": None, "random_weights": 0}
-    if not isinstance(network, Network):
-        changes |= {"source": str(network), "memory": None}
-    model = experiment.model.model_copy(update=changes)
-    experiment = experiment.model_copy(update={"model": model})
+    changes: dict[str, Any] = dict.fromkeys(("path", "checkpoints", "memory"))
+    changes |= {"random_weights": 0}
+    changes |= {} if isinstance(network, Network) else {"source": str(network)}
+    model = fixed.experiment.model.model_copy(update=changes)
+    experiment = fixed.experiment.model_copy(update={"model": model})
     if isinstance(network, Network):
         experiment = experiment.with_model(network)
     engine = prepare(experiment, How(device))
-    fixed.probe.check_fits(width=engine.widths[fixed.site_of(engine)])
+    n_heads = cast(ReadTexts, engine.texts).config.n_heads
+    fixed.probe.check_fits(width=engine.widths[fixed.site_of(engine)], n_heads=n_heads)
     if fixed.on is None:
         return engine
-    data, endings = experiment.data, fixed.on.suffix.removeprefix(".")
-    columns = {"columns": data.columns.model_copy(update={"split": None})}
-    form = {"format": endings if endings in FORMATS else data.format}
-    dataset = read_sources(data.model_copy(update=columns | form), {"": fixed.on}, ())
+    data, ending = experiment.data, fixed.on.suffix.removeprefix(".")
+    changes = {"columns": data.columns.model_copy(update={"split": None}), "pairs": None}
+    changes |= {"format": ending if ending in FORMATS else data.format}
+    dataset = read_sources(data.model_copy(update=changes), {"": fixed.on}, ())
     texts = engine.reader.read(experiment.tokens.asked_of(dataset))
     return replace(engine, further={ON: texts})
 
@@ -311,82 +328,80 @@ def _texts(engine: NetworkEngine) -> list[ReadTexts]:
     return [engine.texts, *cast(dict[str, ReadTexts], engine.further).values()]
 
 
-def _check_tokens(engine: NetworkEngine, first: NetworkEngine) -> None:
+def _check_tokens(texts: Sequence[ReadTexts], first: Sequence[ReadTexts]) -> None:
     """Raise ConfigError unless a network reads the same tokens as the first one."""
-    for own, of_first in zip(_texts(engine), _texts(first), strict=True):
-        ids, others = ([one.id for one in texts.dataset.examples] for texts in (own, of_first))
+    for own, of_first in zip(texts, first, strict=True):
+        ids, others = ([one.id for one in read.dataset.examples] for read in (own, of_first))
         if ids != others:
             raise ConfigError(
                 f"it reads {len(ids):,} texts and the first network {len(others):,}, such as for "
-                "another context. Set `tokens.too_long`, or leave out long texts."
+                "another context. Leave out long texts."
             )
         same = [np.array_equal(*pair) for pair in zip(own.ids, of_first.ids, strict=True)]
         if not all(same):
             number = same.index(False)
-            pieces = [
-                texts.tokenizer.strings(texts.ids[number][:MOST_TOKENS])
-                for texts in (own, of_first)
-            ]
+            here, there = (
+                read.tokenizer.strings(read.ids[number][:MOST_TOKENS]) for read in (own, of_first)
+            )
             raise ConfigError(
                 f"its tokenizer reads {same.count(False):,} of {len(same):,} texts as other tokens "
-                f"than the first network, such as {own.dataset.examples[number].where}: "
-                f"{pieces[0]}, there {pieces[1]}. Give networks with the same vocabulary."
+                f"than that of the first network, such as {own.dataset.examples[number].where}: "
+                f"{here}, there {there}. Give networks with the same vocabulary."
             )
 
 
 def _measured(
     fixed: _Fixed,
     engine: NetworkEngine,
-    *,
-    tested: IntArray,
     truth: _Truth,
+    *,
     device: str,
     cache_root: Location | None,
     watcher: Watcher,
 ) -> tuple[dict[str, Any], ClassPredictions]:
-    """Return the row of a network, and the predictions of the saved probe."""
+    """Return the row of a network, without shift and difference, and the predictions there."""
     how: dict[str, Any] = {"cache_root": cache_root, "watcher": watcher}
-    engine = engine.ready(device).open(partial(capture_models, **how))
+    engine, position = engine.ready(device).open(partial(capture_models, **how)), fixed.position
     site = engine.selections[fixed.site_of(engine)]
-    X = engine.activations.block(site, fixed.position)
-    X_tested = X.select(tested)
-    if fixed.on is not None:
-        X_tested = capture_further(engine, ON, (site,), **how).block(site, fixed.position)
+    X = engine.activations.block(site, position)
+    if fixed.on is None:
+        tested = X.select(truth.rows)
+    else:
+        tested = capture_further(engine, ON, (site,), **how).block(site, position)
     # The recipe: the same rows, folds and grid.
-    prober = make_probers(engine.experiment, engine.design, device)[fixed.position]
-    fit = prober.site(X).fits[fixed.probe.facts.kind]
-    anew = replace(fixed.probe, layers=fit.layers)
-    scores, again = fixed.scores(X_tested), fixed.scores(X_tested, anew)
-    predicted, resamples = truth.predicted(scores), truth.resamples
-    found = with_interval("auroc", [predicted], resamples)
-    rates = rates_at(fixed.threshold, scores, truth.is_positive, resamples)
-    own, other = (direction(FittedLayers(codes, one.layers)) for codes, one in
-                  ((np.arange(2), fixed.probe), (np.arange(2), anew)))  # fmt: skip
+    prober = make_probers(engine.experiment, engine.design, device)[position]
+    anew = replace(fixed.probe, layers=prober.site(X).fits[fixed.probe.facts.kind].layers)
+    scores, again = fixed.scores(tested), truth.predicted(fixed.scores(tested, anew))
+    predicted, is_linear = truth.predicted(scores), len(anew.layers) == 1
+    auroc = with_interval("auroc", [predicted], truth.resamples)
+    rates = rates_at(fixed.threshold, scores, truth.is_positive, truth.resamples)
     row = {
         "network": engine.experiment.model.name,
-        **{"auroc": found.value, "auroc_low": found.low, "auroc_high": found.high},
+        **{"auroc": auroc.value, "auroc_low": auroc.low, "auroc_high": auroc.high},
         **{"mean": scores.mean(), "sd": scores.std()},
         **{name.removeprefix("test_"): value for name, value in rates.items()},
-        "cosine": np.nan if own is None or other is None else cosine(own, other),
-        "anew": with_interval("auroc", [truth.predicted(again)], resamples).value,
+        "cosine": np.nan,
+        "anew": with_interval("auroc", [again], truth.resamples).value,
         "weights": engine.activations.stores[TASK].identity.weights,
     }
+    if is_linear:
+        row["cosine"] = cosine(fixed.probe.directions[0], anew.directions[0])
     return row, predicted
 
 
-def _notes(fixed: _Fixed, first: NetworkEngine, weights: str) -> Iterator[str]:
-    """Yield reasons to doubt the numbers."""
+def _notes(fixed: _Fixed, texts: Sequence[ReadTexts], weights: str) -> Iterator[str]:
+    """Yield reasons to doubt the numbers; `weights` is the digest of those of the first network."""
     if weights != fixed.probe.facts.weights:
         yield (
             "The first network is not the one that the probe was fitted on, so that shifts and "
             "differences are not from there. Give that network first."
         )
-    own, *further = _texts(first)
+    own, *further = texts
     known = {appearance(one.text) for one in own.dataset.examples}
-    for texts in further:
-        n = sum(appearance(one.text) in known for one in texts.dataset.examples)
+    for read in further:
+        n = sum(appearance(one.text) in known for one in read.dataset.examples)
         if n:
             yield (
-                f"{n:,} of {counted(len(texts.dataset), 'labelled text')} are among the rows of "
-                "the run: the probe may have been fitted on them."
+                f"{n:,} of {counted(len(read.dataset), 'labelled text')} are among the rows of the "
+                "run: the probe may have been fitted on them."
             )

@@ -50,16 +50,16 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
     """
     names, auroc, fpr = names_of(rows["network"].tolist()), rows["auroc"], rows["fpr"]
     text = (
-        f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and at its {threshold} "
-        f"{percent(fpr[0])} of the rows that are not {positive} are called {positive}."
+        f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and at its "
+        f"{threshold} {percent(fpr[0])} of the rows that are not {positive} are called {positive}."
     )
     if len(rows) == 1:
         return text
-    low, far = int(auroc.argmin()), int(np.abs(fpr - fpr[0]).argmax())
+    low, far = 1 + int(auroc[1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
     return (
         f"{text} Of {counted(len(rows) - 1, 'other network')}, the lowest AUROC is "
-        f"{fixed(auroc[1:].min(), 2)} ({names[low if low else 1 + int(auroc[1:].argmin())]}), and "
-        f"that rate is furthest away on {names[far or 1]}: {percent(fpr[far or 1])}."
+        f"{fixed(auroc[low], 2)} ({names[low]}), and that rate is furthest away on {names[far]}: "
+        f"{percent(fpr[far])}."
     )
 
 
