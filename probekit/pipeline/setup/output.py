@@ -1,10 +1,11 @@
 """Numbers of a network's output: those that an experiment captures, and those that are given."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from probekit.activations.outputs import OutputNumbers
 from probekit.activations.store import ActivationStore
 from probekit.data.examples import Finding
 from probekit.data.frames import plain_cells
-from probekit.errors import ConfigError, DataError
+from probekit.data.readers import FORMATS
+from probekit.data.table import shown
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.ask import SWAPPED
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import Floats
@@ -106,6 +109,28 @@ def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
     gap = " " if answer[0].isalnum() and not begins_line else ""
     n_before = len(tokenizer.encode(before, bos=False).ids)
     return int(tokenizer.encode(f"{before}{gap}{answer}", bos=False).ids[n_before])
+
+
+def output_of_file(path: Path, format: str, names: Sequence[str]) -> dict[str, Floats] | None:
+    """Return columns of a table of rows as numbers, each (n_rows,); None without names.
+
+    Raises:
+        UnknownNameError: a column does not exist.
+        DataError: a cell is not a finite number.
+    """
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for row in FORMATS[format].read(path, names).rows if names else ():
+        for name, column in found.items():
+            if name not in row.cells:
+                raise UnknownNameError(f"No column {name!r}. {nearest(name, row.cells)}")
+            try:
+                column.append(float(row.cells[name]))
+            except (TypeError, ValueError):
+                column.append(math.nan)
+            if not math.isfinite(column[-1]):
+                cell = shown(row.cells[name])
+                raise DataError(f"{row.source}: column {name!r} is {cell}, not a finite number.")
+    return {name: np.array(column) for name, column in found.items()} or None
 
 
 def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
