@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
     from probekit.model.passes.taps import ActivationCache as ActivationCache
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
+    from probekit.pipeline.compare.over import apply_over as apply_over
     from probekit.pipeline.experiment.probe import probe as probe
     from probekit.pipeline.experiment.run import run as run
     from probekit.pipeline.experiment.validate import validate as validate
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
     from probekit.pipeline.look.apply import apply_probe as apply_probe
     from probekit.pipeline.look.attention import attention_figure as attention_figure
     from probekit.pipeline.look.attention import explore_attention as explore_attention
-    from probekit.pipeline.look.over import apply_over as apply_over
     from probekit.pipeline.pretrain import pretrain as pretrain
     from probekit.probes.kinds.logistic import LinearProbe as LinearProbe
     from probekit.probes.saved_probe import SavedProbe as SavedProbe

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from probekit.data import readers
     from probekit.model import generation
     from probekit.model.config import Bos
+    from probekit.pipeline.compare import over as over_networks
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
-    from probekit.pipeline.look import over as over_networks
     from probekit.probes.exports import table as export_table
     from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels

@@ -191,7 +191,6 @@ def check_ask(experiment: Experiment) -> None:
         )
     excluded: dict[str, Any] = {
         "capture.generate": experiment.capture.generate,
-        "leakage": experiment.leakage,
         "data.columns.answers": tokens.answers and data.columns.answers,
     }
     for key, value in excluded.items():

@@ -34,9 +34,8 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
         DataError: an answer is empty, or both answers of a row begin with the same token.
     """
     asked = experiment.tokens.answers
-    columns, key = experiment.data.columns.answers, ("data", "columns", "answers")
-    if asked is not None:
-        columns, key = asked, ("tokens", "answers")
+    columns = experiment.data.columns.answers if asked is None else asked
+    key = ("data", "columns", "answers") if asked is None else ("tokens", "answers")
     if "output" not in experiment.probe.baselines or experiment.capture.requests is not None:
         return None
     if columns is None:

@@ -16,8 +16,8 @@ from probekit.report.elements.table import Cell, ResultTable
 
 CAVEAT = (
     "A threshold that is set again on each network has the same false positive rate there by "
-    "construction, and a probe that is trained again has its score back wherever the network still "
-    "represents the label. Both hide that the probe in use has drifted."
+    "construction, and a retrained probe has its score back if the network still represents the "
+    "label. Both hide that the probe in use has drifted."
 )
 METHOD = (
     "All networks read the same rows, so that differences to the first network are paired; their p "
@@ -25,15 +25,15 @@ METHOD = (
     "The shift is the mean score on a network minus that on the first one, in standard deviations "
     "of the scores on the first one. An AUROC does not change if all scores shift alike; the rates "
     "at a fixed threshold do.",
-    "The probe trained anew has the same kind, grid, folds and rows as the saved one, as the "
-    "network represents them. Its cosine is that of the two weights of raw activations.",
+    "The retrained probe has the same kind, grid, folds and rows as the saved one, as the network "
+    "represents them. Its cosine is that of the two weights of raw activations.",
 )
 
 
-def names_of(networks: Sequence[str]) -> list[str]:
+def short_names(networks: Sequence[str]) -> list[str]:
     """Return the networks by their shortest names that differ.
 
-    >>> names_of(["mini", "runs/a/step-1"]), names_of(["a/last", "b/last"])
+    >>> short_names(["mini", "runs/a/step-1"]), short_names(["a/last", "b/last"])
     (['mini', 'step-1'], ['a/last', 'b/last'])
     """
     short = [PurePath(network).name for network in networks]
@@ -48,7 +48,7 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
         positive: the label that rates refer to.
         threshold: the threshold in words.
     """
-    names, auroc, fpr = names_of(rows["network"].tolist()), rows["auroc"], rows["fpr"]
+    names, auroc, fpr = short_names(rows["network"].tolist()), rows["auroc"], rows["fpr"]
     text = (
         f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and at its "
         f"{threshold} {percent(fpr[0])} of the rows that are not {positive} are called {positive}."
@@ -65,7 +65,7 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
 
 def over_table(rows: pd.DataFrame) -> ResultTable:
     """Return the table of all networks."""
-    cells: dict[str, list[Cell | str]] = {"network": [*names_of(rows["network"].tolist())]}
+    cells: dict[str, list[Cell | str]] = {"network": [*short_names(rows["network"].tolist())]}
     for name, title in (("auroc", "AUROC"), ("fpr", "FPR"), ("tpr", "TPR")):
         ends = rows[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
         cells[title] = [Cell.number(format_number(*one)) for one in ends]
@@ -74,9 +74,9 @@ def over_table(rows: pd.DataFrame) -> ResultTable:
     cells["p"] = ["–" if np.isnan(p) else format_p(p) for p in rows["p"]]
     cells["shift, sd"] = [fixed(shift, 2) for shift in rows["shift"]]
     cells["cosine"] = ["–" if np.isnan(one) else fixed(one, 2) for one in rows["cosine"]]
-    cells["AUROC anew"] = [format_number(one) for one in rows["anew"]]
+    cells["AUROC retrained"] = [format_number(one) for one in rows["retrained"]]
     order = ("network", "AUROC", "minus first", "p", "shift, sd", "FPR", "TPR", "cosine")
-    columns = {name: cells[name] for name in (*order, "AUROC anew")}
+    columns = {name: cells[name] for name in (*order, "AUROC retrained")}
     return ResultTable.of("All networks", columns)
 
 
@@ -95,10 +95,10 @@ def over_page(
     ranks = page.FigurePart(
         "AUROC by network",
         page.figure_json(
-            _curves(rows, {"auroc": "fixed probe", "anew": "probe trained anew"}, "AUROC")
+            _curves(rows, {"auroc": "fixed probe", "retrained": "retrained probe"}, "AUROC")
         ),
-        "Error bars: 95 % intervals over groups. Where the fixed probe falls and the one trained "
-        "anew does not, the network represents the label along another direction.",
+        "Error bars: 95 % intervals over groups. Where the fixed probe falls and the retrained one "
+        "does not, the network represents the label along another direction.",
         answer,
     )
     titles = {"tpr": f"rate of {positive}, TPR", "fpr": "rate of others, FPR"}
@@ -126,7 +126,7 @@ def over_page(
 def _curves(rows: pd.DataFrame, titles: Mapping[str, str], title: str) -> go.Figure:
     """Return a figure of columns by network, given by their titles, with their intervals."""
     figure = go.Figure(layout={"template": style.TEMPLATE})
-    names = [style.plotly_text(name) for name in names_of(rows["network"].tolist())]
+    names = [style.plotly_text(name) for name in short_names(rows["network"].tolist())]
     for number, (column, label) in enumerate(titles.items()):
         bars = {}
         if f"{column}_low" in rows:

@@ -17,7 +17,18 @@ from tests.pipeline.planted import MIXED, QUICK, QUICK_SITES, YAML, write_rows
 from tests.training.recipes import sentences, tiny_recipe, write_corpus
 
 # Columns that an unchanged network repeats.
-SAME = ["auroc", "auroc_low", "auroc_high", "mean", "sd", "fpr", "tpr", "cosine", "anew", "weights"]
+SAME = [
+    "auroc",
+    "auroc_low",
+    "auroc_high",
+    "mean",
+    "sd",
+    "fpr",
+    "tpr",
+    "cosine",
+    "retrained",
+    "weights",
+]
 
 
 # One site, and labels that follow no rule, so that the probe has errors.
@@ -85,11 +96,11 @@ def test_an_unchanged_network_has_the_same_numbers_and_those_of_the_run(over, pa
     assert over.notes == ()
 
 
-def test_a_turned_network_loses_the_fixed_probe_and_not_one_that_is_trained_anew(planted, copied):
+def test_a_turned_network_loses_the_fixed_probe_and_not_a_retrained_one(planted, copied):
     path = probe_of(planted.run(*QUICK))
     found = apply_over(path, ["mini", turned(load_model("mini"))], cache_root=planted.cache).rows
     first, last = found.to_dict("records")
-    assert first["auroc"] == first["anew"] == last["anew"] == 1.0
+    assert first["auroc"] == first["retrained"] == last["retrained"] == 1.0
     assert last["auroc"] < 0.8
     assert abs(last["cosine"]) < 0.3
     assert abs(last["shift"]) > 0.2

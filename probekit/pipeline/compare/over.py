@@ -2,14 +2,14 @@
 
 The rows are the test rows of the probe's run, or those of another table, and the same for all
 networks: differences are paired. The probe and its threshold stay as they were saved. For
-comparison, a probe is trained anew by the same recipe, on the rows of the saved one as each network
+comparison, a probe is trained by the same recipe on the rows of the saved one, as each network
 represents them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from probekit.chosen.selected_probe import rates_at
 from probekit.data.labels import appearance
 from probekit.data.positions import IntArray
 from probekit.data.readers import FORMATS
-from probekit.errors import ConfigError, DataError, ProbekitError, path_of
+from probekit.errors import ConfigError, DataError, path_of
 from probekit.experiment.data import read_sources
 from probekit.experiment.document import validated
 from probekit.experiment.loader import load_any_experiment
@@ -52,13 +52,8 @@ ON = "labelled rows"  # rows of another table, among the further texts of an eng
 COLUMNS = (
     "network", "auroc", "auroc_low", "auroc_high", "difference", "difference_low",
     "difference_high", "p", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high", "tpr", "tpr_low",
-    "tpr_high", "cosine", "anew", "weights",
+    "tpr_high", "cosine", "retrained", "weights",
 )  # fmt: skip
-# Fields of a difference, and their columns.
-_OF_DIFFERENCE = {
-    "value": "difference", "ci_low": "difference_low", "ci_high": "difference_high",
-    "p_adjusted": "p",
-}  # fmt: skip
 _UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
 MOST_TOKENS = 8  # of a text, and labels, in a message
 
@@ -71,8 +66,8 @@ class OverNetworks(NamedTuple):
             and `auroc_high`; its `difference` to that on the first network, with limits and `p`,
             adjusted for all networks; `mean` and `sd` of the scores, and `shift` of the mean in
             standard deviations on the first network; `fpr` and `tpr` at the threshold, with
-            limits; `cosine` with the direction of a probe trained anew; AUROC `anew` of that
-            probe; and the digest of the `weights`.
+            limits; `cosine` with the weights of a probe that is retrained on the network, and its
+            AUROC, `retrained`; and the digest of the `weights`.
         positive: the label that scores and rates refer to.
         threshold: the threshold in words.
         notes: reasons to doubt the numbers.
@@ -162,7 +157,7 @@ class _Fixed:
     def position(self) -> int:
         """Index of the position of the probe among those of its run."""
         own, rules = self.probe.facts.position, self.experiment.tokens.positions
-        places = [((one.share or (None,))[0], one.offset) for one in rules]
+        places: list[Any] = [((one.share or (None,))[0], one.offset) for one in rules]
         return places.index((own.get("share"), own.get("offset", 0)))
 
     def scores(self, X: LazyRows, probe: SavedProbe | None = None) -> Floats:
@@ -225,9 +220,11 @@ def apply_over(
     watcher.progress("networks", len(networks), len(networks))
     pairs = [([one], [predictions[0]]) for one in predictions[1:]]
     differences = differences_of("auroc", pairs, truth.resamples) if pairs else []
-    for row, found in zip(rows, (None, *differences), strict=True):
+    for row, found in zip(rows[1:], differences, strict=True):
+        row |= {"difference": found.value, "p": found.p_adjusted}
+        row |= {"difference_low": found.ci_low, "difference_high": found.ci_high}
+    for row in rows:
         row["shift"] = (row["mean"] - rows[0]["mean"]) / (rows[0]["sd"] or np.nan)
-        row |= {to: getattr(found, of, np.nan) for of, to in _OF_DIFFERENCE.items()}
     return OverNetworks(
         rows=pd.DataFrame(rows, columns=[*COLUMNS]),
         positive=fixed.positive,
@@ -275,15 +272,10 @@ class _Truth(NamedTuple):
         return ClassPredictions.of_scores(codes, of_classes, are_logits=False, positive=1)
 
 
-@contextmanager
-def _of_network(network: str | Path | Network) -> Iterator[None]:
+def _of_network(network: str | Path | Network) -> AbstractContextManager[None]:
     """Put the name of a network before the message of errors raised in the block."""
-    try:
-        yield
-    except ProbekitError as error:
-        name = type(network).__name__ if isinstance(network, Network) else network
-        error.args = (f"{name}: {error}",)
-        raise
+    name = type(network).__name__ if isinstance(network, Network) else str(network)
+    return KeyLocation().at(name)
 
 
 def _plain(experiment: Experiment, probe: SavedProbe, data: Any) -> Experiment:
@@ -311,7 +303,7 @@ def _engine(fixed: _Fixed, network: str | Path | Network, device: str) -> Networ
     if isinstance(network, Network):
         experiment = experiment.with_model(network)
     engine = prepare(experiment, How(device))
-    n_heads = cast(ReadTexts, engine.texts).config.n_heads
+    n_heads = engine.texts.config.n_heads
     fixed.probe.check_fits(width=engine.widths[fixed.site_of(engine)], n_heads=n_heads)
     if fixed.on is None:
         return engine
@@ -370,9 +362,9 @@ def _measured(
         tested = capture_further(engine, ON, (site,), **how).block(site, position)
     # The recipe: the same rows, folds and grid.
     prober = make_probers(engine.experiment, engine.design, device)[position]
-    anew = replace(fixed.probe, layers=prober.site(X).fits[fixed.probe.facts.kind].layers)
-    scores, again = fixed.scores(tested), truth.predicted(fixed.scores(tested, anew))
-    predicted, is_linear = truth.predicted(scores), len(anew.layers) == 1
+    retrained = replace(fixed.probe, layers=prober.site(X).fits[fixed.probe.facts.kind].layers)
+    scores, again = fixed.scores(tested), truth.predicted(fixed.scores(tested, retrained))
+    predicted = truth.predicted(scores)
     auroc = with_interval("auroc", [predicted], truth.resamples)
     rates = rates_at(fixed.threshold, scores, truth.is_positive, truth.resamples)
     row = {
@@ -380,12 +372,11 @@ def _measured(
         **{"auroc": auroc.value, "auroc_low": auroc.low, "auroc_high": auroc.high},
         **{"mean": scores.mean(), "sd": scores.std()},
         **{name.removeprefix("test_"): value for name, value in rates.items()},
-        "cosine": np.nan,
-        "anew": with_interval("auroc", [again], truth.resamples).value,
+        "retrained": with_interval("auroc", [again], truth.resamples).value,
         "weights": engine.activations.stores[TASK].identity.weights,
     }
-    if is_linear:
-        row["cosine"] = cosine(fixed.probe.directions[0], anew.directions[0])
+    if len(retrained.layers) == 1:
+        row["cosine"] = cosine(fixed.probe.directions[0], retrained.directions[0])
     return row, predicted
 
 
