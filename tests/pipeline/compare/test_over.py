@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from probekit import GPT2, SavedProbe, Tokenizer, apply_over, load_model
+from probekit.chosen.monitor.measure import MONITOR
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.pretrain import pretrain
 from probekit.report.pages.over_page import over_page
 from probekit.results.table import only
 from probekit.training.corpus import train_vocabulary
+from tests.pipeline.measure.test_monitor import monitor, negatives
 from tests.pipeline.planted import MIXED, QUICK, QUICK_SITES, YAML, write_rows
 from tests.training.recipes import sentences, tiny_recipe, write_corpus
 
@@ -113,6 +115,20 @@ def test_the_shift_is_in_standard_deviations_of_the_first_network(over, path):
     scores = table["score_red"] - table["score_black"]
     assert first["mean"] == pytest.approx(scores.mean(), abs=1e-4)
     assert first["sd"] == pytest.approx(scores.std(ddof=0), abs=1e-4)
+
+
+@pytest.mark.parametrize("colour", ["black", "red"])  # the positive is the second label, or first
+def test_rates_of_a_monitor_are_those_of_its_run_at_the_stored_threshold(planted, colour):
+    negatives(colour).to_csv(planted.folder / f"{colour}.csv", index=False)
+    result = planted.run(*monitor(colour))
+    for row in pd.read_csv(result.folder / "monitor.csv").to_dict("records"):
+        how = {"threshold": row["fpr"], "cache_root": planted.cache}
+        found = apply_over(result.folder / MONITOR, ["mini"], **how)
+        names = {"tpr": "tpr", "tpr_low": "tpr_low", "fpr": "test_fpr", "fpr_high": "test_fpr_high"}
+        own = {name: found.rows[name][0] for name in names}
+        assert own == pytest.approx({name: row[of] for name, of in names.items()}, abs=1e-12)
+        assert found.positive != colour
+        assert f"rate of {row['fpr']:g}" in found.threshold
 
 
 def test_steps_of_training_are_networks(tmp_path):

@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from probekit import SavedProbe, Tokenizer, load_model
+from probekit import SavedProbe, Tokenizer, apply_over, load_model
 from probekit.data.readers import read_dataset
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.look.apply import apply_probe
+from probekit.results.table import only
 from tests.model.families.configurations import rows
 from tests.model.text.test_chat import messages
 from tests.model.text.test_hub_tokenizer import CHAT_ML
@@ -45,7 +46,7 @@ def test_rows_have_the_question_and_whether_its_answers_are_swapped(asked):
     assert "Each text of planted is followed by the question" in page
 
 
-def test_a_saved_probe_asks_new_texts_the_same_question(asked, call):
+def test_a_saved_probe_asks_new_texts_the_same_question(planted, asked, call):
     result, own, probe = asked
     found = result.predictions.head(6)
     texts = [own[one] for one in found["id"]]
@@ -54,6 +55,9 @@ def test_a_saved_probe_asks_new_texts_the_same_question(asked, call):
     expected = found["score_red"] - found["score_black"]  # of the second of two classes
     np.testing.assert_allclose([one.answer.score for one in readings], expected, atol=1e-4)
     path = result.folder / "probes" / QUICK_SITES[1] / "logistic"
+    over = apply_over(path, ["mini"], cache_root=planted.cache)  # the command `apply --over`
+    scores = only(result.table, site=QUICK_SITES[1], target="task", split="test", metric="auroc")
+    assert over.rows["auroc"][0] == pytest.approx(scores["value"].item(), abs=1e-12)
     options = [one for text in texts for one in ("--text", text)]
     assert call("apply", path, *options, "--out", "answers.csv").code == 0
     np.testing.assert_allclose(pd.read_csv("answers.csv")["score"], expected, atol=1e-4)
