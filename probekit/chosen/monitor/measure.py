@@ -75,6 +75,7 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
             **{"name": file.stem, "format": settings.format, "pairs": None},
         }
         dataset = read_sources(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
+        dataset = experiment.tokens.asked_of(dataset)
         n_read, found = len(dataset), read(dataset)
         # A text that looks like an earlier one is not new, nor is a known group.
         known = {appearance(example.text) for example in own.examples}

@@ -194,11 +194,9 @@ class CapturedRows(Activations):
         experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
         rule = experiment.tokens.positions[position]
-        of_position = rule.model_dump(exclude={"share", "between"})
-        if rule.share is not None:
-            of_position["share"] = rule.share[0]
-        if rule.between is not None:
-            of_position |= {"after": rule.between[0], "before": rule.between[1]}
+        of_position = rule.model_dump(exclude={"share", "between"}) | experiment.tokens.asking
+        of_position |= {} if rule.share is None else {"share": rule.share[0]}
+        of_position |= dict(zip(("after", "before"), rule.between or (), strict=False))
         model, capture = experiment.model, experiment.capture
         facts = {"position": of_position} | experiment.tokens.model_dump(include={"bos", "chat"})
         facts |= {"special_tokens": experiment.data.special_tokens, "model": model.name}

@@ -35,6 +35,11 @@ from probekit.pipeline.setup.texts import ReadTexts, TextReader
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
+_WITHOUT_OUTPUT = (
+    "The baseline `output`, the network's own confidence, is left out: requests have no logits, "
+    "and the network does not read the texts again. To compare with it, leave out "
+    "`capture.requests`."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +95,10 @@ class RequestsEngine(NetworkEngine):
     def with_stored(self) -> Self:
         """Return the engine with the requests that serve its texts, and a finding on these."""
         chosen = self.reading(self.texts)
-        found = Finding("info", "requests", chosen.stored.described)
-        design = replace(self.design, findings=(*self.design.findings, found))
+        found = [Finding("info", "requests", chosen.stored.described)]
+        if "output" in self.experiment.probe.baselines:
+            found.append(Finding("warning", "left-out", _WITHOUT_OUTPUT))
+        design = replace(self.design, findings=(*self.design.findings, *found))
         return replace(chosen, design=design)
 
     def reading(self, texts: ReadTexts) -> Self:

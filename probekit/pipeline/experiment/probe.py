@@ -180,8 +180,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
         engine = given_engine(
-            experiment, dataset, words, given, read, has_texts=read_texts is not None
-        ).with_outputs(output_columns(outputs, len(truth)))
+            experiment, dataset, words, given, read, outputs=output_columns(outputs, len(truth)),
+            has_texts=read_texts is not None,
+        )  # fmt: skip
         return run_source(
             engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )

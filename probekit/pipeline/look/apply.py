@@ -26,6 +26,7 @@ from probekit.activations.forward import make_batches, run_batches
 from probekit.activations.records import FloatArray, batch_tokens
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.experiment.activations import GIVEN_POSITION
+from probekit.experiment.ask import AskSection
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
 from probekit.lazy_rows import Floats
@@ -134,7 +135,8 @@ def apply_probe(
 
     There is no prediction at the position if only the data set marks it, such as a word, or if the
     text has no such position. The model runs only up to the probe's site, in batches of texts of
-    similar length; batch and order change scores at most in the last bits.
+    similar length; batch and order change scores at most in the last bits. A probe of a question
+    (`tokens.ask`) reads it after each text, and the texts of the readings contain it.
 
     Args:
         probe: a saved probe.
@@ -158,7 +160,8 @@ def apply_probe(
     errors.check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
     texts = [texts] if isinstance(texts, str) else texts
     errors.check_ordered("texts", texts)
-    texts = list(texts)
+    asked = AskSection.of_probe(probe.facts.position).asked
+    texts = [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
     if not texts:
         raise errors.DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)

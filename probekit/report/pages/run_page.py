@@ -186,12 +186,13 @@ def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
 def _data(record: records.RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
+    # Those of replies and questions are above the others.
+    findings = [one for one in data.findings if one.code not in ("replies", "ask")]
     items: list[page.Item] = [
         page.Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
-        *(page.Paragraph(one.message) for one in data.findings if one.code == "replies"),
+        *(page.Paragraph(one.message) for one in data.findings if one not in findings),
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
-    findings = [one for one in data.findings if one.code != "replies"]  # they are above
     checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in findings]
     # A note that a check repeats is left out.
     notes = [one for one in data.notes if not any(one in check.text for check in checks)]

@@ -65,6 +65,13 @@ def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests
     assert "2 verified" in page
     assert f"{SITE}; {EXACT}" in page
     assert findings["requests"].startswith("96 distinct texts of 96 requests in 96 files; not used")
+    assert "left-out" not in findings  # its baselines do not request it
+
+
+def test_the_own_confidence_is_left_out_with_a_warning(planted, requests):
+    engine = prepare(load(planted, requests, "probe.baselines=[majority, output]"))
+    (found,) = (one for one in engine.design.findings if one.code == "left-out")
+    assert "requests have no logits" in found.message
 
 
 def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, call):
