@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from probekit.experiment import example, loader, locations, study
     from probekit.report.elements import table as tables
     from probekit.report.elements import texts
-    from probekit.report.figures import figure_files
     from probekit.report.notebooks.run_result import RunResult
-    from probekit.report.pages import compare_page, losses, run_page
+    from probekit.report.pages import compare_page, losses, run_page, study_page
     from probekit.report.sentences import caveats
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
@@ -67,7 +67,13 @@ _LEGEND = {
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
-    file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **given: Any
+    file: Path,
+    overrides: Texts,
+    formats: Sequence[str],
+    columns: int,
+    page: bool,
+    paper: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Run an experiment: capture, fit probes, write the report.
 
@@ -89,7 +95,8 @@ def run_command(
     if of_causes := causes.open_causes(result.folder):
         around_runs.show_causes(of_causes)
     show_warnings(result)
-    draw_figures(result.folder, formats, columns)
+    drawn, paper = partial(run_page.run_figures, result.folder), paper | {"columns": columns}
+    draw_figures(drawn, result.folder / "figures", formats, paper)
     click.echo(str(result.report if page else result.results))
 
 
@@ -156,12 +163,19 @@ def show_warnings(result: RunResult) -> None:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
-def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
+def report(
+    runs: tuple[Path, ...],
+    out: Path | None,
+    formats: Sequence[str],
+    columns: int,
+    paper: dict[str, Any],
+) -> None:
     """Rebuild the page of a run, or write one page of several RUNS.
 
     Pages are built from the files of the runs. Of a pretraining run, it draws the figure of the
-    losses.
+    losses. --figures pdf also writes each figure, for a paper.
     """
+    paper |= {"columns": columns}
     if len(runs) > 1:  # a page of all runs
         out = out or Path("runs.html")
         for run in runs:
@@ -170,9 +184,8 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        if formats:
-            drawn, folder = compare_page.runs_figures(loaded), out.with_suffix("") / "figures"
-            figure_files.write_figures(drawn, folder, formats, columns)
+        folder = out.with_suffix("") / "figures"
+        draw_figures(partial(compare_page.runs_figures, loaded), folder, formats, paper)
         click.echo(str(out))
         return
     (folder,) = runs
@@ -180,15 +193,19 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
-    if run_files.is_pretraining(folder):
-        if formats:
-            raise click.UsageError("--figures requires the run of an experiment.")
-        click.echo(str(losses.write_losses(folder)))
+    if run_files.is_pretraining(folder) or (folder / study_results.STUDY_RECORD).exists():
+        if run_files.is_pretraining(folder):
+            name, page = losses.LOSSES, losses.losses_page(folder)
+        else:
+            name, page = "report.html", study_page.study_page(study_results.StudyResult(folder))
+        files.write_atomic(files.inside(folder / name), page.html())
+        draw_figures(lambda: page.figures, folder / "figures", formats, paper)
+        click.echo(str(folder / name))
         return
     if not record.has_causes_alone(folder):  # interventions alone have no results of probes
         record.check_finished(folder)
     path = run_page.write_report(folder)
-    draw_figures(folder, formats, columns)
+    draw_figures(partial(run_page.run_figures, folder), folder / "figures", formats, paper)
     click.echo(str(path))
 
 

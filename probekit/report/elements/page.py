@@ -234,9 +234,28 @@ class Page:
     scripts: Sequence[Sequence[str]] = ()
     is_live: bool = False
 
+    @property
+    def figures(self) -> list[FigurePart]:
+        """All figures, open and folded, each followed by those that can replace it."""
+        found = list[FigurePart]()
+
+        def visit(items: Sequence[Any]) -> None:
+            for one in items:
+                if isinstance(one, FigurePart):
+                    found.extend([one, *one.others])
+                else:
+                    visit(getattr(one, "items", ()))
+
+        visit([*self.details, *self.sections])
+        return found
+
     def html(self) -> str:
-        """Return the page as HTML; equal contents give equal bytes."""
-        return render("page.html", page=self)
+        """Return the page as HTML; equal contents give equal bytes.
+
+        The first figure is also there as a picture, which needs no script.
+        """
+        figures = [part for part in self.figures if part.is_open]
+        return render("page.html", page=self, first=figures[0] if figures else None)
 
 
 def render(name: str, **values: Any) -> str:
@@ -284,6 +303,13 @@ def breakable(text: str) -> Markup:
     Markup('blocks.<wbr>0')
     """
     return Markup(".<wbr>").join(visible(text).split("."))
+
+
+def _still(part: FigurePart) -> Markup:
+    """Return a figure as an <svg> element."""
+    from probekit.report.elements.static import still  # imports matplotlib
+
+    return Markup(still(part.figure, part.height))
 
 
 def _asset(*names: str) -> Markup:
@@ -353,4 +379,4 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
 _ENVIRONMENT.globals.update(asset=_asset, digits=Markup(_DIGITS), plotly_js=_plotly_js)
-_ENVIRONMENT.globals.update(pairs_of=pairs_of)
+_ENVIRONMENT.globals.update(pairs_of=pairs_of, still=_still)

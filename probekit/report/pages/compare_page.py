@@ -63,8 +63,8 @@ RINGS = "A ring marks the site that each run selected by cross-validation on its
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
-def comparison_page(comparison: RunComparison) -> str:
-    """Return a self-contained HTML page with figure, tables and the settings that differ.
+def comparison_page(comparison: RunComparison) -> page.Page:
+    """Return a page with figure, tables and the settings that differ.
 
     There is no figure if it would have no line, or more than `MOST_LINES`.
     """
@@ -117,7 +117,7 @@ def comparison_page(comparison: RunComparison) -> str:
         caveats=comparisons.comparison_warnings(comparison),
         method=[comparison.verdict, *METHOD],
         head=" and ".join(names),
-    ).html()
+    )
 
 
 def settings_section(
