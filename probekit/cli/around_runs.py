@@ -17,7 +17,7 @@ import probekit
 from probekit.amounts import format_difference, format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
-from probekit.cli.pictures import draw_figures, figure_options, show_paths
+from probekit.cli.pictures import draw_figures, figure_options, page_or_rows_option, show_paths
 from probekit.errors import MissingError
 from probekit.terminal import json_text
 
@@ -180,7 +180,7 @@ def _words(cell: Cell | str, between: str = " ") -> str:
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
-@options.page_or_rows_option
+@page_or_rows_option
 def compare_command(
     run_a: Path, run_b: Path, metric: str | None, out: Path | None, paper: dict[str, Any]
 ) -> None:
@@ -256,7 +256,6 @@ def transfer_command(
     kinds: Texts,
     out: Path,
     formats: Sequence[str],
-    columns: int,
     paper: dict[str, Any],
     **given: Any,
 ) -> None:
@@ -298,8 +297,7 @@ def transfer_command(
     terminal.echo(texts.line_label(comparisons.transfer_answer(result)))
     for note in result.notes:
         terminal.echo(f"warning: {note}", err=True)
-    page, paper = transfer_page.transfer_page(result), paper | {"columns": columns}
-    draw_figures(lambda: page.figures, out / "figures", formats, paper)
+    draw_figures(partial(transfer_page.transfer_page, result), out, formats, paper)
     click.echo(str(out / "transfer.html"))
 
 

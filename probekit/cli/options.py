@@ -8,7 +8,7 @@ type checkers read them, and `later` imports each when a command uses it.
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import reduce, wraps
+from functools import reduce
 from glob import escape, glob
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from probekit.memory import importing
-from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
+from probekit.pipeline.look.exports import check_ending
 from probekit.terminal import Watcher, escape_streams
 
 if TYPE_CHECKING:
@@ -162,36 +162,6 @@ cache_option = click.option(
 )
 device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-
-
-def with_paper(function: Function) -> Function:
-    """Return a command with the options of figures for a paper, as its argument `paper`."""
-    names = ("width", "height", "font", "names")
-
-    @wraps(function)
-    def command(*args: Any, **given: Any) -> Any:
-        return function(*args, paper={name: given.pop(name) for name in names}, **given)
-
-    inches = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
-    return together(
-        click.option("--width", **inches, help="Width of figures, such as 3.25 for a column."),
-        click.option("--height", **inches, help="Height of figures."),
-        click.option("--font", default="", help="Font of figures.  [default: a sans-serif one]"),
-        click.option(
-            "--rename",
-            "names",
-            type=(str, str),
-            multiple=True,
-            metavar="OLD NEW",
-            help="Name of a line, panel or axis in figures, and its replacement; repeatable.",
-        ),
-    )(command)
-
-
-def page_or_rows_option(function: Function) -> Function:
-    """Return a command with the option of its output file, and those of figures for a paper."""
-    how = "Output file: .html (page), .csv (rows), or .pdf, .svg, .png (figures)."
-    return click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help=how)(with_paper(function))
 
 
 def set_option(where: str = "") -> Decorator:

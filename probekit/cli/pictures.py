@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,35 +86,73 @@ def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None)
     return figure_files.read_formats(given)
 
 
+def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the options of figures for a paper, as its argument `paper`."""
+    names = ("width", "height", "font", "names", "columns")
+
+    @wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        paper = {name: given.pop(name) for name in names if name in given}
+        return function(*args, paper=paper, **given)
+
+    inches = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
+    return together(
+        click.option("--width", **inches, help="Width of figures, such as 3.25 for a column."),
+        click.option("--height", **inches, help="Height of figures."),
+        click.option(
+            "--font", default="", show_default=False, help="Font.  [default: a sans-serif one]"
+        ),
+        click.option(
+            "--rename",
+            "names",
+            type=(str, str),
+            multiple=True,
+            metavar="OLD NEW",
+            help="Name of a line, panel or axis in figures, and its replacement; repeatable.",
+        ),
+    )(command)
+
+
+def page_or_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the option of its output file, and those of figures for a paper."""
+    how = "Output file: .html (page), .csv (rows), or .pdf, .svg, .png (figures)."
+    return click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help=how)(with_paper(function))
+
+
 def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with the options that write all figures of its page."""
-    return together(
-        click.option(
-            "--figures",
-            "formats",
-            metavar="png,svg,pdf",
-            callback=_read_formats,
-            help="File formats to export each figure to.",
-        ),
-        click.option(
-            "--columns",
-            type=click.IntRange(1, 2),
-            default=2,
-            help="Width of --figures in columns of a paper.",
-        ),
-    )(options.with_paper(function))
+    return with_paper(
+        together(
+            click.option(
+                "--figures",
+                "formats",
+                metavar="png,svg,pdf",
+                callback=_read_formats,
+                help="File formats to export each figure to.",
+            ),
+            click.option(
+                "--columns",
+                type=click.IntRange(1, 2),
+                default=2,
+                help="Width of --figures in columns of a paper.",
+            ),
+        )(function)
+    )
 
 
 def draw_figures(
-    drawn: Callable[[], Sequence[FigurePart]],
+    drawn: Callable[[], Sequence[FigurePart] | Page],
     folder: Path,
     formats: Sequence[str],
     paper: dict[str, Any],
 ) -> None:
-    """Write figures to a folder and print its path; without formats there is nothing to do."""
+    """Write figures to `figures` in a folder; without formats there is nothing to do."""
     if formats:
+        folder /= "figures"
         inside, how = files.inside(folder), figure_files.Paper(**paper)
-        written = figure_files.write_figures(drawn(), inside, formats, how)
+        parts = drawn()
+        parts = parts if isinstance(parts, list) else figure_files.figures_of(parts)
+        written = figure_files.write_figures(parts, inside, formats, how)
         click.echo(f"{len(written)} figures in {folder}", err=True)
 
 
@@ -186,7 +224,7 @@ def _write(
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
 @options.device_option
-@options.page_or_rows_option
+@page_or_rows_option
 def lens(
     model: str,
     sites: Texts,
@@ -255,7 +293,7 @@ def _show_lens(rows: pd.DataFrame, position: int) -> None:
 @_POSITION
 @bos_option()
 @options.device_option
-@options.page_or_rows_option
+@page_or_rows_option
 def attribution(
     model: str, bos: Bos, device: str, out: Path | None, paper: dict[str, Any], **given: Any
 ) -> None:
@@ -291,7 +329,7 @@ def attribution(
 )
 @bos_option("both texts")
 @options.device_option
-@options.page_or_rows_option
+@page_or_rows_option
 def patch_command(
     model: str,
     sites: Texts,
@@ -360,7 +398,7 @@ def patch_command(
     type=OutputFile(*ATTENTION_FILES, ".csv"),
     help="Output file: .html (page), .pdf, .svg or .png (figure); for --scores also .csv.",
 )
-@options.with_paper
+@with_paper
 def attention(
     model: str,
     layer: int | None,
@@ -463,7 +501,7 @@ def _show_heads(result: measured.ScoredHeads) -> None:
 @click.option(
     "--out", type=OutputFile(*ATTENTION_FILES), required=True, help="Output page or figure."
 )
-@options.with_paper
+@with_paper
 def weights(model: str, out: Path, **given: Any) -> None:
     """Write a page about the weights of a model, or one tensor.
 

@@ -67,13 +67,7 @@ _LEGEND = {
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
-    file: Path,
-    overrides: Texts,
-    formats: Sequence[str],
-    columns: int,
-    page: bool,
-    paper: dict[str, Any],
-    **given: Any,
+    file: Path, overrides: Texts, formats: Sequence[str], paper: Any, page: bool, **given: Any
 ) -> None:
     """Run an experiment: capture, fit probes, write the report.
 
@@ -95,8 +89,7 @@ def run_command(
     if of_causes := causes.open_causes(result.folder):
         around_runs.show_causes(of_causes)
     show_warnings(result)
-    drawn, paper = partial(run_page.run_figures, result.folder), paper | {"columns": columns}
-    draw_figures(drawn, result.folder / "figures", formats, paper)
+    draw_figures(partial(run_page.run_figures, result.folder), result.folder, formats, paper)
     click.echo(str(result.report if page else result.results))
 
 
@@ -163,19 +156,12 @@ def show_warnings(result: RunResult) -> None:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
-def report(
-    runs: tuple[Path, ...],
-    out: Path | None,
-    formats: Sequence[str],
-    columns: int,
-    paper: dict[str, Any],
-) -> None:
+def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], paper: Any) -> None:
     """Rebuild the page of a run, or write one page of several RUNS.
 
     Pages are built from the files of the runs. Of a pretraining run, it draws the figure of the
     losses. --figures pdf also writes each figure, for a paper.
     """
-    paper |= {"columns": columns}
     if len(runs) > 1:  # a page of all runs
         out = out or Path("runs.html")
         for run in runs:
@@ -184,8 +170,8 @@ def report(
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        folder = out.with_suffix("") / "figures"
-        draw_figures(partial(compare_page.runs_figures, loaded), folder, formats, paper)
+        drawn = partial(compare_page.runs_figures, loaded)
+        draw_figures(drawn, out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
     (folder,) = runs
@@ -193,19 +179,17 @@ def report(
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
-    if run_files.is_pretraining(folder) or (folder / study_results.STUDY_RECORD).exists():
-        if run_files.is_pretraining(folder):
-            name, page = losses.LOSSES, losses.losses_page(folder)
-        else:
-            name, page = "report.html", study_page.study_page(study_results.StudyResult(folder))
-        files.write_atomic(files.inside(folder / name), page.html())
-        draw_figures(lambda: page.figures, folder / "figures", formats, paper)
-        click.echo(str(folder / name))
-        return
-    if not record.has_causes_alone(folder):  # interventions alone have no results of probes
-        record.check_finished(folder)
-    path = run_page.write_report(folder)
-    draw_figures(partial(run_page.run_figures, folder), folder / "figures", formats, paper)
+    if run_files.is_pretraining(folder):
+        path, drawn = losses.write_losses(folder), partial(losses.losses_page, folder)
+    elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
+        path, result = folder / "report.html", study_results.StudyResult(folder)
+        drawn = partial(study_page.study_page, result)
+        files.write_atomic(path, drawn().html())
+    else:
+        if not record.has_causes_alone(folder):  # interventions alone have no results of probes
+            record.check_finished(folder)
+        path, drawn = run_page.write_report(folder), partial(run_page.run_figures, folder)
+    draw_figures(drawn, folder, formats, paper)
     click.echo(str(path))
 
 

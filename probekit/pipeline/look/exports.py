@@ -71,7 +71,8 @@ def write_page_or_rows(
     if path.suffix in FIGURE_FILES:
         from probekit.report.figures import figure_files
 
-        return figure_files.write_pictures(page().figures, path, figure_files.Paper(**paper))
+        figures = figure_files.figures_of(page())
+        return figure_files.write_pictures(figures, path, figure_files.Paper(**paper))
     _write(path, csv_text(rows) if path.suffix == ".csv" and rows is not None else page().html())
     return [path]
 

@@ -234,6 +234,106 @@ class Page:
     scripts: Sequence[Sequence[str]] = ()
     is_live: bool = False
 
+    def html(self) -> Markup:
+        """The view as HTML."""
+        return Markup(render(self.template, **self.values))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Items that share a layout.
+
+    Attributes:
+        layout: class in the style sheet, "" for none: `rows`, `split` for a figure to the left of a
+            table, `columns` for figures next to each other, and others.
+        items: the items.
+        column: smallest width of one of the `columns` in rem.
+    """
+
+    kind: ClassVar = "group"
+    layout: str
+    items: Sequence[Item]
+    column: float = 0
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Items that are hidden until the reader opens them; `css` is their class."""
+
+    kind: ClassVar = "fold"
+    title: str
+    items: Sequence[Item]
+    css: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A section of a page; `css` is its class.
+
+    It is `first` for the one that follows the answer, or `screen` for that of a run's report.
+    """
+
+    kind: ClassVar = "section"
+    title: str
+    items: Sequence[Item]
+    css: str = ""
+    anchor: str = ""
+
+
+Item = (
+    FigurePart | ResultTable | Paragraph | Texts | Pairs | Files | View | Group | Fold | PageSection
+)
+
+
+def pairs_of(facts: Mapping[str, Mapping[str, Any]]) -> list[Pairs]:
+    """Return names and values for each heading that has any; the heading "" is not shown."""
+    return [
+        Pairs([(name, str(value)) for name, value in values.items()], title=heading)
+        for heading, values in facts.items()
+        if values
+    ]
+
+
+# Style sheets of pages about one network, whose maps may be wide.
+WITH_MAPS = ("report.css", "analysis.css")
+
+
+@dataclass(frozen=True)
+class Page:
+    """Contents of a self-contained page.
+
+    Attributes:
+        eyebrow: parts of the line above the title.
+        title: the question that the page answers, or its subject.
+        answer: the answer in sentences; "" without one, or if `details` contain several.
+        sections: sections, in order; the first one contains the numbers of an answer.
+        details: items below the answer.
+        caveats: warnings, most serious first, shown after the first section, or in it if its class
+            is `screen`.
+        method: how the numbers were computed, in sentences; folded.
+        facts: provenance of the numbers, by heading and name; folded.
+        aside: parts at the right end of the line above the title.
+        head: title of the window; "" for `title`.
+        styles: style sheets; `report.css` is that of pages with figures.
+        scripts: modules, each given as the names of its scripts.
+        is_live: whether the page refreshes itself, for which it may request its own address.
+    """
+
+    eyebrow: Sequence[str]
+    title: str
+    answer: str
+    sections: Sequence[Item]
+    details: Sequence[Item] = ()
+    caveats: Sequence[str] = ()
+    method: Sequence[str] = ()
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    aside: Sequence[str] = ()
+    head: str = ""
+    styles: Sequence[str] = ("report.css",)
+    scripts: Sequence[Sequence[str]] = ()
+    is_live: bool = False
+
     @property
     def figures(self) -> list[FigurePart]:
         """All figures, open and folded, each followed by those that can replace it."""
@@ -254,8 +354,7 @@ class Page:
 
         The first figure is also there as a picture, which needs no script.
         """
-        figures = [part for part in self.figures if part.is_open]
-        return render("page.html", page=self, first=figures[0] if figures else None)
+        return render("page.html", page=self)
 
 
 def render(name: str, **values: Any) -> str:

@@ -106,7 +106,7 @@ def picture(
     stream, how = BytesIO(), SETTINGS | {"font.family": families(font)}
     with mpl.rc_context(how), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # no font has it: an empty box
-        drawn = _Drawing(figure, size, scale, most_cells).figure
+        drawn = Drawing(figure, size, scale, most_cells).figure
         look: dict[str, Any] = {"facecolor": ground, "metadata": METADATA[kind], "dpi": dpi}
         drawn.savefig(stream, format=kind, **look)
     return stream.getvalue()
@@ -143,10 +143,13 @@ def _shorter(tag: str) -> str:
 
 
 def plot_height(figure: Mapping[str, Any], size: tuple[float, float], scale: float) -> float:
-    """Return the height in pixels that the panels have together, without all that is around."""
+    """Return the height in pixels of which each panel has at least the share of its domain."""
     with mpl.rc_context(SETTINGS | {"font.family": families("")}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        return _Drawing(figure, size, scale).plot[3]
+        drawn = Drawing(figure, size, scale)
+    heights = {y: axes.get_position().height for (_, y), axes in drawn.panels.items()}
+    shares = {y: np.ptp(drawn.settings(y).get("domain", (0, 1))) for y in heights}
+    return float(min(drawn.height * heights[y] / shares[y] for y in heights))
 
 
 @cache
@@ -213,7 +216,7 @@ def each(value: Any, n: int) -> list[Any]:
     return list(value) if isinstance(value, list | tuple | np.ndarray) else [value] * n
 
 
-class _Drawing:
+class Drawing:
     """A figure of matplotlib, and where its panels are.
 
     Attributes:
@@ -240,6 +243,7 @@ class _Drawing:
         self.panels: dict[tuple[str, str], Axes] = {}
         self.bars: list[tuple[Axes, Mapping[str, Any]]] = []  # a colour bar, and its settings
         self.titles: list[tuple[Any, Axes, str]] = []  # text above a panel
+        self.labelled: list[Axes] = []  # panels with labels to their right
         self.texts: list[tuple[Axes, list[Any]]] = []  # texts at points of a panel
         pairs = dict.fromkeys((one.get("xaxis", "x"), one.get("yaxis", "y")) for one in traces)
         for pair in pairs or [("x", "y")]:
@@ -517,6 +521,7 @@ class _Drawing:
         axes, is_flat = self.figure.add_axes((0, 0, 1, 1)), bar.get("orientation") == "h"
         side = "horizontal" if is_flat else "vertical"
         drawn = self.figure.colorbar(cells, cax=axes, orientation=side)
+        drawn.solids.set(rasterized=self.most_cells < MOST_VECTOR_CELLS, edgecolor="face")
         drawn.outline.set_linewidth(self.points(bar.get("outlinewidth", 0)))  # type: ignore[operator]
         font = self.font({"size": 12} | bar.get("tickfont", {}))
         length, width = self.points(bar.get("ticklen", 4)), self.points(1)
@@ -661,6 +666,8 @@ class _Drawing:
         shift = (note.get("xshift", 0), note.get("yshift", 0))
         look: dict[str, Any] = {"ha": ha, "va": {"middle": "center"}.get(va, va)}
         if has_arrow:
+            if ha == "left":
+                self.labelled.append(axes)
             gap = 3 if ha == "left" else 0  # between the line and its text
             shift = (shift[0] + note.get("ax", -10) + gap, shift[1] - note.get("ay", -30))
             below = 0.5 if not note.get("ay", -30) else float(note.get("ay", -30) > 0)
@@ -787,7 +794,7 @@ class _Drawing:
         if not margin.get("autoexpand", True):  # the figure has computed its margins
             self._place(margins)
             return
-        for step in range(5):
+        for step in range(4):
             self._place(margins)
             if step:
                 for pair, axes in self.panels.items():
@@ -842,15 +849,13 @@ class _Drawing:
                 label.set_alpha(float(number % every == 0))
 
     def _break_titles(self) -> None:
-        """Break titles that would reach the next panel into lines."""
+        """Break titles that would reach the next column of panels into lines."""
         for note, axes, text in self.titles:
             own = axes.get_position()
-            beside = [
-                other.x0
-                for other in (one.get_position() for one in self.panels.values())
-                if other.x0 > own.x0 and other.y0 < own.y1 and other.y1 > own.y0
-            ]
-            room = (min(beside, default=1.0) - own.x0) * self.points(self.width) - self.points(6)
+            beside = [one.get_position().x0 for one in self.panels.values()]
+            beside = [x0 for x0 in beside if x0 > own.x0 + 0.01]
+            end = own.x1 if axes in self.labelled else 1.0
+            room = (min(beside, default=end) - own.x0) * self.points(self.width) - self.points(6)
             note.set_text(text)
             wide = note.get_window_extent(self.renderer).width
             if wide > room > 0:

@@ -18,7 +18,7 @@ from plotly.subplots import make_subplots
 
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import write_atomic
-from probekit.report.elements.page import FigurePart, figure_json
+from probekit.report.elements.page import FigurePart, Page, figure_json
 from probekit.report.elements.style import INK, MAGNITUDES, plotly_text
 from probekit.report.elements.tokens import short_label
 from probekit.report.figures.line_labels import LABEL, LONGEST_LINE, place_labels
@@ -94,6 +94,17 @@ def read_formats(text: str) -> tuple[str, ...]:
     return formats
 
 
+def figures_of(page: Page) -> list[FigurePart]:
+    """Return all figures of a page, open and folded, each followed by those that can replace it."""
+    found, items = [], [*page.details, *page.sections]
+    while items:
+        one = items.pop(0)
+        if isinstance(one, FigurePart):
+            found += [one, *one.others]
+        items[:0] = getattr(one, "items", ())
+    return found
+
+
 def write_figures(
     parts: Sequence[FigurePart], folder: Path, formats: Sequence[str], paper: Paper
 ) -> list[Path]:
@@ -133,49 +144,53 @@ def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list
     """Write each figure to its paths, of which the suffix is the format."""
     from probekit.report.elements import static  # imports matplotlib
 
-    written, unknown = [], dict(paper.names)
+    names = [old for old, _ in paper.names]
+    texts = [one for part, _ in parts for one in named_texts(go.Figure(part.figure))]
+    if unknown := [old for old in names if not any(old in plain(*one) for one in texts)]:
+        known = sorted({plain(*one) for one in texts})
+        near = nearest(unknown[0], known)
+        raise UnknownNameError(f"--rename: no figure has the text {unknown[0]!r}. {near}")
+    contents = {}
     for part, paths in parts:
-        figure, size = go.Figure(part.figure), paper.size(part)
-        for old in rename(figure, paper.names):
-            unknown.pop(old, None)
-        plain = figure_json(figure)
-        if any(note.name == LABEL for note in figure.layout.annotations):
-            place_labels(figure, static.plot_height(plain, size, POINTS))
-            plain = figure_json(figure)
+        figure, size = placed(part, paper), paper.size(part)
         for path in paths:
-            written.append(
-                (path, static.picture(plain, path.suffix[1:], size, scale=POINTS, font=paper.font))
-            )
-    if unknown:
-        raise UnknownNameError(f"--rename: no figure has the text {', '.join(map(repr, unknown))}.")
-    for path, content in written:
+            how: dict[str, Any] = {"scale": POINTS, "font": paper.font}
+            contents[path] = static.picture(figure, path.suffix[1:], size, **how)
+    for path, content in contents.items():
         write_atomic(path, content)
-    return [path for path, _ in written]
+    return list(contents)
 
 
-def rename(figure: go.Figure, names: Sequence[tuple[str, str]]) -> set[str]:
-    """Replace texts in names of lines, panels and axes, and return those that the figure has.
+def placed(part: FigurePart, paper: Paper) -> dict[str, Any]:
+    """Return a figure with the names of a paper, and labels of lines placed for its height."""
+    from probekit.report.elements import static  # imports matplotlib
 
-    >>> figure = go.Figure().add_scatter(y=[1], name="task")
-    >>> rename(figure, [("task", "number"), ("control", "random")]), figure.data[0].name
-    ({'task'}, 'number')
-    """
-    found = set()
-    named = [(one, "name") for one in figure.data if one.name]
-    named += [(note, "text") for note in figure.layout.annotations if note.text]
-    axes = [*figure.select_xaxes(), *figure.select_yaxes()]
-    named += [(axis.title, "text") for axis in axes if axis.title.text]
-    for owner, attribute in named:
-        text = html.unescape(owner[attribute])
-        plain = text.replace("<br>", " ").replace("\u00a0", " ")
-        for old, new in names:
-            if old in plain:
-                found.add(old)
-                plain = plain.replace(old, new)
-        if plain != text.replace("<br>", " ").replace("\u00a0", " "):
-            lines = textwrap.wrap(plain, LONGEST_LINE) if "<br>" in text else [plain]
+    figure = go.Figure(part.figure)
+    for owner, attribute in named_texts(figure):
+        text = plain(owner, attribute)
+        for old, new in paper.names:
+            text = text.replace(old, new)
+        if text != plain(owner, attribute):
+            is_broken = "<br>" in owner[attribute]
+            lines = textwrap.wrap(text, LONGEST_LINE) if is_broken else [text]
             owner[attribute] = "<br>".join(map(plotly_text, lines))
-    return found
+    if any(note.name == LABEL for note in figure.layout.annotations):
+        for _ in range(2):  # labels above the plot leave less height for it
+            place_labels(figure, static.plot_height(figure_json(figure), paper.size(part), POINTS))
+    return figure_json(figure)
+
+
+def named_texts(figure: go.Figure) -> list[tuple[Any, str]]:
+    """Return the names of lines, panels and axes, each as an object and its attribute."""
+    axes = [*figure.select_xaxes(), *figure.select_yaxes()]
+    titles = [(axis.title, "text") for axis in axes if axis.title.text]
+    notes = [(note, "text") for note in figure.layout.annotations if note.text]
+    return [*((one, "name") for one in figure.data if one.name), *notes, *titles]
+
+
+def plain(owner: Any, attribute: str) -> str:
+    """Return a text of a figure as one line, without entities."""
+    return html.unescape(owner[attribute]).replace("<br>", " ").replace("\u00a0", " ")
 
 
 class SavedFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
