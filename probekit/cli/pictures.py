@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from probekit.pipeline.look import exports, lenses
     from probekit.pipeline.look import weights as plots
     from probekit.report.elements import texts as labels
-    from probekit.report.elements.page import FigurePart, Page
+    from probekit.report.elements.page import Page
     from probekit.report.figures import figure_files
     from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
     from probekit.results import network as measured
@@ -95,7 +95,7 @@ def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
         paper = {name: given.pop(name) for name in names if name in given}
         return function(*args, paper=paper, **given)
 
-    inches = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
+    inches: Any = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
     return together(
         click.option("--width", **inches, help="Width of figures, such as 3.25 for a column."),
         click.option("--height", **inches, help="Height of figures."),
@@ -141,12 +141,9 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def draw_figures(
-    drawn: Callable[[], Sequence[FigurePart] | Page],
-    folder: Path,
-    formats: Sequence[str],
-    paper: dict[str, Any],
+    drawn: Callable[[], Any], folder: Path, formats: Sequence[str], paper: dict[str, Any]
 ) -> None:
-    """Write figures to `figures` in a folder; without formats there is nothing to do."""
+    """Write figures, or those of a page, to `figures` in a folder; without formats nothing."""
     if formats:
         folder /= "figures"
         inside, how = files.inside(folder), figure_files.Paper(**paper)
@@ -444,7 +441,7 @@ def attention(
             )
         _show_heads(scored)
         rows, page = scored.rows, heads_page.heads_page
-        facts = {"paper": paper, "read": scored.read}
+        facts: dict[str, Any] = {"paper": paper, "read": scored.read}
         _write(out, page, scored, rows=rows, network=network, bos=bos, **facts)
     if scores or out is None:
         return

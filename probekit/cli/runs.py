@@ -180,16 +180,16 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
             "--out requires several runs; the page of a single run is its report.html."
         )
     if run_files.is_pretraining(folder):
-        path, drawn = losses.write_losses(folder), partial(losses.losses_page, folder)
+        path, drawn = losses.write_losses(folder), losses.losses_page(folder)
     elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
-        path, result = folder / "report.html", study_results.StudyResult(folder)
-        drawn = partial(study_page.study_page, result)
-        files.write_atomic(path, drawn().html())
+        path = folder / "report.html"
+        drawn = study_page.study_page(study_results.StudyResult(folder))
+        files.write_atomic(path, drawn.html())
     else:
         if not record.has_causes_alone(folder):  # interventions alone have no results of probes
             record.check_finished(folder)
-        path, drawn = run_page.write_report(folder), partial(run_page.run_figures, folder)
-    draw_figures(drawn, folder, formats, paper)
+        path, drawn = run_page.write_report(folder), None
+    draw_figures(lambda: drawn or run_page.run_figures(folder), folder, formats, paper)
     click.echo(str(path))
 
 

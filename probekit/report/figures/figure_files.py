@@ -302,8 +302,8 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
         place = {"row": row + 1, "col": column + 1}
         pattern = prompt.patterns[prompt.layers.index(layer), prompt.heads.index(head)]
         z = np.where(np.tri(n, dtype=bool), np.sqrt(pattern), np.nan).tolist()
-        look = {"coloraxis": "coloraxis", "xgap": 0.5, "ygap": 0.5, "hoverinfo": "skip"}
-        figure.add_heatmap(z=z, **look, **place)
+        cells = {"coloraxis": "coloraxis", "xgap": 0.5, "ygap": 0.5, "hoverinfo": "skip"}
+        figure.add_heatmap(z=z, **cells, **place)
         figure.update_xaxes(showticklabels=number + n_columns >= len(heads), **place)
         figure.update_yaxes(showticklabels=column == 0, **place)
     step = math.ceil(n * LEAST_TOKEN / side)
