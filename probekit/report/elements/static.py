@@ -61,6 +61,7 @@ MARKERS = {
 # components/drawing, dashStyle.
 DASHES = {"dot": (1, 1), "dash": (3, 3), "longdash": (5, 5), "dashdot": (3, 1, 1, 1)}
 DASHES["longdashdot"] = (5, 1, 1, 1)
+STEPS = {"hv": "steps-post", "vh": "steps-pre"}
 COLORWAY = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2")
 MOST_VECTOR_CELLS = 50_000  # cells of larger maps are smaller than a dot of ink: one picture
 MOST_CELLS_OF_PAGE = 400
@@ -341,6 +342,7 @@ class Drawing:
         opacity, clip = trace.get("opacity", 1), trace.get("cliponaxis", True)
         if "lines" in mode:
             look = self._line(trace.get("line", {}), colour)
+            look["drawstyle"] = STEPS.get(trace.get("line", {}).get("shape"), "default")
             axes.plot(x, y, alpha=opacity, clip_on=clip, solid_capstyle="butt", **look)
         marker = trace.get("marker", {})
         for name, error in (("xerr", trace.get("error_x")), ("yerr", trace.get("error_y"))):

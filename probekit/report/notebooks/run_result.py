@@ -145,6 +145,11 @@ class RunResult:
         return page_table(self.folder, "monitor.csv")
 
     @cached_property
+    def negatives(self) -> pd.DataFrame | None:
+        """The scores of the monitor's negatives, a row each; None without a monitor."""
+        return page_table(self.folder, "negatives.csv")
+
+    @cached_property
     def stack(self) -> pd.DataFrame | None:
         """The scores of the stack of all sites, a row per metric; None without a stack."""
         return page_table(self.folder, "stack.csv")
