@@ -174,7 +174,7 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
         draw_figures(drawn, out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
-    (folder,) = runs
+    (folder,), drawn = runs, None
     if out is not None:
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
@@ -188,7 +188,7 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
     else:
         if not record.has_causes_alone(folder):  # interventions alone have no results of probes
             record.check_finished(folder)
-        path, drawn = run_page.write_report(folder), None
+        path = run_page.write_report(folder)
     draw_figures(lambda: drawn or run_page.run_figures(folder), folder, formats, paper)
     click.echo(str(path))
 

@@ -33,7 +33,7 @@ MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 300  # of a curve
 BINS = 30
 CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
-FOLDS = " Scores of all outer folds, of which each has its own probe, are pooled."
+FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
 
 
 def figures(run: Shown) -> Iterator[FigurePart]:
@@ -154,7 +154,7 @@ def histogram_part(
         codes = [list(detected).index(one) for one in truth]
         scores = np.stack(list(detected.values()))[codes, np.arange(len(truth))]
     groups = {class_label(one): scores[truth == one] for one in sorted(set(truth))}
-    negatives, lines = run.rows("negatives.csv"), {"decision": 0.0}
+    negatives, lines = run.rows("negatives.csv"), dict[str, float](decision=0.0)
     if negatives is not None and monitor is not None:
         groups["negatives of the monitor"] = negatives["score"].to_numpy()
         rates_of = zip(monitor["fpr"], monitor["threshold"], strict=True)

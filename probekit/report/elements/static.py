@@ -14,39 +14,32 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib import font_manager, ticker
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import LinearSegmentedColormap, Normalize, to_rgba
+from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.transforms import Bbox, Transform, blended_transform_factory
+from matplotlib.transforms import Bbox, blended_transform_factory
 
 from probekit.errors import UnknownNameError, nearest
 
 SANS_SERIF = ("Arial", "Helvetica", "Liberation Sans", "DejaVu Sans")
 # For characters of tokens that these fonts lack, if they are installed.
 FALLBACKS = ("DejaVu Sans", "Noto Sans", "Noto Sans CJK JP", "Noto Emoji", "Noto Sans Hebrew")
-SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "probekit",
-    "pdf.fonttype": 42,
-    "text.parse_math": False,
-    "axes.unicode_minus": True,
-    "lines.scale_dashes": False,
-    "hatch.linewidth": 0.4,
-}
+SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "probekit", "pdf.fonttype": 42}
+SETTINGS |= {"text.parse_math": False, "lines.scale_dashes": False, "hatch.linewidth": 0.4}
+SETTINGS |= {"lines.solid_capstyle": "butt"}
 # No date or version: equal figures give equal bytes.
 METADATA: Mapping[str, dict[str, Any]] = {
     "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
@@ -57,8 +50,8 @@ MARKERS = {
     **{"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "pentagon": "p"},
     **{"star": "*", "hexagon": "h", "cross": "P", "x": "X"},
 }
-# Lengths of dashes and gaps in widths of the line, of which the least is 3. Source: plotly.js,
-# components/drawing, dashStyle.
+# Lengths of dashes and gaps, in widths of the line or in 3 pixels if it is thinner. Source:
+# plotly.js, components/drawing, dashStyle.
 DASHES = {"dot": (1, 1), "dash": (3, 3), "longdash": (5, 5), "dashdot": (3, 1, 1, 1)}
 DASHES["longdashdot"] = (5, 1, 1, 1)
 STEPS = {"hv": "steps-post", "vh": "steps-pre"}
@@ -104,13 +97,20 @@ def picture(
     Raises:
         UnknownNameError: The font is not installed.
     """
-    stream, how = BytesIO(), SETTINGS | {"font.family": families(font)}
-    with mpl.rc_context(how), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # no font has it: an empty box
+    stream = BytesIO()
+    with _settings(font):
         drawn = Drawing(figure, size, scale, most_cells).figure
         look: dict[str, Any] = {"facecolor": ground, "metadata": METADATA[kind], "dpi": dpi}
         drawn.savefig(stream, format=kind, **look)
     return stream.getvalue()
+
+
+@contextmanager
+def _settings(font: str = "") -> Iterator[None]:
+    """Draw with `SETTINGS` and a font, until the end of the block."""
+    with mpl.rc_context(SETTINGS | {"font.family": families(font)}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # no font has it: an empty box
+        yield
 
 
 def still(figure: Mapping[str, Any], height: float | None) -> str:
@@ -144,9 +144,8 @@ def _shorter(tag: str) -> str:
 
 
 def plot_height(figure: Mapping[str, Any], size: tuple[float, float], scale: float) -> float:
-    """Return the height in pixels of which each panel has at least the share of its domain."""
-    with mpl.rc_context(SETTINGS | {"font.family": families("")}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")
+    """Return a height in pixels: each panel has at least the share of it that its domain has."""
+    with _settings():
         drawn = Drawing(figure, size, scale)
     heights = {y: axes.get_position().height for (_, y), axes in drawn.panels.items()}
     shares = {y: np.ptp(drawn.settings(y).get("domain", (0, 1))) for y in heights}
@@ -159,7 +158,7 @@ def _installed() -> frozenset[str]:
 
 
 def families(font: str) -> list[str]:
-    """Return the families of fonts, of which the first that has a character draws it.
+    """Return the families of fonts: the first that has a character draws it.
 
     Raises:
         UnknownNameError: The font is not installed.
@@ -222,7 +221,7 @@ class Drawing:
 
     Attributes:
         figure: the figure.
-        plot: left end, lower end, width and height of all panels together in pixels.
+        panels: the axes of each panel, by the names of its axes, such as x2 and y2.
     """
 
     def __init__(
@@ -232,67 +231,59 @@ class Drawing:
         scale: float,
         most_cells: int = MOST_VECTOR_CELLS,
     ) -> None:
-        self.width, self.height, self.scale, self.most_cells = *size, scale, most_cells
-        given = source["layout"]
-        self.layout = merged(given.get("template", {}).get("layout", {}), given)
+        (self.width, self.height), self.scale, self.most_cells = size, scale, most_cells
+        self.template = source["layout"].get("template", {}).get("layout", {})
+        self.layout = merged(self.template, source["layout"])
         self.text = {"size": 12, "color": "#444444"} | self.layout.get("font", {})
-        inches = (self.width * scale / 72, self.height * scale / 72)
-        self.figure = Figure(figsize=inches, dpi=72)
+        self.figure = Figure((self.width * scale / 72, self.height * scale / 72), dpi=72)
         self.renderer = FigureCanvasAgg(self.figure).get_renderer()
-        traces = [one for one in source["data"] if one.get("visible", True) is True]
+        self.traces = [one for one in source["data"] if one.get("visible", True) is True]
         self.categories: dict[str, list[str]] = {}  # by axis
-        self.panels: dict[tuple[str, str], Axes] = {}
-        self.bars: list[tuple[Axes, Mapping[str, Any]]] = []  # a colour bar, and its settings
-        self.titles: list[tuple[Any, Axes, str]] = []  # text above a panel
-        self.labelled: list[Axes] = []  # panels with labels to their right
-        self.texts: list[tuple[Axes, list[Any]]] = []  # texts at points of a panel
-        pairs = dict.fromkeys((one.get("xaxis", "x"), one.get("yaxis", "y")) for one in traces)
+        self.panels: dict[tuple[str, str], Any] = {}
+        self.bars: list[tuple[Any, Mapping[str, Any]]] = []  # a colour bar, and its settings
+        self.titles: list[tuple[Any, Any, str]] = []  # a text above a panel, the panel, the text
+        self.labelled: list[Any] = []  # panels with labels to their right
+        self.texts: list[tuple[Any, list[Any]]] = []  # texts at points of a panel
+        pairs = dict.fromkeys(map(axes_of, self.traces))
         for pair in pairs or [("x", "y")]:
             self._add_panel(*pair)
         self.paper = self.figure.add_axes((0, 0, 1, 1), zorder=10)  # for annotations of all panels
         self.paper.set_axis_off()
-        for number, trace in enumerate(traces):
-            axes = self.panels[trace.get("xaxis", "x"), trace.get("yaxis", "y")]
-            self._add_trace(axes, trace, COLORWAY[number % len(COLORWAY)], traces)
-        for (x, y), axes in self.panels.items():
-            self._set_axis(axes, x, y)
-            self._set_axis(axes, y, x)
+        for number, trace in enumerate(self.traces):
+            self._add_trace(trace, COLORWAY[number % len(COLORWAY)])
+        for x, y in self.panels:
+            self._set_axis((x, y), 0)
+            self._set_axis((x, y), 1)
         for shape in self.layout.get("shapes", ()):
             self._add_shape(shape)
         for note in self.layout.get("annotations", ()):
             self._add_note(note)
-        self._add_legend(traces)
+        self.legend = self._legend()
         self._fit()
 
     def settings(self, axis: str) -> dict[str, Any]:
         """Return the settings of an axis such as x2, with those of the template."""
-        template = self.layout.get("template", {}).get("layout", {})
         own = self.layout.get(f"{axis[0]}axis{axis[1:]}", {})
-        return merged(template.get(f"{axis[0]}axis", {}), own)
-
-    def points(self, pixels: float) -> float:
-        """Return a length in points."""
-        return pixels * self.scale
+        return merged(self.template.get(f"{axis[0]}axis", {}), own)
 
     def font(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return size and colour of a text, those of the figure unless `given` has its own."""
         own = self.text | dict(given or {})
-        return {"fontsize": self.points(own["size"]), "color": rgba(own["color"])}
+        return {"fontsize": own["size"] * self.scale, "color": rgba(own["color"])}
 
     def _add_panel(self, x: str, y: str) -> None:
         axes = self.figure.add_axes((0, 0, 1, 1), label=f"{x} {y}")
-        for (other_x, other_y), other in self.panels.items():
-            if x == other_x and axes._sharex is None:  # type: ignore[attr-defined]
-                axes.sharex(other)
-            same = self.settings(y).get("matches", y) == self.settings(other_y).get(
-                "matches", other_y
-            )
-            if same and axes._sharey is None:  # type: ignore[attr-defined]
-                axes.sharey(other)
         axes.set_facecolor(rgba(self.layout.get("plot_bgcolor", "white")))
-        for name, setting in (("x", self.settings(x)), ("y", self.settings(y))):
-            if setting.get("type") == "log":
-                axes.set(**{f"{name}scale": "log"})
+        shared = [self.settings(one).get("matches", one) for one in (x, y)]
+        for pair, other in self.panels.items():
+            same = [self.settings(one).get("matches", one) for one in pair]
+            if same[0] == shared[0] and axes._sharex is None:
+                axes.sharex(other)
+            if same[1] == shared[1] and axes._sharey is None:
+                axes.sharey(other)
+        for name in (x, y):
+            if self.settings(name).get("type") == "log":
+                axes.set(**{f"{name[0]}scale": "log"})
         self.panels[x, y] = axes
 
     def _places(self, axis: str, values: Any) -> list[float]:
@@ -304,20 +295,19 @@ class Drawing:
         known += [value for value in dict.fromkeys(given) if value not in known]
         return [float(known.index(value)) for value in given]
 
-    def _add_trace(
-        self, axes: Axes, trace: Mapping[str, Any], colour: str, traces: Sequence[Any]
-    ) -> None:
-        if trace["type"] == "heatmap":
+    def _add_trace(self, trace: Mapping[str, Any], colour: str) -> None:
+        """Draw a trace in its own colour, or in `colour` if it has none."""
+        names, kind = axes_of(trace), trace["type"]
+        axes = self.panels[names]
+        if kind == "heatmap":
             self._add_map(axes, trace)
             return
-        y = self._places(trace.get("yaxis", "y"), trace["y"])
-        first, step = trace.get("x0", 0), trace.get("dx", 1)
-        counted = [first + step * n for n in range(len(y))]
-        x = self._places(trace.get("xaxis", "x"), trace.get("x", counted))
-        if trace["type"] == "waterfall":
-            self._add_waterfall(axes, trace, x, y)
-        elif trace["type"] == "bar":
-            self._add_bars(axes, trace, x, y, colour, traces)
+        y = self._places(names[1], trace["y"])
+        x = self._places(names[0], trace.get("x", [trace.get("x0", 0) + n for n in range(len(y))]))
+        if kind == "waterfall":
+            self._add_waterfall(axes, trace, x)
+        elif kind == "bar":
+            self._add_bars(axes, trace, x, y, colour)
         elif trace.get("fill") == "toself":
             self._add_band(axes, trace, x, y)
         else:
@@ -326,268 +316,192 @@ class Drawing:
     def _line(self, line: Mapping[str, Any], colour: str) -> dict[str, Any]:
         """Return the look of a line."""
         width, dash = line.get("width", 2), str(line.get("dash", "solid"))
-        least = max(width, 3)
-        lengths = [least * n for n in DASHES.get(dash, ())]
+        lengths = [max(width, 3) * n for n in DASHES.get(dash, ())]
         if "px" in dash:
-            lengths = [float(one.removesuffix("px")) for one in re.split(r"[, ]+", dash)]
-        shown: dict[str, Any] = {"linewidth": self.points(width)}
-        shown["linestyle"] = (0, [self.points(one) for one in lengths]) if lengths else "-"
-        return shown | {"color": rgba(line.get("color", colour))}
+            lengths = [float(one.removesuffix("px")) for one in dash.split(",")]
+        pattern = (0, [one * self.scale for one in lengths]) if lengths else "-"
+        steps = STEPS.get(line.get("shape", ""), "default")
+        look = {"linewidth": width * self.scale, "linestyle": pattern, "drawstyle": steps}
+        return look | {"color": rgba(line.get("color", colour))}
 
-    def _add_line(
-        self, axes: Axes, trace: Mapping[str, Any], x: list[float], y: list[float], colour: str
-    ) -> None:
-        mode = trace.get("mode", "lines+markers" if len(x) < 20 else "lines")
-        colour = trace.get("line", {}).get("color") or colour
+    def _marker(self, marker: Mapping[str, Any], symbol: str, size: float, ink: Any) -> Any:
+        """Return the look of markers of a colour, which are open if their symbol ends so."""
+        line, is_open = marker.get("line", {}), symbol.endswith("-open")
+        edge = rgba(line["color"]) if "color" in line and not is_open else ink
+        look = {"marker": MARKERS[symbol.removesuffix("-open")], "markersize": size * self.scale}
+        look |= {"markerfacecolor": "none" if is_open else ink, "markeredgecolor": edge}
+        return look | {"markeredgewidth": line.get("width", int(is_open)) * self.scale}
+
+    def _add_line(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any, colour: str) -> None:
+        """Draw a line, its error bars, markers and texts, as far as the trace has them."""
+        mode = trace.get("mode", "lines+markers")
+        line, marker = trace.get("line", {}), trace.get("marker", {})
         opacity, clip = trace.get("opacity", 1), trace.get("cliponaxis", True)
+        colour = line.get("color", colour)
         if "lines" in mode:
-            look = self._line(trace.get("line", {}), colour)
-            look["drawstyle"] = STEPS.get(trace.get("line", {}).get("shape"), "default")
-            axes.plot(x, y, alpha=opacity, clip_on=clip, solid_capstyle="butt", **look)
-        marker = trace.get("marker", {})
-        for name, error in (("xerr", trace.get("error_x")), ("yerr", trace.get("error_y"))):
-            if error:
-                upper = numbers(error["array"])
-                both = [numbers(error.get("arrayminus", upper)), upper]
-                own = marker.get("color", colour)
-                first = own if isinstance(own, str) else colour
-                look = {"elinewidth": self.points(error.get("thickness", 2)), "fmt": "none"}
-                look |= {"capsize": self.points(error.get("width", 4)), "ecolor": rgba(first)}
-                look |= {"capthick": look["elinewidth"], "alpha": opacity}
-                axes.errorbar(x, y, **{name: np.nan_to_num(np.array(both, float))}, **look)
-        if "markers" in mode:
-            self._add_markers(axes, trace, x, y, colour)
+            axes.plot(x, y, alpha=opacity, clip_on=clip, **self._line(line, colour))
+        n = len(x)
+        colours = each(marker.get("color", colour), n)
+        self._add_errors(axes, trace, x, y, rgba(colours[0], opacity) if n else colour)
+        looks = [
+            each(marker.get(name, usual), n) for name, usual in (("symbol", "circle"), ("size", 6))
+        ]
+        points = list(zip(*looks, colours, strict=True)) if "markers" in mode else []
+        for look in dict.fromkeys(points):  # markers of one look together
+            own = [number for number, other in enumerate(points) if other == look]
+            ink = rgba(look[2], opacity * marker.get("opacity", 1))
+            at = [[values[number] for number in own] for values in (x, y)]
+            axes.plot(*at, linestyle="", clip_on=clip, **self._marker(marker, *look[:2], ink))
         if "text" in mode:
             self._add_texts(axes, trace, x, y)
 
-    def _add_markers(
-        self, axes: Axes, trace: Mapping[str, Any], x: list[float], y: list[float], colour: str
-    ) -> None:
-        """Draw markers, those with one look together."""
-        marker, n = trace.get("marker", {}), len(x)
-        sizes, symbols = each(marker.get("size", 6), n), each(marker.get("symbol", "circle"), n)
-        colours = each(marker.get("color", colour), n)
-        looks = list(zip(symbols, sizes, colours, strict=True))
-        opacity = trace.get("opacity", 1) * marker.get("opacity", 1)
-        edge = marker.get("line", {})
-        for look in dict.fromkeys(looks):
-            symbol, size, own = look
-            own_points = [n for n, other in enumerate(looks) if other == look]
-            name, is_open = symbol.removesuffix("-open"), symbol.endswith("-open")
-            ink = rgba(own, opacity)
-            axes.plot(
-                [x[n] for n in own_points],
-                [y[n] for n in own_points],
-                linestyle="",
-                marker=MARKERS[name],
-                markersize=self.points(size),
-                markerfacecolor="none" if is_open else ink,
-                markeredgecolor=ink if is_open else rgba(edge.get("color", own), opacity),
-                markeredgewidth=self.points(edge.get("width", 1 if is_open else 0)),
-                clip_on=trace.get("cliponaxis", True),
-            )
+    def _add_errors(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any, ink: Any) -> None:
+        for name in "xy":
+            if error := trace.get(f"error_{name}"):
+                upper = numbers(error["array"])
+                both = np.nan_to_num(np.array([numbers(error.get("arrayminus", upper)), upper]))
+                thick, wide = (
+                    error.get(one, usual) * self.scale
+                    for one, usual in (("thickness", 2), ("width", 4))
+                )
+                look = {"fmt": "none", "ecolor": ink, "elinewidth": thick, "capthick": thick}
+                axes.errorbar(x, y, **{f"{name}err": both.astype(float)}, **look, capsize=wide)
 
-    def _add_texts(
-        self, axes: Axes, trace: Mapping[str, Any], x: list[float], y: list[float]
-    ) -> None:
+    def _add_texts(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any) -> None:
         """Write texts at points: in their middle, or at a side of them."""
-        font, n = trace.get("textfont", {}), len(x)
-        place = trace.get("textposition", "middle center")
-        down, across = place.split()
-        sides = {"left": ("right", -1), "center": ("center", 0), "right": ("left", 1)}
-        heights = {"top": ("bottom", 1), "middle": ("center", 0), "bottom": ("top", -1)}
-        (ha, dx), (va, dy) = sides[across], heights[down]
-        shift = (dx * self.points(6), dy * self.points(5))
-        colours = each(font.get("color", self.text["color"]), n)
-        looks = zip(each(trace["text"], n), colours, strict=True)
-        how = {"textcoords": "offset points", "ha": ha, "va": va, "clip_on": False}
-        how |= {"annotation_clip": False}
-        written = []
-        for at, (text, colour) in zip(zip(x, y, strict=True), looks, strict=True):
-            own = self.font({"size": font.get("size", self.text["size"]), "color": colour})
+        font = self.text | trace.get("textfont", {})
+        down, across = trace.get("textposition", "middle center").split()
+        ha, dx = {"left": ("right", -6), "center": ("center", 0), "right": ("left", 6)}[across]
+        va, dy = {"top": ("bottom", 5), "middle": ("center", 0), "bottom": ("top", -5)}[down]
+        how = {"textcoords": "offset points", "ha": ha, "va": va, "annotation_clip": False}
+        shift, written = (dx * self.scale, dy * self.scale), []
+        for at, text, ink in zip(
+            zip(x, y, strict=True), trace["text"], each(font["color"], len(x)), strict=True
+        ):
             if text:
-                written.append(axes.annotate(plain_text(text), at, shift, **how, **own))
+                look = self.font({"size": font["size"], "color": ink})
+                written.append(axes.annotate(plain_text(text), at, shift, **how, **look))
         self.texts.append((axes, written))
 
-    def _add_band(
-        self, axes: Axes, trace: Mapping[str, Any], x: list[float], y: list[float]
-    ) -> None:
+    def _add_band(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any) -> None:
         """Fill polygons, which undefined points separate."""
         colour, opacity = trace["fillcolor"], trace.get("opacity", 1)
         look: dict[str, Any] = {"facecolor": rgba(colour, opacity), "linewidth": 0}
         if pattern := trace.get("fillpattern"):
-            look = {"facecolor": "none", "linewidth": 0, "hatch": "/////"}
+            look |= {"facecolor": "none", "hatch": "/////"}
             look["edgecolor"] = rgba(pattern["fgcolor"], opacity)
         for known, corners in groupby(zip(x, y, strict=True), lambda at: not math.isnan(sum(at))):
             if known:
                 axes.fill(*zip(*corners, strict=True), **look)
 
-    def _add_bars(
-        self,
-        axes: Axes,
-        trace: Mapping[str, Any],
-        x: list[float],
-        y: list[float],
-        colour: str,
-        traces: Sequence[Any],
-    ) -> None:
-        """Draw bars; those of several traces on the same axes are next to each other."""
-        is_flat = trace.get("orientation") == "h"
-        places, lengths = (y, x) if is_flat else (x, y)
-        same = [
-            one
-            for one in traces
-            if one["type"] == "bar"
-            and all(one.get(f"{name}axis", name) == trace.get(f"{name}axis", name) for name in "xy")
-        ]
-        is_group = self.layout.get("barmode", "group") == "group"
-        n, number = (len(same), same.index(trace)) if is_group else (1, 0)
-        distinct = sorted(set(places))
-        gaps = [b - a for a, b in pairwise(distinct)]
-        whole = (1 - self.layout.get("bargap", 0.2)) * min(gaps, default=1.0)
-        widths = each(trace.get("width"), len(places))
-        widths = [whole / n if width is None else width for width in widths]
-        middle = [at + whole / n * (number - (n - 1) / 2) for at in places]
-        marker = trace.get("marker", {})
-        opacity = trace.get("opacity", 1) * marker.get("opacity", 1)
-        fills = [rgba(one, opacity) for one in each(marker.get("color", colour), len(places))]
-        edge = marker.get("line", {})
-        look: dict[str, Any] = {"color": fills, "linewidth": self.points(edge.get("width", 0))}
-        look["edgecolor"] = rgba(edge.get("color", "#444444"))
-        draw = axes.barh if is_flat else axes.bar
-        draw(middle, lengths, widths, **look)
-        for name, error in (("xerr", trace.get("error_x")), ("yerr", trace.get("error_y"))):
-            if error:
-                upper = numbers(error["array"])
-                both = np.array([numbers(error.get("arrayminus", upper)), upper], float)
-                at = (lengths, middle) if is_flat else (middle, lengths)
-                thin = {"elinewidth": self.points(error.get("thickness", 2)), "fmt": "none"}
-                thin |= {"capsize": self.points(error.get("width", 4))}
-                axes.errorbar(*at, **{name: np.nan_to_num(both)}, **thin, ecolor=self.text["color"])
+    def _add_bars(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any, colour: str) -> None:
+        """Draw bars; those of several traces in a panel are next to each other."""
+        same = [one for one in self.traces if one["type"] == "bar"]
+        same = [one for one in same if axes_of(one) == axes_of(trace)]
+        n, marker = len(same), trace.get("marker", {})
+        whole = 0.8 * min((b - a for a, b in pairwise(sorted(set(x)))), default=1.0)
+        middle = [at + whole / n * (same.index(trace) - (n - 1) / 2) for at in x]
+        fill = rgba(marker.get("color", colour), trace.get("opacity", 1))
+        axes.bar(middle, y, whole / n, color=fill, linewidth=0)
+        self._add_errors(axes, trace, middle, y, self.text["color"])
 
-    def _add_waterfall(
-        self, axes: Axes, trace: Mapping[str, Any], x: list[float], y: list[float]
-    ) -> None:
+    def _add_waterfall(self, axes: Any, trace: Mapping[str, Any], x: Any) -> None:
         """Draw a bar for each step, from the sum of all before it, and one for the total."""
         total, ends = 0.0, []
-        for at, step, measure in zip(x, y, trace["measure"], strict=True):
-            is_total = measure == "total"
-            kind = "totals" if is_total else "increasing" if step >= 0 else "decreasing"
+        for at, step, measure in zip(x, trace["y"], trace["measure"], strict=True):
+            kind = "increasing" if step >= 0 else "decreasing"
+            start, length = total, step
+            if measure == "total":
+                kind, start, length = "totals", 0.0, total
             fill = rgba(trace[kind]["marker"]["color"])
-            drawn = axes.bar(at, total if is_total else step, 0.8, 0 if is_total else total)
-            drawn[0].set_facecolor(fill)
-            drawn[0].sticky_edges.y.clear()  # room beyond the last bar
-            total += 0 if is_total else step
+            (drawn,) = axes.bar(at, length, 0.8, start, color=fill)
+            drawn.sticky_edges.y.clear()  # room beyond the last bar
+            total = start + length
             ends.append(total)
         look = self._line(trace["connector"]["line"], "#444444")
         for at, end in zip(x[:-1], ends, strict=False):
             axes.plot([at + 0.4, at + 0.6], [end, end], **look)
 
-    def _add_map(self, axes: Axes, trace: Mapping[str, Any]) -> None:
+    def _add_map(self, axes: Any, trace: Mapping[str, Any]) -> None:
         """Draw the cells of a map, and its colour bar."""
         z = np.array(numbers(trace["z"]), float)
-        scale: Any = trace.get("colorscale")
-        low, high = trace.get("zmin"), trace.get("zmax")
         shared = self.layout.get(trace.get("coloraxis", ""), {})
-        scale, low, high = (
-            shared.get(name, own)
-            for name, own in (("colorscale", scale), ("cmin", low), ("cmax", high))
-        )
+        low, high = shared.get("cmin", trace.get("zmin")), shared.get("cmax", trace.get("zmax"))
+        scale = shared.get("colorscale", trace.get("colorscale"))
         if isinstance(scale[0], str):
             scale = list(zip(np.linspace(0, 1, len(scale)), scale, strict=True))
-        cells = LinearSegmentedColormap.from_list("", [(at, rgba(one)) for at, one in scale])
-        edges = [self._edges(trace, name, n) for name, n in (("x", z.shape[1]), ("y", z.shape[0]))]
-        look: dict[str, Any] = {"cmap": cells, "norm": Normalize(low, high)}
+        colours = LinearSegmentedColormap.from_list("", [(at, rgba(one)) for at, one in scale])
+        look: dict[str, Any] = {"cmap": colours, "vmin": low, "vmax": high}
         if z.size > self.most_cells:
-            look |= {"rasterized": True}
+            look["rasterized"] = True
         elif trace.get("xgap"):
-            look |= {"edgecolors": "white", "linewidth": self.points(trace["xgap"])}
+            look |= {"edgecolors": "white", "linewidth": trace["xgap"] * self.scale}
         else:  # no seams between cells
             look |= {"edgecolors": "face", "linewidth": 0.1}
-        shown = axes.pcolormesh(*edges, np.ma.masked_invalid(z), **look)
-        bar = shared.get("colorbar", trace.get("colorbar", {}))
+        x, y = (np.arange(n + 1) - 0.5 for n in z.shape[::-1])
+        shown = axes.pcolormesh(x, y, np.ma.masked_invalid(z), **look)
         if trace.get("showscale", True) and not (shared and self.bars):
-            self._add_colour_bar(shown, bar)
+            self._add_colour_bar(shown, shared.get("colorbar", trace.get("colorbar", {})))
 
-    def _edges(self, trace: Mapping[str, Any], axis: str, n: int) -> Any:
-        """Return the n + 1 edges of the cells of a map along an axis."""
-        if axis not in trace:
-            return np.arange(n + 1) - 0.5
-        middle = np.array(self._places(trace.get(f"{axis}axis", axis), trace[axis]))
-        between = (middle[1:] + middle[:-1]) / 2
-        first = between[0] - middle[0] if n > 1 else 0.5
-        last = middle[-1] - between[-1] if n > 1 else 0.5
-        return np.array([middle[0] - first, *between, middle[-1] + last])
-
-    def _add_colour_bar(self, cells: ScalarMappable, bar: Mapping[str, Any]) -> None:
+    def _add_colour_bar(self, cells: Any, bar: Mapping[str, Any]) -> None:
         axes, is_flat = self.figure.add_axes((0, 0, 1, 1)), bar.get("orientation") == "h"
         side = "horizontal" if is_flat else "vertical"
         drawn = self.figure.colorbar(cells, cax=axes, orientation=side)
         drawn.solids.set(rasterized=self.most_cells < MOST_VECTOR_CELLS, edgecolor="face")
-        drawn.outline.set_linewidth(self.points(bar.get("outlinewidth", 0)))  # type: ignore[operator]
+        drawn.outline.set_linewidth(bar.get("outlinewidth", 0) * self.scale)
         font = self.font({"size": 12} | bar.get("tickfont", {}))
-        length, width = self.points(bar.get("ticklen", 4)), self.points(1)
-        axes.tick_params(labelsize=font["fontsize"], labelcolor=font["color"], length=length)
-        axes.tick_params(width=width, color="#9aa1ab")
-        if "tickvals" in bar:
-            drawn.set_ticks(bar["tickvals"], labels=list(map(plain_text, bar["ticktext"])))
-        else:
-            drawn.locator = ticker.MaxNLocator(bar.get("nticks", TICKS), steps=[1, 2, 5, 10])
-            drawn.formatter = ticker.FuncFormatter(_formatted(bar))
-            drawn.update_ticks()
-        if title := bar.get("title", {}).get("text"):
-            own = self.font({"size": 12} | bar["title"].get("font", {}))
+        length, thin = bar.get("ticklen", 4) * self.scale, {"color": "#9aa1ab", "width": self.scale}
+        axes.tick_params(
+            labelsize=font["fontsize"], labelcolor=font["color"], length=length, **thin
+        )
+        self._set_ticks(axes.xaxis if is_flat else axes.yaxis, "", {"nticks": TICKS} | dict(bar))
+        if title := bar.get("title"):
+            look = self.font({"size": 12} | title.get("font", {}))
             if is_flat:
-                axes.set_title(plain_text(title), **own, loc="left", pad=self.points(4))
+                axes.set_title(title["text"], **look, loc="left", pad=4 * self.scale)
             else:
-                axes.set_ylabel(plain_text(title), **own, rotation=270, va="bottom")
+                axes.set_ylabel(title["text"], **look, rotation=270, va="bottom")
         self.bars.append((axes, bar))
 
-    def _set_axis(self, axes: Axes, name: str, other: str) -> None:
+    def _set_axis(self, pair: tuple[str, str], index: int) -> None:
         """Set range, ticks, labels, title and lines of one axis of a panel."""
-        setting, is_x = self.settings(name), name[0] == "x"
-        axis = axes.xaxis if is_x else axes.yaxis
+        name, axes, setting = pair[index], self.panels[pair], self.settings(pair[index])
+        axis, sides = ((axes.xaxis, ("bottom", "top")), (axes.yaxis, ("left", "right")))[index]
         limits = setting.get("range")
-        if limits is None and name in self.categories and is_x:
+        if limits is None and name in self.categories:
             limits = [-0.5, len(self.categories[name]) - 0.5]
         if limits is not None:
             ends = [10.0**end for end in limits] if setting.get("type") == "log" else limits
-            (axes.set_xlim if is_x else axes.set_ylim)(*ends)
-        elif setting.get("autorange") == "reversed" and not axis.get_inverted():
+            (axes.set_ylim if index else axes.set_xlim)(*ends)
+        elif setting.get("autorange") == "reversed":
             axis.set_inverted(True)
-        if limits is None and setting.get("rangemode") == "tozero":
+        elif setting.get("rangemode") == "tozero":
             axes.set_ylim(bottom=0)
         self._set_ticks(axis, name, setting)
-        anchor = setting.get("anchor") or {"x": "y", "y": "x"}[name[0]]
-        is_own = anchor == other or anchor not in {one["xy".index(other[0])] for one in self.panels}
-        shows = setting.get("showticklabels", True) and is_own
-        side = setting.get("side", "bottom" if is_x else "left")
-        font, ticks = self.font(setting.get("tickfont")), setting.get("ticks", "")
-        look: dict[str, Any] = {f"label{one}": False for one in self._sides(is_x)}
-        look |= dict.fromkeys(self._sides(is_x), False) | {side: ticks == "outside" and is_own}
-        look |= {f"label{side}": shows, "labelsize": font["fontsize"]}
-        look |= {"labelcolor": font["color"], "length": self.points(setting.get("ticklen", 5))}
-        look |= {"color": setting.get("tickcolor", "#444444"), "width": self.points(1)}
-        axis.set_tick_params(**look, pad=self.points(3))
+        # Of panels that share an axis, one has its ticks and labels.
+        anchor, beside = setting.get("anchor", "yx"[index]), {one[1 - index] for one in self.panels}
+        is_own = anchor == pair[1 - index] or anchor not in beside
+        side, font = setting.get("side", sides[0]), self.font(setting.get("tickfont"))
+        look = {one: False for side in sides for one in (side, f"label{side}")}
+        look |= {side: is_own and setting.get("ticks", "") == "outside"}
+        look |= {f"label{side}": is_own and setting.get("showticklabels", True)}
+        axis.set_tick_params(
+            **{"labelsize": font["fontsize"], "labelcolor": font["color"], "pad": 3 * self.scale},
+            **{"length": setting.get("ticklen", 5) * self.scale, "width": self.scale},
+            **{"color": setting.get("tickcolor", "#444444"), **look},
+        )
         axis.set_label_position(side)
-        if setting.get("showgrid", True):
-            axis.grid(visible=True, color=setting.get("gridcolor", "#eeeeee"))
-            axis.grid(linewidth=self.points(1))
         axes.set_axisbelow(True)
-        for one in self._sides(is_x):
-            mirror = setting.get("mirror", False) or one == side
-            axes.spines[one].set_visible(bool(setting.get("showline", False) and mirror))
-            axes.spines[one].set_color(setting.get("linecolor", "#444444"))
-            axes.spines[one].set_linewidth(self.points(setting.get("linewidth", 1)))
+        if setting.get("showgrid", True):
+            axis.grid(visible=True, color=setting.get("gridcolor", "#eeeeee"), linewidth=self.scale)
+        for one in sides:
+            is_drawn = setting.get("showline", False) and (one == side or "mirror" in setting)
+            axes.spines[one].set(visible=is_drawn, color=setting.get("linecolor", "#444444"))
+            axes.spines[one].set_linewidth(setting.get("linewidth", 1) * self.scale)
         title = setting.get("title", {})
         if title.get("text") and is_own:
-            text, pad = plain_text(title["text"]), self.points(title.get("standoff", 8))
-            axis.set_label_text(text, **self.font(title.get("font")))
-            axis.labelpad = pad / 2
-
-    @staticmethod
-    def _sides(is_x: bool) -> tuple[str, str]:
-        return ("bottom", "top") if is_x else ("left", "right")
+            axis.set_label_text(plain_text(title["text"]), **self.font(title.get("font")))
+            axis.labelpad = title.get("standoff", 8) * self.scale / 2
 
     def _set_ticks(self, axis: Any, name: str, setting: Mapping[str, Any]) -> None:
         """Set where an axis has ticks, and their labels."""
@@ -595,188 +509,145 @@ class Drawing:
         if values is None and name in self.categories:
             texts = self.categories[name]
             values = range(len(texts))
-        axis.set_minor_locator(ticker.NullLocator())
+        nice = ticker.MaxNLocator(setting.get("nticks", TICKS), steps=[1, 2, 5, 10])
         if values is not None:
-            labels = [plain_text(one) for one in (texts or map(_formatted(setting), values))]
+            labels = list(map(plain_text, texts or map(_formatted(setting), values)))
             axis.set_major_locator(ticker.FixedLocator(list(values)))
             axis.set_major_formatter(ticker.FixedFormatter(labels))
-        elif setting.get("type") == "log":
-            axis.set_major_formatter(ticker.FuncFormatter(_formatted(setting)))
         else:
-            nice = ticker.MaxNLocator(setting.get("nticks", TICKS), steps=[1, 2, 5, 10])
-            step = setting.get("dtick")
-            axis.set_major_locator(ticker.MultipleLocator(step) if step else nice)
+            if setting.get("type") != "log":
+                step = setting.get("dtick")
+                axis.set_major_locator(ticker.MultipleLocator(step) if step else nice)
             axis.set_major_formatter(ticker.FuncFormatter(_formatted(setting)))
-        angle = setting.get("tickangle") or 0
-        if angle:
-            is_steep = abs(angle) == 90
-            for label in axis.get_ticklabels():
-                label.set(rotation=-angle, rotation_mode="anchor")
-                label.set(ha="right", va="center" if is_steep else "top")
+        axis.set_minor_locator(ticker.NullLocator())
+        if angle := setting.get("tickangle"):
+            _turn(axis.get_ticklabels(), -angle)
 
-    def _where(self, name: str, other: str) -> Transform:
-        """Return the transform of a reference such as x2, `y domain` or paper."""
-        axis, _, domain = name.partition(" ")
-        if axis == "paper":
-            return self.paper.transAxes
-        index, beside = "xy".index(axis[0]), other.partition(" ")[0]
-        fitting = [pair for pair in self.panels if pair[index] == axis]
-        best = [pair for pair in fitting if pair[1 - index] == beside] or fitting
-        axes = self.panels[best[0]] if best else self.paper
-        return axes.transAxes if domain else axes.transData
-
-    def _refs(self, one: Mapping[str, Any]) -> tuple[Axes, Transform, Transform]:
+    def _refs(self, one: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         """Return the panel of a shape or annotation, and the transforms of its places."""
-        x, y = one.get("xref", "x"), one.get("yref", "y")
-        found = [
-            axes
-            for (own_x, own_y), axes in self.panels.items()
-            if x.partition(" ")[0] in (own_x, "paper") and y.partition(" ")[0] in (own_y, "paper")
-        ]
-        return (found or [self.paper])[0], self._where(x, y), self._where(y, x)
+        refs = [one.get("xref", "x"), one.get("yref", "y")]
+        names = [ref.partition(" ")[0] for ref in refs]
+        fits = [(n == "paper") + (n in own) for own in self.panels for n in names]
+        scores = [sum(fits[2 * n : 2 * n + 2]) for n in range(len(self.panels))]
+        axes = list(self.panels.values())[scores.index(max(scores))]
+        places = [
+            self.paper.transAxes if ref == "paper" else axes.transAxes if " " in ref else
+            axes.transData for ref in refs
+        ]  # fmt: skip
+        return axes, *places
 
     def _add_shape(self, shape: Mapping[str, Any]) -> None:
-        axes, to_x, to_y = self._refs(shape)
-        place, line = blended_transform_factory(to_x, to_y), shape.get("line", {})
-        over = 0.6 if shape.get("layer") == "below" else 3
+        axes, *places = self._refs(shape)
+        how = {"transform": blended_transform_factory(*places), "clip_on": False}
         x, y = ([shape[f"{name}0"], shape[f"{name}1"]] for name in "xy")
+        line = self._line(shape.get("line", {}), "#444444")
         if shape["type"] == "line":
-            look = self._line(line, "#444444")
-            axes.add_artist(Line2D(x, y, transform=place, zorder=min(over, 1.9), **look))
+            axes.add_artist(Line2D(x, y, zorder=1.9, **how, **line))
             return
-        look = {"linewidth": self.points(line.get("width", 2)), "zorder": over, "transform": place}
         fill = shape.get("fillcolor")
-        look["facecolor"] = rgba(fill, shape.get("opacity", 1)) if fill else "none"
-        look["edgecolor"] = rgba(line.get("color", "#444444")) if look["linewidth"] else "none"
-        axes.add_artist(Rectangle((x[0], y[0]), x[1] - x[0], y[1] - y[0], clip_on=False, **look))
+        look = {"edgecolor": line["color"] if line["linewidth"] else "none"}
+        look |= {"facecolor": rgba(fill, shape.get("opacity", 1)) if fill else "none"}
+        how |= {"linewidth": line["linewidth"], "zorder": 0.6 if fill else 3}
+        axes.add_artist(Rectangle((x[0], y[0]), x[1] - x[0], y[1] - y[0], **how, **look))
 
     def _add_note(self, note: Mapping[str, Any]) -> None:
         """Write an annotation, with the line to its point if it has one."""
-        axes, to_x, to_y = self._refs(note)
-        x, y, has_arrow = note["x"], note["y"], note.get("showarrow", True)
-        for name in ("x", "y"):
-            axis = note.get(f"{name}ref", name)
-            if " " not in axis and axis != "paper" and self.settings(axis).get("type") == "log":
-                x, y = (10.0**x, y) if name == "x" else (x, 10.0**y)
-        ha, va = note.get("xanchor", "auto"), note.get("yanchor", "auto")
-        if ha == "auto":
-            is_middle = has_arrow or note.get("xref") != "paper" or 1 / 3 <= x <= 2 / 3
-            ha = "center" if is_middle else "left" if x < 1 / 3 else "right"
-        if va == "auto":
-            is_middle = has_arrow or note.get("yref") != "paper" or 1 / 3 <= y <= 2 / 3
-            va = "middle" if is_middle else "bottom" if y < 1 / 3 else "top"
-        shift = (note.get("xshift", 0), note.get("yshift", 0))
-        look: dict[str, Any] = {"ha": ha, "va": {"middle": "center"}.get(va, va)}
+        axes, *places = self._refs(note)
+        has_arrow, text, at, anchors = note.get("showarrow", True), plain_text(note["text"]), [], []
+        ends = (("left", "center", "right"), ("bottom", "center", "top"))
+        for name, sides in zip("xy", ends, strict=True):
+            ref, value = note.get(f"{name}ref", name), note[name]
+            is_log = " " not in ref and ref != "paper" and self.settings(ref).get("type") == "log"
+            at.append(10.0**value if is_log else value)
+            third = 1 if has_arrow or ref != "paper" else min(int(3 * value), 2)
+            anchor = note.get(f"{name}anchor", "auto").replace("middle", "center")
+            anchors.append(sides[third] if anchor == "auto" else anchor)
+        shift = [note.get("xshift", 0), note.get("yshift", 0)]
+        look: dict[str, Any] = {"ha": anchors[0], "va": anchors[1]}
         if has_arrow:
-            if ha == "left":
-                self.labelled.append(axes)
-            gap = 3 if ha == "left" else 0  # between the line and its text
-            shift = (shift[0] + note.get("ax", -10) + gap, shift[1] - note.get("ay", -30))
-            below = 0.5 if not note.get("ay", -30) else float(note.get("ay", -30) > 0)
-            arrow = {
-                "arrowstyle": "-",
-                "shrinkA": 0,
-                "linewidth": self.points(note.get("arrowwidth", 1)),
+            is_label = anchors[0] == "left"
+            self.labelled += [axes] * is_label
+            up = -note.get("ay", -30)
+            shift = [shift[0] + note.get("ax", -10) + 3 * is_label, shift[1] + up]
+            look["arrowprops"] = {
+                **{
+                    "arrowstyle": "-",
+                    "shrinkA": 0,
+                    "shrinkB": note.get("standoff", 0) * self.scale,
+                },
+                **{"linewidth": note.get("arrowwidth", 1) * self.scale, "patchA": None},
+                **{"color": note.get("arrowcolor", self.text["color"])},
+                "relpos": (0, 0.5) if is_label else (0.5, float(up < 0)),
             }
-            arrow |= {"color": note.get("arrowcolor", self.text["color"])}
-            arrow |= {"shrinkB": self.points(note.get("standoff", 0))}
-            arrow["relpos"] = (0, 0.5) if ha == "left" else (0.5, below)
-            look["arrowprops"] = arrow
-        if angle := note.get("textangle"):
-            look["rotation"] = -angle
-        text = plain_text(note.get("text", ""))
-        written = self.paper.annotate(
-            text,
-            (x, y),
-            (self.points(shift[0]), self.points(shift[1])),
-            xycoords=(to_x, to_y),
-            textcoords="offset points",
-            annotation_clip=False,
-            multialignment=note.get("align", "center"),
-            linespacing=1.15,
-            **self.font(note.get("font")),
-            **look,
-        )
-        if not has_arrow and note.get("xref", "x").endswith(" domain") and ha == "left":
+        look |= {"rotation": -note.get("textangle", 0), "linespacing": 1.15}
+        look |= {"multialignment": note.get("align", "center"), "annotation_clip": False}
+        look |= {"xycoords": tuple(places), "textcoords": "offset points"}
+        offset = [length * self.scale for length in shift]
+        written = self.paper.annotate(text, at, offset, **self.font(note.get("font")), **look)
+        if not has_arrow and note.get("xref", "x").endswith(" domain") and anchors[0] == "left":
             self.titles.append((written, axes, text))
 
-    def _add_legend(self, traces: Sequence[Mapping[str, Any]]) -> None:
-        """Write the legend below the panels, in as few rows as possible."""
-        named = [one for one in traces if one.get("showlegend", True) and one.get("name")]
-        named = [one for one in named if one["type"] not in ("heatmap", "waterfall")]
-        self.legend: Any = None
-        if not self.layout.get("showlegend", len(traces) > 1) or not named:
-            return
-        named.sort(key=lambda one: one.get("legendrank", 1000))
-        groups = {one.get("legendgroup") or one["name"]: one for one in reversed(named)}
-        shown = [one for one in named if any(one is first for first in groups.values())]
+    def _legend(self) -> Any:
+        """Return the legend below the panels, in as few rows as possible; None without one."""
+        named = [one for one in self.traces if one.get("showlegend", True) and one.get("name")]
+        named = sorted(named, key=lambda one: one.get("legendrank", 1000))
+        first = {one.get("legendgroup") or one["name"]: one for one in reversed(named)}
+        shown = [one for one in named if first[one.get("legendgroup") or one["name"]] is one]
+        if not shown or not self.layout.get("showlegend", len(self.traces) > 1):
+            return None
         handles: list[Any] = []
         for one in shown:
-            marker, line = one.get("marker", {}), one.get("line", {})
-            first = each(marker.get("color", line.get("color", COLORWAY[0])), 1)[0]
+            marker, line, opacity = (
+                one.get("marker", {}),
+                one.get("line", {}),
+                one.get("opacity", 1),
+            )
+            colour = each(marker.get("color", line.get("color", COLORWAY[0])), 1)[0]
             if one["type"] == "bar" or one.get("fill"):
-                handles.append(
-                    Patch(color=rgba(one.get("fillcolor", first), one.get("opacity", 1)))
-                )
+                fill = rgba(one.get("fillcolor", colour), opacity)
+                handles.append(Patch(facecolor=fill, linewidth=0))
                 continue
-            look = self._line(line, first)
-            mode = one.get("mode", "lines+markers")
-            if "lines" not in mode:
-                look["linestyle"] = ""
+            look, mode = self._line(line, colour), one.get("mode", "lines+markers")
             if "markers" in mode:
                 symbol = each(marker.get("symbol", "circle"), 1)[0]
-                ink = rgba(first)
-                look |= {"marker": MARKERS[symbol.removesuffix("-open")]}
-                look |= {"markersize": self.points(min(8, each(marker.get("size", 6), 1)[0]))}
-                look |= {"markeredgecolor": ink}
-                look |= {"markerfacecolor": "none" if symbol.endswith("-open") else ink}
+                look |= self._marker(marker, symbol, 7, rgba(colour))
+            look |= {} if "lines" in mode else {"linestyle": ""}
             handles.append(Line2D([], [], **look))
         font = self.font({"size": 12} | self.layout.get("legend", {}).get("font", {}))
+        how = {"loc": "lower left", "bbox_to_anchor": (0, 0), "frameon": False, "borderpad": 0.2}
+        how |= {"fontsize": font["fontsize"], "labelcolor": [font["color"]] * len(shown)}
+        how |= {"borderaxespad": 0.2, "handlelength": 2.4, "columnspacing": 1.2}
         texts = [plain_text(one["name"]) for one in shown]
         for n_columns in range(len(texts), 0, -1):
-            self.legend = self.figure.legend(
-                handles,
-                texts,
-                loc="lower left",
-                bbox_to_anchor=(0, 0),
-                ncols=n_columns,
-                frameon=False,
-                fontsize=font["fontsize"],
-                labelcolor=[font["color"]] * len(texts),
-                borderaxespad=0.2,
-                handlelength=2.4,
-                columnspacing=1.2,
-                borderpad=0.2,
-            )
-            if self.legend.get_window_extent(self.renderer).width <= self.points(self.width):
-                return
-            if n_columns > 1:
-                self.legend.remove()
+            legend = self.figure.legend(handles, texts, ncols=n_columns, **how)
+            wide = legend.get_window_extent(self.renderer).width
+            if wide <= self.width * self.scale or n_columns == 1:
+                break
+            legend.remove()
+        return legend
 
     def _place(self, margins: Sequence[float]) -> None:
         """Set the places of panels and colour bars, given left, right, top and bottom margin."""
         left, right, top, bottom = margins
         width = max(self.width - left - right, 20)
         height = max(self.height - top - bottom, 20)
-        self.plot = (left, bottom, width, height)
 
-        def put(axes: Axes, x: float, y: float, w: float, h: float) -> None:
+        def put(axes: Any, x: float, y: float, w: float, h: float) -> None:
             axes.set_position((x / self.width, y / self.height, w / self.width, h / self.height))
 
-        def ends(axis: str, whole: float) -> tuple[float, float]:
-            """Return the ends of a panel; columns and rows are `more` pixels further apart."""
-            low, high = self.settings(axis).get("domain", (0, 1))
-            index = "xy".index(axis[0])
-            starts = {self.settings(pair[index]).get("domain", (0, 1))[0] for pair in self.panels}
-            more, n = self.more[index], len(starts)
-            before = sum(start < low for start in starts)
-            first = low * whole + before * more / n
-            return first, max((high - low) * whole - more * (n - 1) / n, 5)
-
-        put(self.paper, *self.plot)
-        for (x, y), axes in self.panels.items():
-            (x0, w), (y0, h) = ends(x, width), ends(y, height)
-            put(axes, left + x0, bottom + y0, w, h)
+        put(self.paper, left, bottom, width, height)
+        for pair, axes in self.panels.items():
+            ends = []
+            for index, whole in enumerate((width, height)):
+                low, high = self.settings(pair[index]).get("domain", (0, 1))
+                # Columns and rows are `more` pixels further apart than those of the figure.
+                others = (self.settings(one[index]).get("domain", (0, 1)) for one in self.panels)
+                starts, more = {other[0] for other in others}, self.more[index]
+                before, n = sum(start < low for start in starts), len(starts)
+                length = max((high - low) * whole - more * (n - 1) / n, 5)
+                ends.append((low * whole + before * more / n, length))
+            (x, w), (y, h) = ends
+            put(axes, left + x, bottom + y, w, h)
         for axes, bar in self.bars:
             is_flat, thick = bar.get("orientation") == "h", bar.get("thickness", 30)
             whole = width if is_flat else height
@@ -792,27 +663,22 @@ class Drawing:
         """Make the margins just as large as the texts around the panels need."""
         margin = self.layout.get("margin", {})
         margins = [float(margin.get(side, 60)) for side in "lrtb"]
-        self.more = [0.0, 0.0]  # pixels between columns and rows, beyond those of the figure
-        if not margin.get("autoexpand", True):  # the figure has computed its margins
-            self._place(margins)
-            return
-        for step in range(4):
+        self.more = [0.0, 0.0]
+        fits = margin.get("autoexpand", True)  # otherwise the figure has computed its margins
+        for step in range(4 * fits):
             self._place(margins)
             if step:
                 for pair, axes in self.panels.items():
-                    for name, axis in zip(pair, (axes.xaxis, axes.yaxis), strict=True):
-                        self._thin(axis, self.settings(name))
+                    self._thin(axes.xaxis, self.settings(pair[0]))
+                    self._thin(axes.yaxis, self.settings(pair[1]))
                 self._break_titles()
                 self._spread()
             around = [*self.panels.values(), self.paper, *(axes for axes, _ in self.bars)]
             boxes = [box for axes in around if (box := axes.get_tightbbox(self.renderer))]
-            below = 0.0
+            whole, below = Bbox.union(boxes), 0.0
             if self.legend is not None:
-                below = self.legend.get_window_extent(self.renderer).height + self.points(PAD)
-            beyond = (
-                *(-min(box.x0 for box in boxes), max(box.x1 for box in boxes)),
-                *(max(box.y1 for box in boxes), below - min(box.y0 for box in boxes)),
-            )
+                below = self.legend.get_window_extent(self.renderer).height + PAD * self.scale
+            beyond = (-whole.x0, whole.x1, whole.y1, below - whole.y0)
             sizes = (0, self.width, self.height, 0)
             margins = [
                 one + over / self.scale - size + PAD
@@ -824,17 +690,14 @@ class Drawing:
     def _thin(self, axis: Any, setting: Mapping[str, Any]) -> None:
         """Turn labels of ticks that overlap if they may turn, and show every n-th that fits."""
         is_x = axis.axis_name == "x"
+        named = [label for label in axis.get_ticklabels() if label.get_text()]
+        high = 1.15 * self.text["size"] * self.scale
         # Labels that begin with a line break are below the others, and do not overlap them.
-        lines: dict[bool, list[Any]] = {True: [], False: []}
-        for label in axis.get_ticklabels():
-            if label.get_text():
-                lines[label.get_text().startswith("\n")].append(label)
-        high = 1.15 * self.points(self.text["size"])
-        for labels in lines.values():
+        for is_below in (True, False):
+            labels = [one for one in named if one.get_text().startswith("\n") == is_below]
             boxes = [label.get_window_extent(self.renderer) for label in labels]
             places = [one.get_transform().transform(one.get_position()) for one in labels]
-            at = [place[0 if is_x else 1] for place in places]
-            gaps = [abs(b - a) or 1e-9 for a, b in pairwise(at)]
+            gaps = [abs(b - a)[0 if is_x else 1] or 1e-9 for a, b in pairwise(places)]
             sizes = [box.width + high / 3 if is_x else 0.9 * box.height for box in boxes]
             turn = abs(setting.get("tickangle") or (labels and labels[0].get_rotation()) or 0)
             if is_x and turn:
@@ -842,64 +705,66 @@ class Drawing:
             needs = [(a + b) / 2 for a, b in pairwise(sizes)]
             every = max((math.ceil(n / gap) for n, gap in zip(needs, gaps, strict=True)), default=1)
             if every > 1 and is_x and not turn and "tickangle" not in setting:
-                turn = 90 if "autotickangles" in setting else 40
-                for label in labels:
-                    label.set(rotation=turn, rotation_mode="anchor", ha="right")
-                    label.set(va="center" if turn == 90 else "top")
+                _turn(labels, 90 if "autotickangles" in setting else 40)
                 every = max(math.ceil(high / gap) for gap in gaps)
             for number, label in enumerate(labels):
                 label.set_alpha(float(number % every == 0))
 
     def _break_titles(self) -> None:
         """Break titles that would reach the next column of panels into lines."""
+        starts = [one.get_position().x0 for one in self.panels.values()]
         for note, axes, text in self.titles:
             own = axes.get_position()
-            beside = [one.get_position().x0 for one in self.panels.values()]
-            beside = [x0 for x0 in beside if x0 > own.x0 + 0.01]
             end = own.x1 if axes in self.labelled else 1.0
-            room = (min(beside, default=end) - own.x0) * self.points(self.width) - self.points(6)
+            end = min((x0 for x0 in starts if x0 > own.x0 + 0.01), default=end)
+            room = ((end - own.x0) * self.width - 6) * self.scale
             note.set_text(text)
             wide = note.get_window_extent(self.renderer).width
             if wide > room > 0:
-                longest = max(map(len, text.split("\n")))
-                joined = text.replace("\n", " ")
-                note.set_text("\n".join(textwrap.wrap(joined, max(4, int(longest * room / wide)))))
+                most = max(4, int(max(map(len, text.split("\n"))) * room / wide))
+                note.set_text("\n".join(textwrap.wrap(text.replace("\n", " "), most)))
 
     def _spread(self) -> None:
         """Add space between rows and columns of panels whose texts would overlap."""
         boxes = []
         for axes in self.panels.values():
             own = [note for note, of, _ in self.titles if of is axes]
-            parts = [axes.get_tightbbox(self.renderer)]
-            parts += [note.get_window_extent(self.renderer) for note in own]
-            boxes.append(
-                (
-                    axes.get_window_extent(self.renderer),
-                    Bbox.union([part for part in parts if part]),
-                )
-            )
+            parts = [note.get_window_extent(self.renderer) for note in own]
+            whole = Bbox.union([axes.get_tightbbox(self.renderer), *parts])
+            boxes.append((axes.get_window_extent(self.renderer), whole))
         for index in (0, 1):
-            most, across = 0.0, 1 - index
-            for panel, whole in boxes:
-                for other, other_whole in boxes:
-                    is_after = other.min[index] >= panel.max[index] - 1
-                    overlaps = other.min[across] < panel.max[across] - 1
-                    if is_after and overlaps and other.max[across] > panel.min[across] + 1:
-                        most = max(most, whole.max[index] - other_whole.min[index])
-            self.more[index] += (most / self.scale + PAD) if most else 0
+            across = 1 - index
+            overlaps = [
+                whole.max[index] - other_whole.min[index]
+                for (panel, whole), (other, other_whole) in product(boxes, repeat=2)
+                if other.min[index] >= panel.max[index] - 1
+                and other.min[across] < panel.max[across] - 1
+                and other.max[across] > panel.min[across] + 1
+            ]
+            most = max(overlaps, default=0)
+            self.more[index] += most / self.scale + PAD if most > 0 else 0
 
     def _drop_texts(self) -> None:
         """Leave out the texts of a map in whose cells they have no room."""
         for axes, texts in self.texts:
-            if not any(isinstance(one, QuadMesh) for one in axes.collections):
-                continue
             (x0, y0), (x1, y1) = axes.transData.transform([(0, 0), (1, 1)])
             boxes = [text.get_window_extent(self.renderer) for text in texts]
-            wide = max((box.width for box in boxes), default=0)
-            high = max((box.height for box in boxes), default=0)
-            if wide > abs(x1 - x0) or high > abs(y1 - y0):
+            is_map = any(isinstance(one, QuadMesh) for one in axes.collections)
+            if is_map and any(b.width > abs(x1 - x0) or b.height > abs(y1 - y0) for b in boxes):
                 for text in texts:
                     text.remove()
+
+
+def axes_of(trace: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the names of the axes of a trace."""
+    return trace.get("xaxis", "x"), trace.get("yaxis", "y")
+
+
+def _turn(labels: Sequence[Any], angle: float) -> None:
+    """Turn labels of ticks, whose ends stay at the ticks."""
+    for label in labels:
+        label.set(rotation=angle, rotation_mode="anchor", ha="right")
+        label.set(va="center" if abs(angle) == 90 else "top")
 
 
 def _formatted(setting: Mapping[str, Any]) -> Any:
@@ -907,7 +772,7 @@ def _formatted(setting: Mapping[str, Any]) -> Any:
     form, after = setting.get("tickformat", ""), setting.get("ticksuffix", "")
 
     def written(value: float, _place: Any = None) -> str:
-        text = format(value, form.replace("~", "")) if form else f"{round(value, 10):,.10g}"
+        text = format(value, form) if form else f"{round(value, 10):,.10g}"
         return text.replace("-", "\N{MINUS SIGN}") + after
 
     return written

@@ -141,7 +141,7 @@ def write_pictures(parts: Sequence[FigurePart], path: Path, paper: Paper) -> lis
 
 
 def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list[Path]:
-    """Write each figure to its paths, of which the suffix is the format."""
+    """Write each figure to its paths; their suffix is the format."""
     from probekit.report.elements import static  # imports matplotlib
 
     names = [old for old, _ in paper.names]
