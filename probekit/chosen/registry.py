@@ -88,7 +88,8 @@ ANALYSES = (
                 "finite": "fpr threshold fpr_bound",
                 "count": "false_positives n_negatives n_groups n_positive n_test_negative",
                 "number": RATES,
-            }
+            },
+            "negatives.csv": {"text": "group", "finite": "score"},
         },
         key="monitor",
         tasks="classification aggregated",

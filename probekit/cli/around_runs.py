@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import probekit
 from probekit.amounts import format_difference, format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
+from probekit.cli.pictures import draw_figures, figure_options, page_or_rows_option, show_paths
 from probekit.errors import MissingError
 from probekit.terminal import json_text
 
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
     from probekit.model.weights import sources
     from probekit.pipeline.compare import compare, transfer
     from probekit.pipeline.experiment import plan, run_study
+    from probekit.pipeline.look import exports
     from probekit.probes.kinds import registry
     from probekit.report.causes import cause_words
     from probekit.report.elements import texts
     from probekit.report.elements.table import Cell
+    from probekit.report.pages import compare_page, transfer_page
     from probekit.report.sentences import comparisons
     from probekit.results import causes, comparison, record, site_results
     from probekit.results import table as run_tables
@@ -176,8 +180,10 @@ def _words(cell: Cell | str, between: str = " ") -> str:
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
-@options.page_or_rows_option
-def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+@page_or_rows_option
+def compare_command(
+    run_a: Path, run_b: Path, metric: str | None, out: Path | None, paper: dict[str, Any]
+) -> None:
     """Compare two finished runs: RUN_A minus RUN_B.
 
     Each difference has an interval and a p-value.
@@ -222,7 +228,8 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
     for sentence in (*compared.notes, compared.verdict, answer):
         terminal.echo(sentence)
     if out is not None:
-        click.echo(str(compare.write_comparison(out, compared)))
+        page = partial(compare_page.comparison_page, compared)
+        show_paths(exports.write_page_or_rows(out, page, compared.rows, paper))
 
 
 @click.command()
@@ -241,8 +248,16 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 @options.cache_option
 @options.device_option
 @options.out_option
+@figure_options
 def transfer_command(
-    files: Sequence[Path], overrides: Texts, sites: Texts, kinds: Texts, out: Path, **given: Any
+    files: Sequence[Path],
+    overrides: Texts,
+    sites: Texts,
+    kinds: Texts,
+    out: Path,
+    formats: Sequence[str],
+    paper: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Train probes on each experiment and test them on all others."""
     changes = list(overrides)
@@ -282,6 +297,7 @@ def transfer_command(
     terminal.echo(texts.line_label(comparisons.transfer_answer(result)))
     for note in result.notes:
         terminal.echo(f"warning: {note}", err=True)
+    draw_figures(partial(transfer_page.transfer_page, result), out, formats, paper)
     click.echo(str(out / "transfer.html"))
 
 

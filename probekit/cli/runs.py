@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from probekit.experiment import example, loader, locations, study
     from probekit.report.elements import table as tables
     from probekit.report.elements import texts
-    from probekit.report.figures import figure_files
     from probekit.report.notebooks.run_result import RunResult
-    from probekit.report.pages import compare_page, losses, run_page
+    from probekit.report.pages import compare_page, losses, run_page, study_page
     from probekit.report.sentences import caveats
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
@@ -67,7 +67,7 @@ _LEGEND = {
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
-    file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **given: Any
+    file: Path, overrides: Texts, formats: Sequence[str], paper: Any, page: bool, **given: Any
 ) -> None:
     """Run an experiment: capture, fit probes, write the report.
 
@@ -89,7 +89,7 @@ def run_command(
     if of_causes := causes.open_causes(result.folder):
         around_runs.show_causes(of_causes)
     show_warnings(result)
-    draw_figures(result.folder, formats, columns)
+    draw_figures(partial(run_page.run_figures, result.folder), result.folder, formats, paper)
     click.echo(str(result.report if page else result.results))
 
 
@@ -156,11 +156,11 @@ def show_warnings(result: RunResult) -> None:
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
-def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
+def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], paper: Any) -> None:
     """Rebuild the page of a run, or write one page of several RUNS.
 
     Pages are built from the files of the runs. Of a pretraining run, it draws the figure of the
-    losses.
+    losses. --figures pdf also writes each figure, for a paper.
     """
     if len(runs) > 1:  # a page of all runs
         out = out or Path("runs.html")
@@ -170,25 +170,26 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        if formats:
-            drawn, folder = compare_page.runs_figures(loaded), out.with_suffix("") / "figures"
-            figure_files.write_figures(drawn, folder, formats, columns)
+        drawn = partial(compare_page.runs_figures, loaded)
+        draw_figures(drawn, out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
-    (folder,) = runs
+    (folder,), drawn = runs, None
     if out is not None:
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
     if run_files.is_pretraining(folder):
-        if formats:
-            raise click.UsageError("--figures requires the run of an experiment.")
-        click.echo(str(losses.write_losses(folder)))
-        return
-    if not record.has_causes_alone(folder):  # interventions alone have no results of probes
-        record.check_finished(folder)
-    path = run_page.write_report(folder)
-    draw_figures(folder, formats, columns)
+        path, drawn = losses.write_losses(folder), losses.losses_page(folder)
+    elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
+        path = folder / "report.html"
+        drawn = study_page.study_page(study_results.StudyResult(folder))
+        files.write_atomic(path, drawn.html())
+    else:
+        if not record.has_causes_alone(folder):  # interventions alone have no results of probes
+            record.check_finished(folder)
+        path = run_page.write_report(folder)
+    draw_figures(lambda: drawn or run_page.run_figures(folder), folder, formats, paper)
     click.echo(str(path))
 
 

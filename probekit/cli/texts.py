@@ -18,7 +18,7 @@ from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_opt
 from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
-    from probekit import accelerators, files, progress
+    from probekit import accelerators, progress
     from probekit.cli import terminal
     from probekit.data import readers
     from probekit.model import generation
@@ -77,7 +77,7 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 )
 @click.option("--on", type=click.Path(path_type=Path), help="File with a plain text per line.")
 @click.option(
-    "--doses", type=OutputFile(".html", ".csv"), help="Page or rows of the loss by dose to write."
+    "--doses", type=OutputFile(*PAGE_OR_ROWS), help="Page, rows or figure of the loss by dose."
 )
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
@@ -191,9 +191,8 @@ def _steered(
                 "probe": str(steer),
                 "texts": f"{len(texts):,} of {on}",
             }
-            is_page = doses.suffix == ".html"
-            page = doses_page.doses_page(dose, table, factor, where, facts, unit) if is_page else ""
-            files.write_atomic(doses, page or files.csv_text(table))
+            page = partial(doses_page.doses_page, dose, table, factor, where, facts, unit)
+            exports.write_page_or_rows(doses, page, table)
             click.echo(str(doses), err=True)
         by = (*by, float(f"{dose:.3g}"))
     by_dose = {}

@@ -7,7 +7,7 @@ import sys
 
 from probekit.cli.main import cli
 
-HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
+HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib", "matplotlib")
 FILES = ("missing", "mistaken")
 # An invalid command line for each command. They run in this order in one process, so the one that
 # imports more is last.

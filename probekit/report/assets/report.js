@@ -127,6 +127,7 @@ async function draw(plot) {
   const [drawing, data, layout] = prepared(plot);
   drawn.add(plot);
   await Plotly.newPlot(drawing, data, layout, CONFIG);
+  drawing.querySelector(":scope > .still")?.remove(); // the picture for readers without scripts
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
   // Sent to scripts of the page, with the custom data of the point.

@@ -286,6 +286,13 @@ def breakable(text: str) -> Markup:
     return Markup(".<wbr>").join(visible(text).split("."))
 
 
+def _still(part: FigurePart) -> Markup:
+    """Return a figure as an <svg> element."""
+    from probekit.report.elements.static import still  # imports matplotlib
+
+    return Markup(still(part.figure, part.height))
+
+
 def _asset(*names: str) -> Markup:
     """Return a style sheet, or the scripts of a module, unescaped for a <style> or <script>."""
     folder = files("probekit.report").joinpath("assets")
@@ -353,4 +360,4 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
 _ENVIRONMENT.globals.update(asset=_asset, digits=Markup(_DIGITS), plotly_js=_plotly_js)
-_ENVIRONMENT.globals.update(pairs_of=pairs_of)
+_ENVIRONMENT.globals.update(pairs_of=pairs_of, still=_still)

@@ -19,7 +19,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json, render
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
-from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
+from probekit.report.figures.figure_files import REM, SavedFigure, file_names
 from probekit.report.pages.parts import result_parts
 from probekit.report.pages.run_page import run_answers, run_figures
 from probekit.report.sentences.caveats import caveats
@@ -41,7 +41,7 @@ class ResultFigure(SavedFigure):
     """Plotly figure of a run, which can be changed like any other.
 
     JupyterLab and VS Code draw it with Plotly. Viewers without Plotly, such as HTML that nbconvert
-    writes, show a picture if kaleido is installed (extra `png`), and a text otherwise.
+    writes, show a picture.
     """
 
     # IPython would prefer Plotly's own methods, which leave no picture for nbconvert.
@@ -73,18 +73,10 @@ class ResultFigure(SavedFigure):
         return str(meta.get(name, "")) if isinstance(meta, dict) else ""
 
     def _repr_mimebundle_(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        """Return the figure for Plotly's renderer, a picture if it can be drawn, and a text."""
-        bundle = {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)}
-        try:
-            check_engine()
-        except MissingError:
-            return bundle
-        import kaleido
-
-        size = {"width": WIDTH, "height": self.layout.height or HEIGHT, "format": "png"}
-        # kaleido would load MathJax from a CDN.
-        png = kaleido.calc_fig_sync(self.to_dict(), opts=size, kopts={"mathjax": False})
-        return bundle | {"image/png": base64.b64encode(png).decode()}
+        """Return the figure for Plotly's renderer, a picture and a text."""
+        png = self.to_image("png", width=WIDTH, height=self.layout.height or HEIGHT)
+        picture = {"image/png": base64.b64encode(png).decode()}
+        return {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)} | picture
 
     def __repr__(self) -> str:
         return f"{self.title_text}. {self._meta('description')}"
@@ -151,6 +143,11 @@ class RunResult:
     def monitor(self) -> pd.DataFrame | None:
         """The thresholds of the monitor, a row per false positive rate; None without a monitor."""
         return page_table(self.folder, "monitor.csv")
+
+    @cached_property
+    def negatives(self) -> pd.DataFrame | None:
+        """The scores of the monitor's negatives, a row each; None without a monitor."""
+        return page_table(self.folder, "negatives.csv")
 
     @cached_property
     def stack(self) -> pd.DataFrame | None:

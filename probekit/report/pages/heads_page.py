@@ -27,8 +27,8 @@ COUNTED = "A head counts if it gives at least half of its attention weight to th
 WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
 
-def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with a heat map per score and a table of all heads."""
+def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> page.Page:
+    """Return a page with a heat map per score and a table of all heads."""
     by_head = scored.rows.set_index(["layer", "head"])
     columns = {
         text.title.lower(): by_head.loc[by_head["score"] == name, "value"]
@@ -54,7 +54,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         method=METHOD,
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:

@@ -53,8 +53,8 @@ MEASURES = {
 }
 
 
-def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with a heat map for each text.
+def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> page.Page:
+    """Return a page with a heat map for each text.
 
     Args:
         rows: result of `lens_rows`, with the number of the text as `prompt`.
@@ -92,7 +92,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         method=METHOD,
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:

@@ -51,8 +51,8 @@ METHOD = (
 )
 
 
-def study_page(result: study.StudyResult) -> str:
-    """Return a self-contained HTML page of a finished study."""
+def study_page(result: study.StudyResult) -> page.Page:
+    """Return a page of a finished study."""
     table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
     names = study.measured_rivals(result.rivals)
@@ -90,7 +90,7 @@ def study_page(result: study.StudyResult) -> str:
         caveats=list(study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
-    ).html()
+    )
 
 
 def study_answer(result: study.StudyResult) -> str:

@@ -47,8 +47,8 @@ SPACES = {
 }
 
 
-def transfer_page(transfer: Transfer) -> str:
-    """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+def transfer_page(transfer: Transfer) -> page.Page:
+    """Return a page with the matrices of every site and kind of probe."""
 
     def matrices(site: str, probe: str) -> page.Group:
         parts = place_parts(transfer, site, probe)
@@ -78,7 +78,7 @@ def transfer_page(transfer: Transfer) -> str:
         caveats=transfer.notes,
         method=METHOD,
         head=f"Transfer between {', '.join(transfer.names)}",
-    ).html()
+    )
 
 
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:

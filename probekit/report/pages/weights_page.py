@@ -34,8 +34,8 @@ CURVES = style.SERIES_COLOURS[1:]  # the first colour is that of the task
 Floats = NDArray[np.float32]
 
 
-def overview_page(rows: pd.DataFrame, model: str) -> str:
-    """Return a self-contained HTML page with a table of all tensors and their norms by block."""
+def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
+    """Return a page with a table of all tensors and their norms by block."""
     figures = []
     named = rows["name"].str.extract(_OF_BLOCK)
     is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
@@ -64,8 +64,8 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
-def weight_page(weight: WeightTensor, model: str) -> str:
-    """Return a self-contained HTML page with figures of one tensor."""
+def weight_page(weight: WeightTensor, model: str) -> page.Page:
+    """Return a page with figures of one tensor."""
     figures, folded, heads = list(_weight_parts(weight)), [], weight.heads
     if heads:
         figures += _attention_parts(heads)
@@ -81,7 +81,7 @@ def _render(
     figures: list[page.FigurePart],
     folded: list[page.FigurePart],
     heads: HeadWeights | None = None,
-) -> str:
+) -> page.Page:
     """Return a page: the first figure next to a summary, other figures, and tables.
 
     Args:
@@ -116,7 +116,7 @@ def _render(
         answer=weights_answer(rows, heads),
         sections=sections,
         method=METHOD,
-    ).html()
+    )
 
 
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:

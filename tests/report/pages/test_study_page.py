@@ -73,7 +73,7 @@ def test_warnings_are_those_of_the_counts(tmp_path, snapshot):
 
 def test_cells_are_sorted_by_the_gain_over_each_rival(tmp_path):
     n = MOST_ROWS + 5
-    page = study_page(write_study(tmp_path, made_cells(n)))
+    page = study_page(write_study(tmp_path, made_cells(n))).html()
     figures = figures_of(page)
     assert len(figures) == 2
     gains = [x for figure in figures for x in figure["data"][0]["x"]]
@@ -90,7 +90,7 @@ def test_cells_are_sorted_by_the_gain_over_each_rival(tmp_path):
 def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
     cells = made_cells(4)
     cells.loc[0, "site"], cells.loc[1, "site"] = "hook_embed", "ln_final.hook_normalized"
-    (figure,) = figures_of(study_page(write_study(tmp_path, cells)))
+    (figure,) = figures_of(study_page(write_study(tmp_path, cells)).html())
     ours, layers, published = figure["data"]
     order = [1, 0, 2, 3]  # of the made gains
     words = made_rivals(cells).query("rival == 'bag_of_words'").reset_index()
@@ -102,7 +102,7 @@ def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
 
 def test_each_cell_links_to_the_page_of_its_run(tmp_path):
     cells = made_cells(3).assign(folder=["cells/a/1", 'cells/b "<c>/1', ""])
-    page = study_page(write_study(tmp_path, failing(cells, 2, "an error of <b>")))
+    page = study_page(write_study(tmp_path, failing(cells, 2, "an error of <b>"))).html()
     links = re.findall(r'<a href="([^"]*report.html)">', page)
     assert sorted(links) == ["cells/a/1/report.html", "cells/b%20%22%3Cc%3E/1/report.html"]
     assert "task_002-mini | an error of <b>" in text_of(page)
