@@ -152,7 +152,7 @@ class ExperimentDesign:
     @cached_property
     def texts(self) -> Objects:
         """The text of each row, shape (n_rows,); of given activations their token or name."""
-        return cast(Objects, self.dataset.column("text")[self.example])
+        return self.dataset.column("text")[self.example]
 
     def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
         """Return the texts that baselines read at a position, and the reply in each, (n_rows,).
