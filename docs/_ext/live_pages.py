@@ -71,7 +71,7 @@ PAGES = {
     ),
     "networks": (
         "A fixed probe on several networks: drift of its scores and rates",
-        "apply {probe} --over mini mini --on data/subject_number.csv --out {out}",
+        "apply {probe} --over mini mini --on data/noun_pairs.csv --out {out}",
         "",
     ),
     "doses": (
