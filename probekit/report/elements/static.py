@@ -351,7 +351,8 @@ class Drawing:
             own = [number for number, other in enumerate(points) if other == look]
             ink = rgba(look[2], opacity * marker.get("opacity", 1))
             at = [[values[number] for number in own] for values in (x, y)]
-            axes.plot(*at, linestyle="", clip_on=clip, **self._marker(marker, *look[:2], ink))
+            drawn = self._marker(marker, look[0], look[1], ink)
+            axes.plot(*at, linestyle="", clip_on=clip, **drawn)
         if "text" in mode:
             self._add_texts(axes, trace, x, y)
 
@@ -764,6 +765,6 @@ def _formatted(setting: Mapping[str, Any]) -> Any:
 
     def written(value: float, _place: Any = None) -> str:
         text = format(value, form) if form else f"{round(value, 10):,.10g}"
-        return text.replace("-", "\N{MINUS SIGN}") + after
+        return f"{text}{after}".replace("-", "\N{MINUS SIGN}")
 
     return written
