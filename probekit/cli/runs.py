@@ -174,22 +174,22 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
         draw_figures(drawn, out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
-    (folder,), drawn = runs, None
+    (folder,), page = runs, None
     if out is not None:
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
     if run_files.is_pretraining(folder):
-        path, drawn = losses.write_losses(folder), losses.losses_page(folder)
+        path, page = losses.write_losses(folder), losses.losses_page(folder)
     elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
         path = folder / "report.html"
-        drawn = study_page.study_page(study_results.StudyResult(folder))
-        files.write_atomic(path, drawn.html())
+        page = study_page.study_page(study_results.StudyResult(folder))
+        files.write_atomic(path, page.html())
     else:
         if not record.has_causes_alone(folder):  # interventions alone have no results of probes
             record.check_finished(folder)
         path = run_page.write_report(folder)
-    draw_figures(lambda: drawn or run_page.run_figures(folder), folder, formats, paper)
+    draw_figures(lambda: page or run_page.run_figures(folder), folder, formats, paper)
     click.echo(str(path))
 
 

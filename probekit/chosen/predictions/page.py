@@ -126,9 +126,9 @@ def curves_part(
             figure.add_scatter(x=[x], y=[y], mode=mode, col=1, **look)
             figure.add_scatter(x=[y], y=[right], mode="markers", col=2, **look)
     axes = ("false positive rate", "true positive rate"), ("recall", "precision")
-    for col, (x, y) in enumerate(axes, 1):
-        figure.update_xaxes(title_text=x, range=[-0.02, 1.02], row=1, col=col)
-        figure.update_yaxes(title_text=y, range=[-0.02, 1.04], row=1, col=col)
+    for col, (across, up) in enumerate(axes, 1):
+        figure.update_xaxes(title_text=across, range=[-0.02, 1.02], row=1, col=col)
+        figure.update_yaxes(title_text=up, range=[-0.02, 1.04], row=1, col=col)
     figure.update_layout(template=TEMPLATE, showlegend=len(detected) > 1, meta=STACKS)
     marked = "; diamonds: the thresholds of the monitor" if monitor is not None else ""
     return FigurePart(
@@ -172,9 +172,9 @@ def histogram_part(
         above = percent((own > 0).mean())
         words.append(f"{name}: median {fixed(float(np.median(own)), 2)}, above 0 {above}")
     for number, (name, at) in enumerate(lines.items()):
-        look = {"color": GREY, "width": 1.5, "dash": "dash" if number else "solid"}
+        line = {"color": GREY, "width": 1.5, "dash": "dash" if number else "solid"}
         place = {"x": at, "y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
-        figure.add_vline(x=at, line=look)
+        figure.add_vline(x=at, line=line)
         figure.add_annotation(text=name, font={"size": 12}, yshift=16 * number, **place)
     figure.update_xaxes(title_text=plotly_text(title), range=with_margin(edges[0], edges[-1]))
     figure.update_yaxes(title_text="share of rows", rangemode="tozero")

@@ -170,16 +170,16 @@ def families(font: str) -> list[str]:
     return [*first, *(name for name in FALLBACKS if name in _installed() and name not in first)]
 
 
-def plain_text(text: Any) -> str:
+def unescaped(text: Any) -> str:
     r"""Return a text of Plotly with its lines, without tags and entities.
 
-    >>> plain_text("95&#37;<br><b>band</b>")
+    >>> unescaped("95&#37;<br><b>band</b>")
     '95%\nband'
     """
     return html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"<br ?/?>", "\n", str(text))))
 
 
-def numbers(values: Any) -> Any:
+def decoded(values: Any) -> Any:
     """Return the values of a property, decoded if plotly.py has written them as bytes."""
     if isinstance(values, Mapping) and "bdata" in values:
         array = np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"])
@@ -212,7 +212,7 @@ def rgba(colour: str, opacity: float = 1.0) -> tuple[float, ...]:
 
 def each(value: Any, n: int) -> list[Any]:
     """Return a property of each of n points, which may be given once for all."""
-    value = numbers(value)
+    value = decoded(value)
     return list(value) if isinstance(value, list | tuple | np.ndarray) else [value] * n
 
 
@@ -288,7 +288,7 @@ class Drawing:
 
     def _places(self, axis: str, values: Any) -> list[float]:
         """Return the places of values on an axis: categories are numbered as they appear."""
-        given = list(numbers(values))
+        given = list(decoded(values))
         if not any(isinstance(value, str) for value in given):
             return [math.nan if value is None else float(value) for value in given]
         known = self.categories.setdefault(axis, [])
@@ -351,15 +351,16 @@ class Drawing:
             own = [number for number, other in enumerate(points) if other == look]
             ink = rgba(look[2], opacity * marker.get("opacity", 1))
             at = [[values[number] for number in own] for values in (x, y)]
-            axes.plot(*at, linestyle="", clip_on=clip, **self._marker(marker, *look[:2], ink))
+            drawn = self._marker(marker, look[0], look[1], ink)
+            axes.plot(*at, linestyle="", clip_on=clip, **drawn)
         if "text" in mode:
             self._add_texts(axes, trace, x, y)
 
     def _add_errors(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any, ink: Any) -> None:
         for name in "xy":
             if error := trace.get(f"error_{name}"):
-                upper = numbers(error["array"])
-                both = np.nan_to_num(np.array([numbers(error.get("arrayminus", upper)), upper]))
+                upper = decoded(error["array"])
+                both = np.nan_to_num(np.array([decoded(error.get("arrayminus", upper)), upper]))
                 thick, wide = (
                     error.get(one, usual) * self.scale
                     for one, usual in (("thickness", 2), ("width", 4))
@@ -380,7 +381,7 @@ class Drawing:
         ):
             if text:
                 look = self.font({"size": font["size"], "color": ink})
-                written.append(axes.annotate(plain_text(text), at, shift, **how, **look))
+                written.append(axes.annotate(unescaped(text), at, shift, **how, **look))
         self.texts.append((axes, written))
 
     def _add_band(self, axes: Any, trace: Mapping[str, Any], x: Any, y: Any) -> None:
@@ -424,7 +425,7 @@ class Drawing:
 
     def _add_map(self, axes: Any, trace: Mapping[str, Any]) -> None:
         """Draw the cells of a map, and its colour bar."""
-        z = np.array(numbers(trace["z"]), float)
+        z = np.array(decoded(trace["z"]), float)
         shared = self.layout.get(trace.get("coloraxis", ""), {})
         low, high = shared.get("cmin", trace.get("zmin")), shared.get("cmax", trace.get("zmax"))
         scale = shared.get("colorscale", trace.get("colorscale"))
@@ -450,10 +451,8 @@ class Drawing:
         drawn.solids.set(rasterized=self.most_cells < MOST_VECTOR_CELLS, edgecolor="face")
         drawn.outline.set_linewidth(bar.get("outlinewidth", 0) * self.scale)
         font = self.font({"size": 12} | bar.get("tickfont", {}))
-        length, thin = bar.get("ticklen", 4) * self.scale, {"color": "#9aa1ab", "width": self.scale}
-        axes.tick_params(
-            labelsize=font["fontsize"], labelcolor=font["color"], length=length, **thin
-        )
+        look = {"labelsize": font["fontsize"], "labelcolor": font["color"], "color": "#9aa1ab"}
+        axes.tick_params(**look, length=bar.get("ticklen", 4) * self.scale, width=self.scale)
         self._set_ticks(axes.xaxis if is_flat else axes.yaxis, "", {"nticks": TICKS} | dict(bar))
         if title := bar.get("title"):
             look = self.font({"size": 12} | title.get("font", {}))
@@ -500,18 +499,18 @@ class Drawing:
             axes.spines[one].set_linewidth(setting.get("linewidth", 1) * self.scale)
         title = setting.get("title", {})
         if title.get("text") and is_own:
-            axis.set_label_text(plain_text(title["text"]), **self.font(title.get("font")))
+            axis.set_label_text(unescaped(title["text"]), **self.font(title.get("font")))
             axis.labelpad = title.get("standoff", 8) * self.scale / 2
 
     def _set_ticks(self, axis: Any, name: str, setting: Mapping[str, Any]) -> None:
         """Set where an axis has ticks, and their labels."""
-        values, texts = numbers(setting.get("tickvals")), setting.get("ticktext")
+        values, texts = decoded(setting.get("tickvals")), setting.get("ticktext")
         if values is None and name in self.categories:
             texts = self.categories[name]
             values = range(len(texts))
         nice = ticker.MaxNLocator(setting.get("nticks", TICKS), steps=[1, 2, 5, 10])
         if values is not None:
-            labels = list(map(plain_text, texts or map(_formatted(setting), values)))
+            labels = list(map(unescaped, texts or map(_formatted(setting), values)))
             axis.set_major_locator(ticker.FixedLocator(list(values)))
             axis.set_major_formatter(ticker.FixedFormatter(labels))
         else:
@@ -553,7 +552,7 @@ class Drawing:
     def _add_note(self, note: Mapping[str, Any]) -> None:
         """Write an annotation, with the line to its point if it has one."""
         axes, *places = self._refs(note)
-        has_arrow, text, at, anchors = note.get("showarrow", True), plain_text(note["text"]), [], []
+        has_arrow, text, at, anchors = note.get("showarrow", True), unescaped(note["text"]), [], []
         ends = (("left", "center", "right"), ("bottom", "center", "top"))
         for name, sides in zip("xy", ends, strict=True):
             ref, value = note.get(f"{name}ref", name), note[name]
@@ -570,12 +569,9 @@ class Drawing:
             up = -note.get("ay", -30)
             shift = [shift[0] + note.get("ax", -10) + 3 * is_label, shift[1] + up]
             look["arrowprops"] = {
-                **{
-                    "arrowstyle": "-",
-                    "shrinkA": 0,
-                    "shrinkB": note.get("standoff", 0) * self.scale,
-                },
-                **{"linewidth": note.get("arrowwidth", 1) * self.scale, "patchA": None},
+                **{"arrowstyle": "-", "shrinkA": 0, "patchA": None},
+                **{"shrinkB": note.get("standoff", 0) * self.scale},
+                **{"linewidth": note.get("arrowwidth", 1) * self.scale},
                 **{"color": note.get("arrowcolor", self.text["color"])},
                 "relpos": (0, 0.5) if is_label else (0.5, float(up < 0)),
             }
@@ -597,14 +593,10 @@ class Drawing:
             return None
         handles: list[Any] = []
         for one in shown:
-            marker, line, opacity = (
-                one.get("marker", {}),
-                one.get("line", {}),
-                one.get("opacity", 1),
-            )
+            marker, line = one.get("marker", {}), one.get("line", {})
             colour = each(marker.get("color", line.get("color", COLORWAY[0])), 1)[0]
             if one["type"] == "bar" or one.get("fill"):
-                fill = rgba(one.get("fillcolor", colour), opacity)
+                fill = rgba(one.get("fillcolor", colour), one.get("opacity", 1))
                 handles.append(Patch(facecolor=fill, linewidth=0))
                 continue
             look, mode = self._line(line, colour), one.get("mode", "lines+markers")
@@ -617,7 +609,7 @@ class Drawing:
         how = {"loc": "lower left", "bbox_to_anchor": (0, 0), "frameon": False, "borderpad": 0.2}
         how |= {"fontsize": font["fontsize"], "labelcolor": [font["color"]] * len(shown)}
         how |= {"borderaxespad": 0.2, "handlelength": 2.4, "columnspacing": 1.2}
-        texts = [plain_text(one["name"]) for one in shown]
+        texts = [unescaped(one["name"]) for one in shown]
         for n_columns in range(len(texts), 0, -1):
             legend = self.figure.legend(handles, texts, ncols=n_columns, **how)
             wide = legend.get_window_extent(self.renderer).width
@@ -773,6 +765,6 @@ def _formatted(setting: Mapping[str, Any]) -> Any:
 
     def written(value: float, _place: Any = None) -> str:
         text = format(value, form) if form else f"{round(value, 10):,.10g}"
-        return text.replace("-", "\N{MINUS SIGN}") + after
+        return f"{text}{after}".replace("-", "\N{MINUS SIGN}")
 
     return written

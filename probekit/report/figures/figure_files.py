@@ -146,13 +146,13 @@ def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list
 
     names = [old for old, _ in paper.names]
     texts = [one for part, _ in parts for one in named_texts(go.Figure(part.figure))]
-    if unknown := [old for old in names if not any(old in plain(*one) for one in texts)]:
-        known = sorted({plain(*one) for one in texts})
+    if unknown := [old for old in names if not any(old in one_line(*one) for one in texts)]:
+        known = sorted({one_line(*one) for one in texts})
         near = nearest(unknown[0], known)
         raise UnknownNameError(f"--rename: no figure has the text {unknown[0]!r}. {near}")
     contents = {}
     for part, paths in parts:
-        figure, size = placed(part, paper), paper.size(part)
+        figure, size = on_paper(part, paper), paper.size(part)
         for path in paths:
             how: dict[str, Any] = {"scale": POINTS, "font": paper.font}
             contents[path] = static.picture(figure, path.suffix[1:], size, **how)
@@ -161,16 +161,16 @@ def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list
     return list(contents)
 
 
-def placed(part: FigurePart, paper: Paper) -> dict[str, Any]:
+def on_paper(part: FigurePart, paper: Paper) -> dict[str, Any]:
     """Return a figure with the names of a paper, and labels of lines placed for its height."""
     from probekit.report.elements import static  # imports matplotlib
 
     figure = go.Figure(part.figure)
     for owner, attribute in named_texts(figure):
-        text = plain(owner, attribute)
+        text = one_line(owner, attribute)
         for old, new in paper.names:
             text = text.replace(old, new)
-        if text != plain(owner, attribute):
+        if text != one_line(owner, attribute):
             is_broken = "<br>" in owner[attribute]
             lines = textwrap.wrap(text, LONGEST_LINE) if is_broken else [text]
             owner[attribute] = "<br>".join(map(plotly_text, lines))
@@ -188,7 +188,7 @@ def named_texts(figure: go.Figure) -> list[tuple[Any, str]]:
     return [*((one, "name") for one in figure.data if one.name), *notes, *titles]
 
 
-def plain(owner: Any, attribute: str) -> str:
+def one_line(owner: Any, attribute: str) -> str:
     """Return a text of a figure as one line, without entities."""
     return html.unescape(owner[attribute]).replace("<br>", " ").replace("\u00a0", " ")
 

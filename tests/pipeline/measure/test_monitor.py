@@ -69,6 +69,18 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
         assert raised[~is_positive].mean() == pytest.approx(row["test_fpr"])
         assert row["tpr_low"] <= row["tpr"] <= row["tpr_high"]
     assert table["tpr"].max() > 0.5
+    own = result.negatives
+    assert [(own["score"] > at).sum() for at in table["threshold"]] == [*table["false_positives"]]
+    if "guess" in result.predictions:  # the page has the points of the thresholds on the curve
+        curve, histogram = (
+            result.figure(name) for name in ("ROC and precision-recall", "Scores by label")
+        )
+        marked = [one for one in curve.data if "markers" in one.mode]
+        points = [(*one.x, *one.y) for one in marked]
+        for row in table.to_dict("records"):
+            assert any(at == pytest.approx((row["test_fpr"], row["tpr"])) for at in points)
+        assert {line.x0 for line in histogram.layout.shapes} == {0, *table["threshold"]}
+        assert any("negatives" in one.name for one in histogram.data)
     saved = [one.model_dump() for one in probe.facts.thresholds]
     assert pd.DataFrame(saved).equals(table[list(saved[0])])
 

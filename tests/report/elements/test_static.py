@@ -13,7 +13,7 @@ from matplotlib.text import Annotation, Text
 
 from probekit.errors import UnknownNameError
 from probekit.report.elements import static
-from probekit.report.figures.figure_files import POINTS, Paper, figures_of, placed
+from probekit.report.figures.figure_files import POINTS, Paper, figures_of, on_paper
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.causes_page import cause_parts
 from probekit.report.pages.compare_page import comparison_page
@@ -68,7 +68,7 @@ def drawing_of(part, width=6.75):
     how = static.SETTINGS | {"font.family": static.families("")}
     with mpl.rc_context(how), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
-        drawing = static.Drawing(placed(part, paper), size, POINTS)
+        drawing = static.Drawing(on_paper(part, paper), size, POINTS)
         drawing.figure.draw(drawing.renderer)
     return drawing
 
@@ -107,7 +107,7 @@ def test_lines_maps_and_texts_are_those_of_the_page(parts):
                     assert (*numbers, own) in drawn
         assert n_maps == len(meshes)
         for note in part.figure["layout"].get("annotations", ()):
-            assert re.sub(r"\s+", " ", static.plain_text(note["text"])) in texts
+            assert re.sub(r"\s+", " ", static.unescaped(note["text"])) in texts
 
 
 def seen(drawing):

@@ -9,7 +9,7 @@ import pytest
 
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.report.figures import figure_files
-from probekit.report.figures.figure_files import Paper, placed
+from probekit.report.figures.figure_files import Paper, on_paper
 from probekit.report.figures.line_labels import LABEL
 from probekit.report.pages.parts import result_parts
 from probekit.results.network import AttentionPrompt
@@ -114,7 +114,7 @@ def test_sizes_in_inches_replace_those_of_columns(table):
 def test_names_are_replaced_wherever_they_are(table, tmp_path):
     part = next(result_parts(Scores.of(table), judged(table)))
     names = (("task", "number"), ("random weights", "untrained"), ("accuracy", "score"))
-    figure = placed(part, Paper(names=names))
+    figure = on_paper(part, Paper(names=names))
     assert {one.get("name") for one in figure["data"]} >= {"number", "untrained", "control number"}
     texts = [note["text"].replace("\u00a0", " ") for note in figure["layout"]["annotations"]]
     assert {"number, 95 &#37; band", "untrained"} <= set(texts)
@@ -140,7 +140,7 @@ def test_labels_of_lines_are_placed_for_the_height_of_the_paper(table):
     part = next(result_parts(Scores.of(table), judged(table)))
     moved = []
     for columns in (1, 2):
-        notes = placed(part, Paper(columns))["layout"]["annotations"]
+        notes = on_paper(part, Paper(columns))["layout"]["annotations"]
         moved.append(sum(abs(note["ay"]) for note in notes if note.get("name") == LABEL))
     assert moved[0] > moved[1]
 
