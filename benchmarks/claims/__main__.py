@@ -18,6 +18,7 @@ from benchmarks.claims import (
     intervals,
     left,
     monitors,
+    outputs,
     unlike,
 )
 from benchmarks.claims.designs import designs
@@ -36,6 +37,7 @@ PARTS = {
     "monitors": (monitors.cases, monitors.rows, 1000),
     "estimates": (estimates.cases, estimates.rows, 200),
     "left": (left.cases, left.rows, 200),
+    "outputs": (outputs.cases, outputs.rows, 150),
 }
 
 
