@@ -22,12 +22,11 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,7 +42,7 @@ from probekit.interventions.causes import CauseData, CauseSettings, causal_test
 from probekit.interventions.directions import Responder, directions_of
 from probekit.interventions.measures import AnswerMeasure
 from probekit.interventions.names import Along
-from probekit.interventions.verdicts import CauseResult
+from probekit.interventions.verdicts import CauseResult, why_undecided
 from probekit.model.families.opt import OPT, OPTConfig
 from probekit.model.layers.modules import LayerNorm
 from probekit.model.passes.context import Context
@@ -193,7 +192,6 @@ def difference_to_tracr(name: str, path: Path = WEIGHTS) -> float:
 
 Text = tuple[str, ...]
 Drawn = tuple[Text, int]  # a text and its label
-Answer = Literal["yes", "no", "undecided"]
 
 
 class Variable(NamedTuple):
@@ -202,11 +200,11 @@ class Variable(NamedTuple):
     Attributes:
         program: the program.
         name: the variable in words.
-        dims: the variables of the stream that have it at this position, besides the output.
+        dims: the variables of the stream that are functions of it, in these texts.
         drawn: returns a random text and its label.
         answers: numbers of the two outputs that are compared; the second is that of label 1.
         present: the first site at which it can be decoded; empty if it is at none.
-        used: the sites, as first and last, at which `dims` change the output; empty if at none.
+        used: the first and the last site at which the output depends on it; empty if at none.
         read: the position, counted from 0; None for the last one.
     """
 
@@ -221,13 +219,13 @@ class Variable(NamedTuple):
 
     @property
     def sites(self) -> list[str]:
-        """The sites at which the stream changes, in the order of the pass."""
-        n_layers = {"reverse": 4, "sort": 2, "frac_prevs": 2}[self.program]
-        parts = [(layer, part) for layer in range(n_layers) for part in ("mid", "post")]
-        zero = {"reverse": {(1, "mid"), (2, "mid"), (3, "post")}, "sort": {(1, "post")}}
-        zero["frac_prevs"] = {(0, "mid"), (1, "post")}  # the program writes nothing there
-        kept = [one for one in parts if one not in zero[self.program]]
-        return ["0.pre", *(f"{layer}.{part}" for layer, part in kept)]
+        """The sites at which the program writes, in the order of the pass."""
+        of_program = {
+            "reverse": ["0.mid", "0.post", "2.post", "3.mid"],
+            "sort": ["0.mid", "0.post", "1.mid"],
+            "frac_prevs": ["0.post", "1.mid"],
+        }
+        return ["0.pre", *of_program[self.program]]
 
 
 def full(site: str) -> str:
@@ -333,8 +331,9 @@ VARIABLES = (
         "3.mid", ("3.mid", "3.mid"), read=0,
     ),
     Variable(
-        "reverse", "length", ("length", "length_selector_width_attn_output", "opp_idx", "opp_idx-1"),
-        length, (1, 0), "0.mid", ("0.mid", "2.post"), read=0,
+        "reverse", "length",
+        ("length", "length_selector_width_attn_output", "opp_idx", "opp_idx-1", "reverse"),
+        length, (1, 0), "0.mid", ("0.mid", "3.mid"), read=0,
     ),
     Variable("reverse", "own token", ("tokens",), first_token, (0, 1), "0.pre", read=0),
     Variable("reverse", "third token", (), middle_token, (0, 1), read=0),
@@ -343,8 +342,8 @@ VARIABLES = (
         "1.mid", ("1.mid", "1.mid"), read=0,
     ),
     Variable(
-        "sort", "own rank", ("target_pos", "target_pos_selector_width_attn_output"), rank, (2, 0),
-        "0.mid", ("0.mid", "0.post"), read=0,
+        "sort", "own rank", ("target_pos", "target_pos_selector_width_attn_output", "sort"),
+        rank, (2, 0), "0.mid", ("0.mid", "1.mid"), read=0,
     ),
     Variable("sort", "own token", ("tokens",), own_number, (1, 0), "0.pre", read=0),
     Variable(
@@ -440,11 +439,54 @@ class Line:
         return bool(first) and sites.index(self.site) >= sites.index(first)
 
     @property
-    def is_used(self) -> bool:
-        """Whether the program uses the variable after this site."""
+    def is_used(self) -> bool | None:
+        """Whether the output depends on the variable at this site.
+
+        None if the output is there, and agrees with the label without being a function of it: a
+        direction that separates the labels has a part of the output.
+        """
         sites, at = self.variable.sites, self.variable.sites.index(self.site)
         ends = [sites.index(one) for one in self.variable.used]
-        return bool(ends) and ends[0] <= at <= ends[1]
+        if ends and ends[0] <= at <= ends[1]:
+            return True
+        is_written = at == len(sites) - 1
+        return None if is_written and self.variable.present and ends[1:] != [at] else False
+
+    def answers(self, along: Along) -> list[str]:
+        """Return the answers to "steers" and "silences"; an artefact is marked."""
+        found = [self.causes[along].verdict(question) for question in ("steers", "silences")]
+        marks = [" (artefact)" if "artefact" in why_undecided(one) else "" for one in found]
+        return [f"{one.answer}{mark}" for one, mark in zip(found, marks, strict=True)]
+
+    @property
+    def contradictions(self) -> list[str]:
+        """What the package states against the truth."""
+        value, low, high, p = self.accuracy
+        found, where = list[str](), f"{self.variable.program}, {self.variable.name}, {self.site}"
+        if self.is_present and (value < 1 or p >= LEVEL):
+            found.append(f"{where}: accuracy {value:.3f}, p {p:.2g}, but it can be decoded")
+        if not self.is_present and not low <= 0.5 <= high:
+            found.append(f"{where}: accuracy {value:.3f}, but it cannot be decoded")
+        if (self.changed > CHANGED) != bool(self.is_used):
+            found.append(f"{where}: exchange changes the output by {self.changed:.2g}")
+        for along in self.causes if self.is_used is not None else ():
+            wrong = "no" if self.is_used else "yes"
+            answers = self.answers(along)
+            if answers == ["no", "no"] if self.is_used else wrong in answers:
+                found.append(f"{where}: {along}: {' and '.join(answers)}")
+        if self.shortcut > CHANGED:
+            found.append(f"{where}: passes from the edited site differ by {self.shortcut:.2g}")
+        return found
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of its row."""
+        value, low, high, p = self.accuracy
+        used = {True: "yes", False: "no", None: "–"}[self.is_used]
+        cells = [self.variable.program, self.variable.name, full(self.site)]
+        cells += ["yes" if self.is_present else "no", f"{value:.3f} [{low:.2f}, {high:.2f}]"]
+        cells += [f"{p:.3f}", used, f"{self.changed:.3f}"]
+        return cells + [", ".join(self.answers(along)) for along in self.causes]
 
 
 def lines_of(case: Case) -> Iterator[Line]:
@@ -489,3 +531,73 @@ def lines_of(case: Case) -> Iterator[Line]:
             },
             float(np.abs(short - whole).max()),
         )  # fmt: skip
+
+
+HEADER = (
+    "program", "label", "site", "decodable", "accuracy [95 %]", "p", "used", "exchange",
+    "probe: steers, silences", "mean difference: steers, silences",
+)  # fmt: skip
+TEXT = """# Networks whose variables are known
+
+Programs that are compiled to the weights of a transformer
+([tracr](https://github.com/google-deepmind/tracr), Lindner et al. 2023) have a known name for each
+dimension of the residual stream. `python -m benchmarks.compiled --page docs/compiled.md` runs
+probes, controls and causal tests of this package on three of them, compares the results with the
+programs, and writes this page. The streams equal those of tracr within {difference:.0e}. Each label
+has {rows} texts, both values equally often; it is read at one position, over {folds} folds. The
+stream is in a random basis of {width} dimensions; those that nothing reads have random numbers of
+each token.
+
+- **decodable**: whether the stream at the position determines the label. Accuracy is that of a
+  logistic probe (C = {C:g}), p that of permuted labels, adjusted for the sites.
+- **used**: whether the output depends on the variable at this site. *Exchange* is the largest
+  change of the output when a text gets the dimensions of the variable from a text with the other
+  label. "–": the output is at this site, and agrees with the label in most texts without being a
+  function of it, so that a direction of the label has a part of the output.
+- **steers, silences**: the verdicts on a direction, which is that of a probe or the difference of
+  the class means ({draws} permutations). *Artefact*: the direction moves the answers, but the whole
+  vector carries nothing to them.
+
+{table}
+
+{summary}
+
+A [verdict](explanation/causes.md) is about a direction, not about a variable. A probe balances
+features of unlike size and correlated features, so its direction has parts that do not depend on
+the label but that the network reads; along such a part the edit leaves the data. Where the variable
+is not used, these are the artefacts. The difference of the class means has no such part. Erasure of
+one direction silences a variable only in part if the network has it in several dimensions.
+"""
+
+
+def page_of(lines: Sequence[Line], difference: float) -> str:
+    """Return the Markdown page of all lines."""
+    table = ["| " + " | ".join(HEADER) + " |", "|---" * len(HEADER) + "|"]
+    table += [f"| {' | '.join(line.cells)} |" for line in lines]
+    wrong = [text for line in lines for text in line.contradictions]
+    summary = f"{len(wrong)} of {len(lines)} lines contradict the program."
+    summary += "".join(f"\n- {text}" for text in wrong)
+    settings = {"rows": ROWS, "folds": FOLDS, "width": WIDTH, "C": C, "draws": DRAWS}
+    return TEXT.format(table="\n".join(table), summary=summary, difference=difference, **settings)
+
+
+def main() -> None:
+    """Print the table and the contradictions; exit with 1 if there are any."""
+    parser = argparse.ArgumentParser(description="Probes of compiled programs.")
+    parser.add_argument("--page", type=Path, help="Markdown page to write")
+    chosen = parser.parse_args()
+    difference = max(difference_to_tracr(one.program) for one in VARIABLES)
+    lines = list[Line]()
+    for variable in VARIABLES:
+        for line in lines_of(Case.of(variable)):
+            lines.append(line)
+            print(" | ".join(line.cells), *line.contradictions, sep="\n  ", flush=True)
+    wrong = [text for line in lines for text in line.contradictions]
+    print(f"{len(wrong)} contradictions; difference to tracr {difference:.1e}")
+    if chosen.page:
+        chosen.page.write_text(page_of(lines, difference), "utf-8")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -3,9 +3,9 @@
     pip install tracr-pypi==1.0.0 jax==0.10.2 dm-haiku==0.0.17      # in an environment of its own
     python benchmarks/compiled_weights.py benchmarks/compiled.npz
 
-Of each program the file has the embeddings, the maps of all blocks under tracr's names, the names of
-the dimensions of the residual stream and of the tokens, and, for some inputs, the residual stream
-after each sublayer as tracr computes it.
+Of each program the file has the embeddings, the maps of all blocks under tracr's names, the names
+of the tokens and of the dimensions of the residual stream, and, for some inputs, the residual
+stream after each sublayer as tracr computes it.
 
 Source: Lindner et al. (2023), Tracr: Compiled Transformers as a Laboratory for Interpretability.
 """

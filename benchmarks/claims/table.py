@@ -306,12 +306,12 @@ def _outputs(table: pd.DataFrame) -> str:
     lines = [
         "",
         "Runs of `probekit.probe` whose confounds are the numbers of the output. The label depends "
-        "on the entropy as a line or a parabola in its log odds, or is whether the entropy is above "
+        "on the entropy as a line or a parabola in its log odds, or is whether the entropy exceeds "
         "its median (without noise). Activations contain the entropy as a square, a sine, a step "
         "and a hinge, and with *extra* a direction that is independent of it, of this strength "
-        "relative to it. *left*, *gain > 0* as above; *coverage*: draws whose interval contains the "
-        "mean gain of all draws; *better*: of whose probe the run states that it is better than the "
-        "baseline `output`.",
+        "relative to it. *left* and *gain > 0* as above; *coverage*: draws whose interval contains "
+        "the mean gain of all draws; *better*: draws in which the run states that the probe is "
+        "better than the baseline `output`.",
         "",
         "| groups | labels | entropy | extra | left | gain > 0 | mean gain | coverage | better |",
         "|---" * 9 + "|",
