@@ -176,6 +176,10 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own):
     assert row["known"] == "length in characters, length in words, n, verb (4 values)"
     assert row["joint_score"] > row["known_score"] > 0.7  # of the colour
     assert "Beyond length, n and verb" in result.report.read_text()
+    options = "probe.description=false", "probe.baselines=[output]", "confounds=[n, output]"
+    row = own.run(*QUICK, *options).left
+    assert row["confounds"].iloc[0] == "n and the network's own confidence"
+    assert "next log probability" in row["known"].iloc[0]
 
 
 def test_matched_weights_make_the_strata_uninformative():
