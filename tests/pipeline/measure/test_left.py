@@ -138,6 +138,19 @@ def test_p_of_signs_and_partial_correlation_equal_their_definitions():
     (r, of_a, of_b) = (stats.spearmanr(*pair)[0] for pair in ((a, b), (a, z), (b, z)))
     partial = (r - of_a * of_b) / np.sqrt((1 - of_a**2) * (1 - of_b**2))
     assert statistics.partial_rank_correlation(a, b, [z]) == pytest.approx(partial, abs=1e-12)
+    values = np.array([3.0, 1.0, 1.0, 8.0])
+    ranks = stats.norm.ppf((stats.rankdata(values) - 0.5) / 4)
+    assert np.abs(statistics.normal_scores(values, values) - ranks).max() < 1e-12
+
+
+def test_the_partial_rank_correlation_equals_that_of_statsmodels():
+    models = pytest.importorskip("statsmodels.api")
+    a, b, *others = np.random.default_rng(0).normal(size=(5, 80))
+    b = b + a + others[0] ** 3
+    ranks = [stats.rankdata(one) for one in (a, b, *others)]
+    fit = models.OLS(ranks[1], models.add_constant(np.column_stack([ranks[0], *ranks[2:]]))).fit()
+    expected = fit.tvalues[1] / np.sqrt(fit.tvalues[1] ** 2 + fit.df_resid)
+    assert abs(statistics.partial_rank_correlation(a, b, others) - expected) < 1e-10
 
 
 @pytest.mark.parametrize("split", [None, {"folds": 3}])
