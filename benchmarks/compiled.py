@@ -24,7 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,15 +106,14 @@ class Compiled(OPT):
             num_hidden_layers=n_layers, num_attention_heads=1,
             max_position_embeddings=len(places), tie_word_embeddings=False,
         )  # fmt: skip
-        model = cls(config).double().requires_grad_(False)
+        model = cls(config, seed=None)
         model.tokens, model.labels = known["tokens"].tolist(), known["labels"].tolist()
         model.is_causal = bool(known["is_causal"])
         whole = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
         basis = whole[:, :n_dims]
         model.register_buffer("basis", torch.from_numpy(basis), persistent=False)
-        state = model.state_dict()
-        for one in state.values():
-            one.zero_()
+        empty = model.state_dict().items()
+        state = {key: torch.zeros(one.shape, dtype=torch.float64) for key, one in empty}
         embedded = (tokens[:, None] + places[None]).reshape(-1, 1, n_dims) @ basis.T
         noise = rng.normal(0, NOISE, (len(embedded), VARIANTS, WIDTH - n_dims))
         embedded = embedded + noise @ whole[:, n_dims:].T
@@ -129,6 +128,7 @@ class Compiled(OPT):
                 place[: len(mapped), : mapped.shape[1]] = torch.from_numpy(mapped)
         for number, dim in enumerate(model.dims(name)):  # a logit for each output
             state["lm_head.weight"][number] = model.basis[:, dim]
+        model.load_state_dict(state, assign=True)
         for block in model.blocks:
             block.self_attn_layer_norm = block.final_layer_norm = NoNorm(WIDTH, 1.0).double()
         model.decoder["final_layer_norm"] = NoNorm(WIDTH, 1.0).double()
@@ -378,12 +378,12 @@ class Case:
                 texts.setdefault(text, label)
         return cls(variable, Compiled.of(variable.program), [*texts], np.array([*texts.values()]))
 
-    @property
+    @cached_property
     def batch(self) -> TokenBatch:
         """The texts as tokens; the position that is read is the last."""
         return self.model.batch(self.texts, self.variable.read)
 
-    @property
+    @cached_property
     def last(self) -> Tensor:
         """The position of each text that is read."""
         return self.batch.mask.sum(1) - 1

@@ -36,7 +36,6 @@ from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.solve.solver import Problem, Solver
 
 LabelSets = NDArray[np.integer]  # (1 + draws, n_rows), the true labels first
-_RESOLVED = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +74,7 @@ class DirectionSet:
         ([[1.0, 0.0]], [3.0])
         """
         spread = np.std(X, axis=0, dtype=np.float64)
-        unit = _units(weights * (spread > _RESOLVED * spread.max(initial=0.0)))
+        unit = _units(weights * (spread > np.finfo(np.float32).eps * spread.max(initial=0.0)))
         return cls(unit, unit, (X @ unit.T).std(axis=0), X.mean(axis=0, dtype=np.float64))
 
 

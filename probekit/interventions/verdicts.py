@@ -237,13 +237,12 @@ def answer_of(found: CausalVerdict, p: float) -> Answer:
     Comparisons with NaN are false: without a p-value the answer is never `yes`, and without an
     effect of the whole vector never `no`.
     """
-    low, high = found.low, found.high
-    if np.isnan([found.effect, low, high]).any():
+    if np.isnan([found.effect, found.low, found.high]).any():
         return "undecided"
-    if p < LEVEL and low > 0 and found.effect > found.rounding:
+    if p < LEVEL and found.low > 0 and found.effect > found.rounding:
         return "undecided" if found.is_artefact else "yes"
     margin = max(NEGLIGIBLE * abs(found.whole), found.rounding)
-    return "no" if max(abs(low), abs(high)) <= margin else "undecided"
+    return "no" if max(abs(found.low), abs(found.high)) <= margin else "undecided"
 
 
 def detection(
@@ -363,8 +362,8 @@ def two_sided_p(observed: float, null: Floats) -> float:
     """
     if np.isnan(observed):
         return float("nan")
-    is_less = np.abs(null) < abs(observed) - ROUNDING  # false for NaN
-    return float((1 + (~is_less).sum()) / (1 + len(null)))
+    # The comparison is false for NaN.
+    return float((1 + (~(np.abs(null) < abs(observed) - ROUNDING)).sum()) / (1 + len(null)))
 
 
 def best_p_values(observed: Floats, null: Floats) -> Floats:
@@ -408,8 +407,8 @@ def summary(result: CauseResult) -> str:
     undecided = [one for one in result.verdicts if one.answer == "undecided"]
     if undecided:
         questions = " and ".join(one.question for one in undecided)
-        reasons = "; ".join(dict.fromkeys(map(why_undecided, undecided)))
-        first = f"The data do not decide whether this direction {questions}, because {reasons}."
+        why = "; ".join(dict.fromkeys(map(why_undecided, undecided)))
+        first = f"The data do not decide whether this direction {questions}, because {why}."
     else:
         listed = ", ".join(f"{one.question} {one.answer}" for one in result.verdicts)
         first = _USED.get(
