@@ -18,6 +18,7 @@ from benchmarks.claims import (
     intervals,
     left,
     monitors,
+    outputs,
     strata,
     unasked,
     unlike,
@@ -40,6 +41,7 @@ PARTS = {
     "left": (left.cases, left.rows, 200),
     "strata": (strata.cases, strata.rows, 400),
     "unasked": (unasked.cases, unasked.rows, 400),
+    "outputs": (outputs.cases, outputs.rows, 150),
 }
 
 

@@ -361,6 +361,34 @@ def _unasked(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _outputs(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "Runs of `probekit.probe` whose confounds are the numbers of the output. The label depends "
+        "on the entropy as a line or a parabola in its log odds, or is whether the entropy exceeds "
+        "its median (without noise). Activations contain the entropy as a square, a sine, a step "
+        "and a hinge, and with *extra* a direction that is independent of it, of this strength "
+        "relative to it. *left* and *gain > 0* as above; *coverage*: draws whose interval contains "
+        "the mean gain of all draws; *better*: draws in which the run states that the probe is "
+        "better than the baseline `output`.",
+        "",
+        "| groups | labels | entropy | extra | left | gain > 0 | mean gain | coverage | better |",
+        "|---" * 9 + "|",
+    ]
+    for _, row in table.iterrows():
+        cells = [row["groups"], row["labels"], row["shape"], row["extra"]]
+        cells += [f"{row['rate']:.3f} ({row['error']:.3f})", f"{row['bits_rate']:.2f}"]
+        cells += [f"{row['gain']:.3f}", f"{row['coverage']:.2f}", f"{row['better']:.2f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    nothing = table[table["extra"] == 0]
+    lines += [
+        "",
+        f"With nothing left, the test rejects in {nothing['rate'].mean():.3f} of all draws, in at "
+        f"most {nothing['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -376,5 +404,6 @@ SECTIONS = {
     "left": ("What a probe adds to confounds", _left),
     "strata": ("A probe within the values of a category", _strata),
     "unasked": ("Columns that an experiment does not use", _unasked),
+    "outputs": ("What a probe adds to the network's own confidence", _outputs),
     "estimates": ("Cues, folds, calibration, rare classes and heavy tails", _estimates),
 }

@@ -25,6 +25,7 @@ from probekit.probes.score.metrics import (
     take,
 )
 from probekit.probes.score.scored import Predictions, metrics_of
+from probekit.probes.targets import TARGETS
 from probekit.products import without_tf32
 
 
@@ -57,7 +58,9 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
     groups, own = prober.data.groups[left.test], truth[left.test]
     widening = WIDER_OVER_FOLDS if prober.is_nested else 1.0
     resamples = Resamples.leave_one_out(groups, widening=widening)
-    row: dict[str, Any] = {"confounds": joined_names(settings), "known": known.description}
+    cells = dict(chosen.source.design.dataset.examples[0].values)
+    words = [TARGETS[OUTPUT].phrase if n == OUTPUT and n not in cells else n for n in settings]
+    row: dict[str, Any] = {"confounds": joined_names(words), "known": known.description}
     row |= {"categories": joined_names([*known.categories]), "n_terms": n_terms}
     wider = replace(resamples, widening=WIDER_OVER_FOLDS)  # test rows share the model of z
     row["p"] = statistics.p_of_signs(left.association, wider)
@@ -161,7 +164,7 @@ def outputs(activations: Any, position: int) -> Mapping[str, Floats]:
     found: Mapping[str, Floats] | None = activations.outputs(position)
     if found is None:
         raise DataError("`confounds` has `output`, but these activations have no output numbers.")
-    return found
+    return {name.replace("_", " "): column for name, column in found.items()}
 
 
 def lengths(data: ProbeData) -> dict[str, Floats]:

@@ -29,6 +29,7 @@ from scipy.stats import rankdata
 from scipy.stats import t as student_t
 
 from probekit.amounts import FEWEST_UNITS, counted
+from probekit.chosen.left.section import FEW_VALUES
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
 from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.differences import DRAWS, Difference, paired_differences
@@ -43,7 +44,6 @@ OFF = 1e-9  # a C at which all weights are 0 within rounding
 GRID_OF_KNOWN = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # values of C of the model of z
 ALPHAS = tuple(float(10.0**power) for power in range(-2, 10))  # penalties of regressions
 KNOTS = 5  # of the spline of a number
-FEW_VALUES = 10  # of a number that may be a category
 # Next to the smallest C, a fit with an offset takes many steps that change nothing.
 SEARCH, FINAL = StoppingRule(1e-6, 300, 1e-6), StoppingRule(max_iter=300)
 LEAST_LOG = -12.0  # of a probability; a class that a fold has not learnt gets it

@@ -228,6 +228,8 @@ def _columns_of(confounds: Any) -> dict[str, Any]:
             f"confounds is of type {type(confounds).__name__}. Pass a data frame, or a mapping "
             "from names to columns."
         )
+    if len(set(map(str, names))) < len(list(names)):
+        raise ConfigError(f"confounds has two columns of one name: {list(names)}. Rename one.")
     return {str(name): confounds[name] for name in names}
 
 

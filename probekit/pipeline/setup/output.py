@@ -24,6 +24,8 @@ from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
 
+LARGEST = 1e100  # of a given number; its square is finite
+
 
 def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | None:
     """Return the numbers of the output for the rows of texts; None without that baseline.
@@ -152,8 +154,11 @@ def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
         cells = plain_cells(f"outputs[{name!r}]", outputs[name])
         check_length(f"outputs[{name!r}]", cells, n_rows)
         for row, cell in enumerate(cells):
-            if not isinstance(cell, Real) or not math.isfinite(cell):
-                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
+            if not isinstance(cell, Real) or not abs(cell) < LARGEST:
+                where = f"outputs[{name!r}][{row}]"
+                raise DataError(f"{where} is {cell!r}, not a number below {LARGEST:.0e}.")
+        if str(name) in found:
+            raise DataError(f"outputs has two columns {str(name)!r}. Rename one.")
         found[str(name)] = np.array(cells, dtype=np.float64)
     return found
 

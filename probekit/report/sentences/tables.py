@@ -29,7 +29,8 @@ LONG = 18  # characters of a verdict; a longer one takes two lines
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
     "labels are associated. * better or worse for all comparisons together (adjusted p < 0.05); "
-    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
+    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: not tested, or "
+    "too few groups."
 )
 
 

@@ -60,6 +60,8 @@ def test_the_run_depends_on_the_numbers_and_a_data_frame_has_the_same(tmp_path):
         {"entropy": ENTROPY[1:]},
         {"entropy": [*ENTROPY[1:], np.nan]},
         {"entropy": ["low"] * N},
+        {"entropy": [1e300] * N},
+        {"1": [0.5] * N, 1: [0.5] * N},
         ENTROPY,
         {},
     ],

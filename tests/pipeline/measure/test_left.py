@@ -140,6 +140,19 @@ def test_p_of_signs_and_partial_correlation_equal_their_definitions():
     (r, of_a, of_b) = (stats.spearmanr(*pair)[0] for pair in ((a, b), (a, z), (b, z)))
     partial = (r - of_a * of_b) / np.sqrt((1 - of_a**2) * (1 - of_b**2))
     assert statistics.partial_rank_correlation(a, b, [z]) == pytest.approx(partial, abs=1e-12)
+    values = np.array([3.0, 1.0, 1.0, 8.0])
+    ranks = stats.norm.ppf((stats.rankdata(values) - 0.5) / 4)
+    assert np.abs(statistics.normal_scores(values, values) - ranks).max() < 1e-12
+
+
+def test_the_partial_rank_correlation_equals_that_of_statsmodels():
+    models = pytest.importorskip("statsmodels.api")
+    a, b, *others = np.random.default_rng(0).normal(size=(5, 80))
+    b = b + a + others[0] ** 3
+    ranks = [stats.rankdata(one) for one in (a, b, *others)]
+    fit = models.OLS(ranks[1], models.add_constant(np.column_stack([ranks[0], *ranks[2:]]))).fit()
+    expected = fit.tvalues[1] / np.sqrt(fit.tvalues[1] ** 2 + fit.df_resid)
+    assert abs(statistics.partial_rank_correlation(a, b, others) - expected) < 1e-10
 
 
 @pytest.mark.parametrize("split", [None, {"folds": 3}])
@@ -178,6 +191,10 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own):
     assert row["known"] == "length in characters, length in words, n, verb (4 values)"
     assert row["joint_score"] > row["known_score"] > 0.7  # of the colour
     assert "Beyond length, n and verb" in result.report.read_text()
+    options = "probe.description=false", "probe.baselines=[output]", "confounds=[n, output]"
+    row = own.run(*QUICK, *options).left
+    assert row["confounds"].iloc[0] == "n and the network's own confidence"
+    assert "next log probability" in row["known"].iloc[0]
 
 
 def test_matched_weights_make_the_strata_uninformative():
@@ -261,6 +278,10 @@ def test_p_within_strata_rejects_rarely_where_a_stratum_explains_the_label():
         ({"a": ["x"] * 9 + [""]}, DataError, "row 9: `a` is empty"),
         ({"a": [f"v{n}" for n in range(10)]}, DataError, "10 values in 10 groups"),
         ({"a": ["x", "y"] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ({"a": [1, 2] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ({"a": [0.5] * 9 + [np.inf]}, DataError, "row 9: `a` is inf. Fill in a finite"),
+        ({"1": [0] * 10, 1: [0] * 10}, ConfigError, "two columns of one name"),
+        (pd.DataFrame(np.eye(10)[:, :2], columns=["a", "a"]), ConfigError, "two columns of one"),
         ([[1] * 10], ConfigError, "confounds is of type list"),
         ({"output": [1] * 9}, DataError, "has 9 entries"),
         ({"length": [1, 2]}, DataError, "has 2 entries, but labels has 10"),
