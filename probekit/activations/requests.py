@@ -29,8 +29,10 @@ from torch import Tensor
 
 from probekit.activations.capture import StoredRows
 from probekit.activations.forward import Batch
+from probekit.activations.given.checks import unusable
 from probekit.activations.given.formats import natural, reading
 from probekit.amounts import counted, percent
+from probekit.analysis.identify import LOGITS
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
 from probekit.files import inside, state_of
@@ -44,6 +46,7 @@ ROLES = {
     "prompt": ("prompt_len", "prompt_length", "num_prompt_tokens", "prompt_tokens"),
     "request": ("request_id", "req_id"),
     "layers": ("layer_ids", "eagle_aux_hidden_state_layer_ids"),  # along the axis of layers
+    "logits": ("logits", "prompt_logits"),  # of each token with states; compared, never probed
 }
 _ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
 # The name of a request, if the file has several; the name of a tensor; the number of a layer.
@@ -58,6 +61,7 @@ _OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
 _OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 # Largest relative error of a token, and of the median token, that rounding to bfloat16 explains.
 _ANOTHER_ROW, _MEDIAN = 0.5, 1 / 16
+_PLACES = 16  # most tokens of a row that are computed again
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
 # Why a request with the ids of a text does not serve it; or, by the index in the text of the first
@@ -123,7 +127,7 @@ class RequestPart:
         """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
 
         Raises:
-            DataError: the file cannot be read or has changed, or a number is not finite.
+            DataError: the file cannot be read or has changed, or a row is no hidden state.
         """
         absent = [layer for layer in layers if layer not in self.layers]
         if absent:
@@ -136,7 +140,8 @@ class RequestPart:
         at = torch.from_numpy(positions - first - low)
         with reading(self.place, _WRITE_AGAIN):
             with safe_open(self.path, framework="pt") as file:
-                for key, column in (self.layers[layer] for layer in layers):
+                for layer in layers:
+                    key, column = self.layers[layer]
                     tensor = file.get_slice(key)
                     if column is None and len(tensor.get_shape()) == 3:  # the first is the batch
                         block = tensor[:, low:high][0]
@@ -144,18 +149,16 @@ class RequestPart:
                         block = tensor[low:high]
                     else:
                         block = tensor[low:high, column : column + 1].flatten(1)
-                    found.append(block[at].float())
+                    block = block.float()
+                    if (wrong := unusable(block.numpy())) is not None:  # also between the positions
+                        raise DataError(
+                            f"{self.place}: layer {layer} {wrong[2]} at token "
+                            f"{first + low + wrong[0]} ({wrong[1]:,} such of {len(block):,}). Let "
+                            "the engine write the request again, in bfloat16 or float32."
+                        )
+                    found.append(block[at])
             if state_of(Path(self.path)) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
-        for layer, rows in zip(layers, found, strict=True):
-            finite = rows.isfinite().all(dim=1)
-            if not finite.all():
-                token = int(positions[int(finite.int().argmin())])
-                raise DataError(
-                    f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first "
-                    f"at token {token}. Let the engine write the request again, in bfloat16 or "
-                    "float32."
-                )
         return found
 
 
@@ -295,23 +298,31 @@ class Requests(StoredRows):
 
     def sample(
         self, tokens: Sequence[IntArray], plan: RowPlan, n_rows: int
-    ) -> tuple[dict[str, Tensor], list[list[int]], list[int]]:
-        """Return hidden states of evenly spaced rows by layer, with their ids and positions.
+    ) -> tuple[dict[str, Tensor], list[list[int]], IntArray]:
+        """Return hidden states of tokens of evenly spaced rows by layer, ids and positions.
 
-        A row is read at its last position: the first may be equal in all texts.
+        Hidden states have the shape [row place d_model] and positions (n_rows, n_places): some of a
+        row, drawn at random, and its last one in the last column: the first may be equal in all
+        texts. Of a row with fewer positions, some are repeated.
 
         Raises:
-            DataError: a file cannot be read, or a number is not finite.
+            DataError: a file cannot be read, or a row is no hidden state.
         """
-        last = len(plan.example) - 1
+        last, draw = len(plan.example) - 1, np.random.default_rng(0)
         rows = np.unique(np.linspace(0, last, min(n_rows, last + 1)).astype(int))
         texts = [tokens[number] for number in plan.example[rows]]
-        at = plan.positions[plan.offsets[rows + 1] - 1]
+        own = [plan.positions[slice(*plan.offsets[row : row + 2])] for row in rows]
+        n_places = min(_PLACES, max(map(len, own)))
+        at = np.stack([
+            np.append(np.resize(draw.permutation(one[:-1] if len(one) > 1 else one), n_places - 1),
+                      one[-1])
+            for one in own
+        ])  # fmt: skip
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
-        of_row = [one.states(layers, at[n : n + 1]) for n, one in enumerate(requests)]
-        of_layer = dict(zip(layers, map(torch.cat, zip(*of_row, strict=True)), strict=True))
-        return of_layer, [ids.tolist() for ids in texts], at.tolist()
+        of_row = [one.states(layers, at[n]) for n, one in enumerate(requests)]
+        of_layer = dict(zip(layers, map(torch.stack, zip(*of_row, strict=True)), strict=True))
+        return of_layer, [ids.tolist() for ids in texts], at
 
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
@@ -448,6 +459,13 @@ def _parts_of(
             ids = of_ids.flatten().numpy().astype(np.int64)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
+            if key := found.get("logits", {}).get(None):
+                if file.get_slice(key).get_shape()[-2:-1] != [n_states]:
+                    raise DataError(
+                        f"{label}: {key} has shape {tuple(file.get_slice(key).get_shape())}. Write "
+                        f"(n_tokens, d_vocab), as of the {n_states:,} hidden states, or no logits."
+                    )
+                layers[LOGITS] = (key, None)
             start = stated_start or 0
             has_prompt = n_prompt == len(ids) or found["ids"][None].endswith("prompt_token_ids")
             of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
@@ -516,7 +534,7 @@ def _layers_of(
     of_ids: list[int],
     d_model: int,
     listed: Any,
-) -> tuple[_Layers, int]:
+) -> tuple[dict[str, tuple[str, int | None]], int]:
     """Return key and index of each layer of a request, and the number of its hidden states.
 
     Args:
