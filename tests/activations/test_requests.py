@@ -151,13 +151,16 @@ def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
     assert not read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan).chosen
 
 
-def test_sampled_rows_are_read_at_their_last_position(tmp_path):
+def test_sampled_rows_are_read_at_tokens_of_their_own_and_at_the_last(tmp_path):
     plan = last_and_mean(TEXTS)  # all means begin at token 0
     requests = read_requests(write(tmp_path, map(request, TEXTS)), WIDTH).choose(TEXTS, plan)
     states, ids, at = requests.sample(TEXTS, plan, 8)
-    assert at == [len(one) - 1 for one in ids]
-    expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
-    np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
+    assert at[:, -1].tolist() == [len(one) - 1 for one in ids]
+    assert set(at[3]) == set(range(len(TEXTS[1])))  # all tokens of the longest mean
+    assert set(at[2]) == {len(TEXTS[1]) - 1}
+    for row, one in enumerate(ids):
+        expected = states_of(np.array(one))[at[row], 1]
+        np.testing.assert_allclose(states["1"][row], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_later_tokens_and_other_requests_are_counted(tmp_path, snapshot):
