@@ -3,15 +3,16 @@
 No engine runs here: the files have the forms that vLLM documents, or those of hooks.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from probekit.activations.forward import make_batches
+from probekit.activations.given.served import open_tensors
 from probekit.activations.requests import read_requests
 from probekit.data.positions import RowPlan
 from tests.activations.captures import last_and_mean
@@ -295,19 +296,20 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
 def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch, when):
     write(tmp_path, [request(TEXTS[2])])
 
-    def opened(path, framework):
-        file = safe_open(path, framework)
-        write(tmp_path, [request([*TEXTS[2], 5])])
-        return file
+    @contextmanager
+    def opened(path):
+        with open_tensors(path) as file:
+            write(tmp_path, [request([*TEXTS[2], 5])])
+            yield file
 
     found = read_requests(tmp_path, WIDTH).all
     if when == "between":
         write(tmp_path, [request([*TEXTS[2], 5])])
     else:
-        monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
+        monkeypatch.setattr("probekit.activations.requests.open_tensors", opened)
     if when == "header":
         found = read_requests(tmp_path, WIDTH).all
-        monkeypatch.setattr("probekit.activations.requests.safe_open", safe_open)
+        monkeypatch.setattr("probekit.activations.requests.open_tensors", open_tensors)
     refused(found[0].states, ["0"], np.array([0]))
 
 
