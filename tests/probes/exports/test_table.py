@@ -114,6 +114,15 @@ def test_an_exported_probe_comes_back_as_it_was(to, rows, tmp_path):
     np.testing.assert_array_equal(back.scores(rows), probe.scores(rows))
 
 
+@pytest.mark.parametrize(
+    ("is_centred", "name"), [(True, "layer norm"), (False, "RMS norm"), (None, "norm")]
+)
+def test_the_norm_of_normalized_rows_is_named(is_centred, name, tmp_path):
+    probe = probe_of(view="normalized", norm_is_centred=is_centred, layer_norm_epsilon=1e-6)
+    _, about = probe.export(tmp_path / "p", "plain")
+    assert f"as by its {name} without the affine part (epsilon 1e-06)" in about.read_text()
+
+
 @pytest.mark.parametrize("towards", ["yes", "no"])
 def test_a_steering_vector_of_vllm_lens_is_that_of_the_dose(towards, tmp_path):
     probe = probe_of(site="blocks.4.hook_resid_pre")
