@@ -545,13 +545,15 @@ def _unpadded(label: str, of_ids: Tensor, mask: Tensor | None) -> list[tuple[Int
     if mask is None:
         return [(ids, 0) for ids in rows]
     found = list[tuple[IntArray, int]]()
-    for ids, kept in zip(rows, mask.reshape(-1, mask.shape[-1]).numpy() != 0, strict=True):
-        at = np.flatnonzero(kept)
-        if mask.shape != of_ids.shape or not len(at) or at[-1] - at[0] + 1 != len(at):
+    kept = mask.reshape(-1, mask.shape[-1]).float().numpy()
+    for row, ids in enumerate(rows):
+        at = np.flatnonzero(kept[row]) if mask.shape == of_ids.shape else rows[:0, 0]
+        is_plain = len(at) > 0 and np.array_equal(kept[row, at[0] : at[-1] + 1], np.ones(len(at)))
+        if not is_plain:
             raise DataError(
                 f"{label}: its attention_mask of shape {tuple(mask.shape)} has padding between "
                 f"tokens, or no token, or is not that of ids of shape {tuple(of_ids.shape)}. Write "
-                "requests without gaps."
+                "1 for all tokens of a request, which are next to each other, and 0 for padding."
             )
         found.append((ids[at], int(at[0])))
     return found

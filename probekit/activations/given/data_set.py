@@ -6,6 +6,7 @@ d_model), (n_tokens, d_model), or one vector, which is that of the last token.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from probekit.errors import DataError
+from probekit.files import inside
 
 
 class _Rows(Mapping[str, Tensor]):
@@ -47,13 +49,16 @@ def tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
     """Return the cells with numbers of a data set.
 
     Raises:
-        DataError: it has splits, no rows, or no column of token ids.
+        DataError: it has no rows or no column of token ids, or a file leads out of its folder.
     """
     import datasets
 
+    listed = json.loads((path.parent / "state.json").read_bytes())["_data_files"]
+    for one in listed:  # nothing outside of the folder is read
+        inside(path.parent / one["filename"], path.parent)
     data = datasets.load_from_disk(str(path.parent))
-    if not isinstance(data, datasets.Dataset) or not len(data):
-        raise DataError(f"{path} has no rows of its own. Give the folder of one split with rows.")
+    if not len(data):
+        raise DataError(f"{path} has no rows. Save the data set again.")
     depths = {name: _depth(data.features[name]) for name in data.column_names}
     ids = [name for name, (depth, kind) in depths.items() if depth == 1 and kind.startswith("int")]
     floats = [name for name, (depth, kind) in depths.items() if depth and kind.startswith("float")]

@@ -285,3 +285,102 @@ def test_a_missing_package_is_named_with_its_extra(row, tmp_path, monkeypatch):
     monkeypatch.setattr("probekit.activations.given.served.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=rf"needs the package {row.needs}.*\[{row.extra}\]"):
         read_requests(tmp_path, WIDTH)
+
+
+def faulty(name, array):
+    def write(folder):
+        of_numpy(folder)
+        arrays = dict(np.load(folder / "cache.npz"))
+        np.savez(folder / "cache.npz", **(arrays | {name: array(arrays[name])}))
+
+    return write
+
+
+def of_other_order(dtype):
+    def write(folder):
+        of_numpy(folder)
+        arrays = dict(np.load(folder / "cache.npz"))
+        kinds = {"i": np.dtype("int64"), "f": np.dtype(dtype)}
+        np.savez(
+            folder / "cache.npz",
+            **{
+                key: one.astype(kinds[one.dtype.kind].newbyteorder(">"))
+                for key, one in arrays.items()
+            },
+        )
+
+    return write
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_the_order_of_bytes_changes_no_number(dtype, tmp_path):
+    of_other_order(dtype)(tmp_path)
+    for site, rows in rows_of(tmp_path).items():
+        np.testing.assert_allclose(rows, expected_rows()[site], rtol=2e-3, atol=2e-3)
+
+
+def response(**changes):
+    def write(folder):
+        def serialize(tensors):
+            return {name: stored(one.numpy()) for name, one in tensors.items()}
+
+        found = lens_response(serialize, TEXTS[1])
+        found["activations"]["residual_stream"] |= changes
+        (folder / "a.json").write_text(json.dumps(found))
+
+    return write
+
+
+def text(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+def vectors(**columns):
+    def write(folder):
+        datasets = pytest.importorskip("datasets")
+        datasets.Dataset.from_dict(columns).save_to_disk(folder / "data")
+
+    return write
+
+
+def outside(folder):
+    vectors(input_ids=[[7, 3]], hidden_states=[[1.0] * WIDTH])(folder)
+    path = folder / "data" / "state.json"
+    path.write_text(path.read_text().replace("data-00000", "../../data-00000"))
+
+
+FAULTS = {
+    "fewer rows than requests": (faulty("layers.0", lambda x: x[:3]), "of 4 requests of 5 tokens"),
+    "a mask with a gap": (faulty("attention_mask", lambda x: x - np.eye(4, 5, 1, int)), "padding"),
+    "a mask of another shape": (faulty("attention_mask", lambda x: x[:, :3]), r"shape \(4, 3\)"),
+    "pickled objects": (faulty("tokens", lambda x: x.astype(object)), "pickled Python objects"),
+    "integers as states": (faulty("layers.1", lambda x: np.ones_like(x, "i4")), "I32"),
+    "another type": (response(dtype="object"), "type 'object'"),
+    "another shape": (response(shape=[2, 4, WIDTH]), "has 200 bytes"),
+    "a huge shape": (response(shape=[2, 10**9, 10**9]), "has 200 bytes"),
+    "a negative shape": (response(shape=[2, -5, -WIDTH]), "has 200 bytes"),
+    "no base64": (response(data="###"), "cannot be read"),
+    "another JSON": (text("a.json", "{}"), "is no response of vLLM-Lens"),
+    "deep JSON": (text("a.json", "[" * 100_000), "cannot be read"),
+    "half a line": (text("a.jsonl", '{"activations": '), "cannot be read"),
+    "other columns": (vectors(a=["x"], hidden_states=[[1.0]]), "has the columns a, hidden_states"),
+    "no rows": (vectors(input_ids=[], hidden_states=[]), "cannot be read|has no rows"),
+    "a null": (vectors(input_ids=[[1], [2]], hidden_states=[[1.0] * WIDTH, None]), "row 1 .* null"),
+    "a file elsewhere": (outside, "leads out of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_files_with_other_contents_are_refused(fault, tmp_path):
+    write, words = FAULTS[fault]
+    write(tmp_path)
+    with pytest.raises(DataError, match=words):
+        read_requests(tmp_path, WIDTH)
+
+
+def test_a_compressed_file_that_unpacks_to_far_more_is_refused(tmp_path):
+    zstandard = pytest.importorskip("zstandard")
+    packed = zstandard.ZstdCompressor().compress(b" " * 2**28)
+    (tmp_path / "a.json.zst").write_bytes(packed)
+    with pytest.raises(DataError, match=r"unpacks from .* Allowed: up to 10,000 times"):
+        read_requests(tmp_path, WIDTH)
