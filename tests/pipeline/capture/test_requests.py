@@ -413,6 +413,9 @@ def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path)
         "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
         "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
         "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
+        "all compared rows are equal": [
+            (ids, served[0][1][:1, 2:].expand(len(ids), 1, -1)) for ids, _ in served
+        ],
     }
     for number, (sentence, requests) in enumerate(wrong.items()):
         folder = write_requests(tmp_path / f"planted-{number}", requests)
