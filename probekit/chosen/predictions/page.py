@@ -1,4 +1,4 @@
-"""Predictions of the test rows on a page: ROC and precision-recall, scores by label, residuals."""
+"""Predictions on a page: ROC, scores by label, residuals; and the final probe in other tools."""
 
 from collections.abc import Iterator
 from itertools import cycle
@@ -13,8 +13,10 @@ from probekit.amounts import counted, fixed, percent
 from probekit.chosen.page import Shown
 from probekit.chosen.registry import TEST_ROWS
 from probekit.lazy_rows import Floats, Mask
+from probekit.probes.exports.table import export_commands
+from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metric_table import METRICS
-from probekit.report.elements.page import FigurePart, figure_json
+from probekit.report.elements.page import FigurePart, Fold, Paragraph, figure_json
 from probekit.report.elements.style import (
     GREY,
     LEVELS,
@@ -27,6 +29,7 @@ from probekit.report.elements.style import (
     with_margin,
 )
 from probekit.report.elements.texts import class_label
+from probekit.results.record import FINAL
 
 MOST_LABELS = 5
 MOST_POINTS = 2000  # rows that are drawn
@@ -216,3 +219,16 @@ def residual_part(rows: pd.DataFrame, run: Shown, pooled: str) -> FigurePart:
         f"Predicted against true values. Residuals have mean {fixed(residual.mean(), 3)} and "
         f"standard deviation {fixed(residual.std(), 3)}; true values {fixed(truth.std(), 3)}.",
     )
+
+
+def details(run: Shown) -> Iterator[Fold]:
+    """Yield the commands that apply and export the final probe, if the run has one.
+
+    Raises:
+        DataError: a file of the probe cannot be read, or was changed after the run.
+    """
+    if (run.folder / f"{FINAL}.json").exists():
+        lines = export_commands(SavedProbe.load(run.folder / FINAL), f"RUN/{FINAL}")
+        apply = f"probekit apply RUN/{FINAL} --text TEXT  # RUN is the folder of this page"
+        text = "\n".join([apply, *lines])
+        yield Fold("Use the final probe elsewhere", [Paragraph(text, kind="source")])

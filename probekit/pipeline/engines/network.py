@@ -203,8 +203,8 @@ class CapturedRows(Activations):
         facts["tokenizer_source"] = model.source if model.memory else None
         facts |= {"compute": model.dtype, "dtype": capture.dtype, "view": capture.view}
         facts |= {"n_heads": config.n_heads, "layer_norm_epsilon": config.norm_epsilon}
-        facts |= {"weights": identity.weights, "tokenizer": identity.tokenizer}
-        return facts | {"cache": identity.key}
+        facts |= {"norm_is_centred": config.norm_is_centred, "weights": identity.weights}
+        return facts | {"tokenizer": identity.tokenizer, "cache": identity.key}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
