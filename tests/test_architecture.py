@@ -56,8 +56,9 @@ DOORS = {
     },
     "page": {
         **dict.fromkeys(
-            ["first_figures", "figures", "sections", "curves", "details", "examples"], "run"
+            ["answers", "screen", "figures", "sections", "curves", "details", "examples"], "run"
         ),
+        "caveats": "v",
         "transferred_section": "rows places",
     },
 }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from probekit.report.causes import cause_words
     from probekit.report.elements import texts
     from probekit.report.elements.table import Cell
-    from probekit.report.sentences import comparisons
+    from probekit.report.sentences import caveats, comparisons
     from probekit.results import causes, comparison, record, site_results
     from probekit.results import table as run_tables
 globals().update(later(__file__))
@@ -144,13 +144,15 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     experiment = loader.load_experiment(file, overrides)
     with watching() as watcher:
         tables = probekit.intervene(experiment, out=out, device=device, watcher=watcher)
-    click.echo(f"\n{cause_words.cause_answer(tables)}")
     show_causes(tables)
+    for one in caveats.merged(cause_words.cause_caveats(tables)):
+        terminal.echo(f"warning: {one}", err=True)
+    click.echo(f"\n{cause_words.cause_answer(tables)}")
     click.echo(str(tables.run_dir / "causes.html"))
 
 
 def show_causes(tables: causes.CauseTables) -> None:
-    """Print details, the table of verdicts and doubts, such as texts that were left out."""
+    """Print details and the table of verdicts."""
     terminal.echo(f"\n{cause_words.cause_detail(tables)}")
     verdicts, _ = cause_words.verdict_table(tables.verdict.directions)
     if verdicts.rows:
@@ -158,10 +160,6 @@ def show_causes(tables: causes.CauseTables) -> None:
         columns = [replace(column, css="words") for column in verdicts.headings]
         rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in verdicts.rows]
         terminal.show_rows(columns, rows)
-    for sentence in tables.record.warnings:
-        terminal.echo(f"warning: {sentence}", err=True)
-    for omission in tables.record.left_out:
-        terminal.echo(f"warning: Interventions leave out {omission.reason}", err=True)
 
 
 def _words(cell: Cell | str, between: str = " ") -> str:

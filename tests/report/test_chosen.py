@@ -89,7 +89,8 @@ def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, tabl
     none = WITH_NULL.assign(certainty=np.nan)
     for one in (WITH_NULL, some, none, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
-        shown = Shown(tmp_path, scores, SimpleNamespace(verdict=judged(table)))
+        shown = Shown(tmp_path, SimpleNamespace(verdict=judged(table)))
+        vars(shown)["scores"] = scores
         assert [part.caption for part in of_analyses("figures", shown)] == snapshot
 
 
@@ -162,7 +163,7 @@ def test_tokens_without_characters_are_not_marked(wrong):
 def test_a_damaged_file_is_named(tmp_path, wrong):
     (tmp_path / "wrong.json").write_text(json.dumps(wrong | {"classes": 3}))
     with pytest.raises(DataError, match=r"(?s)wrong\.json"):
-        list(of_analyses("examples", Shown(tmp_path, None, None)))
+        list(of_analyses("examples", Shown(tmp_path, None)))
 
 
 def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of, tmp_path):

@@ -2,8 +2,13 @@
 
 from collections.abc import Iterator
 
-from probekit.chosen.page import TESTED, Columns, Shown, written_table
+import numpy as np
+
+from probekit.amounts import fixed
+from probekit.chosen.page import TESTED, Columns, Shown, estimate_words, sentence, written_table
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.sentences.answer import p_words
 
 NOTE = (
     "The selected probe is not fitted again. It reads the test texts without their cues and, to "
@@ -19,6 +24,22 @@ COLUMNS: Columns = {
     "without others": "without_others",
     **TESTED,
 }
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield what remains of the score without the cues, if there are any."""
+    rows = run.rows("leakage.csv")
+    if rows is None:
+        return
+    row, metric = rows.iloc[0], METRICS[str(rows["metric"].iloc[0])]
+    whole, left, others = (fixed(row[name], 2) for name in list(COLUMNS.values())[1:4])
+    test = "" if np.isnan(row["p"]) else f", {p_words(row['p'])}"
+    ends = [metric.sign * row[f"difference_{end}"] for end in ("low", "high")]
+    yield sentence(
+        f"Without the cues, {metric.title} is {left} instead of {whole}; without as many other "
+        f"words, {others} (difference {estimate_words(row, 'difference')}{test}).",
+        is_useless=max(ends) < 0,
+    )
 
 
 def sections(run: Shown) -> Iterator[PageSection]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from probekit.amounts import LEVEL
-from probekit.chosen.page import Columns, Shown, written_table
-from probekit.report.elements.page import Item, PageSection, Paragraph
+from probekit.chosen.page import Columns, Shown, sentence, written_table
+from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.sentences.answer import p_words
 
 CLASSES = (
@@ -49,6 +49,14 @@ COLUMNS: dict[str, Columns] = {
 }
 
 
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield whether the probe adds anything to the confounds, if there are any."""
+    rows = run.rows("left.csv")
+    if rows is not None:
+        (confounds,), (p,) = rows["confounds"], rows["p"]
+        yield sentence(beyond(confounds, p), is_useless=not p < LEVEL)
+
+
 def sections(run: Shown) -> Iterator[PageSection]:
     """Yield the section of a run that has confounds."""
     rows = run.rows("left.csv")
@@ -61,14 +69,13 @@ def sections(run: Shown) -> Iterator[PageSection]:
     text += (MATCHED if has_strata else "") + CAUSAL
     counts = {"rows": row["n_matched"], "of": row["n_test"], "effective": row["n_effective"]}
     note = Paragraph(text.format(known=row["known"], **counts), "note")
-    section: list[Item] = [Paragraph(sentence(row["confounds"], row["p"])), table, note]
-    yield PageSection(f"Beyond {row['confounds']}", section)
+    yield PageSection(f"Beyond {row['confounds']}", [table, note])
 
 
-def sentence(confounds: str, p: float) -> str:
+def beyond(confounds: str, p: float) -> str:
     """Return the conclusion from a p-value.
 
-    >>> sentence("length and source", 0.31)
+    >>> beyond("length and source", 0.31)
     'Beyond length and source, activations are not shown to predict the label (p = 0.31).'
     """
     if np.isnan(p):

@@ -4,8 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from probekit.chosen.page import TEST_RATES, Columns, Shown, written_table
+from probekit.chosen.page import TEST_RATES, Columns, Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.elements.texts import class_label
+from probekit.report.sentences.answer import unit_of
 
 NOTE = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
@@ -14,6 +16,25 @@ NOTE = (
     "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
     "the negatives of the test rows are of another kind."
 )
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield what the monitor detects at its first rate, and whether it raises more alarms."""
+    rows = run.rows("monitor.csv")
+    if rows is None or run.verdict.score is None:
+        return
+    row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
+    unit = unit_of([run.verdict.score.probe])
+    text = f"At {100 * row['fpr']:g} % false positives, the monitor detects "
+    text += f"{estimate_words(row, 'tpr', in_percent=True)} of {label} "
+    text += f"({row['n_positive']:,.0f} test {unit})"
+    is_loud = row["test_fpr_low"] > row["fpr_bound"]
+    if is_loud:
+        rate = estimate_words(row, "test_fpr", in_percent=True)
+        text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
+    # Alarms at random would detect as many as there are false positives.
+    is_useless = is_loud or not row["tpr_low"] > row["fpr"]
+    yield sentence(f"{text}.", is_useless=is_useless)
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
