@@ -55,10 +55,9 @@ DOORS = {
         "work": "sites fitted spec X penalty",
     },
     "page": {
-        **dict.fromkeys(
-            ["answers", "screen", "figures", "sections", "curves", "details", "examples"], "run"
-        ),
-        "caveats": "v",
+        **dict.fromkeys(["answers", "screen", "figures", "sections", "curves"], "run"),
+        **dict.fromkeys(["details", "examples"], "run"),
+        "doubts": "v",
         "transferred_section": "rows places",
     },
 }

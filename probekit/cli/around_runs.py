@@ -277,7 +277,7 @@ def transfer_command(
         means.append((names[site] + mark, probe, own, others))
     terminal.show_rows(("layer", *terminal.words("probe"), "own test rows", "others'"), means)
     terminal.echo("*: selected by cross-validation; its scores are those above.")
-    terminal.echo(texts.line_label(comparisons.transfer_answer(result)))
+    terminal.echo(texts.line_label(" ".join(comparisons.transfer_answer(result))))
     for note in result.notes:
         terminal.echo(f"warning: {note}", err=True)
     click.echo(str(out / "transfer.html"))

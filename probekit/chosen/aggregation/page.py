@@ -38,8 +38,8 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
     yield sentence(
-        f"Texts are scored best by the rule {row['rule']}: AUROC {estimate_words(row, 'auroc')} over "
-        f"{row['n_texts']:,} texts, {estimate_words(row, 'equal')} at equal length.",
+        f"Texts are scored best by the rule {row['rule']}: AUROC {estimate_words(row, 'auroc')} "
+        f"over {row['n_texts']:,} texts, {estimate_words(row, 'equal')} at equal length.",
         is_useless=not row["equal_low"] > CHANCE,
     )
 

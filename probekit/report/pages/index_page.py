@@ -151,9 +151,14 @@ def entry(root: Path, folder: Path) -> Entry:
 @lru_cache(maxsize=100)
 def _study(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     """Return fields of the entry of a finished study; for `written` see `_pretraining`."""
-    answer = study_answer(StudyResult(folder))
+    answer, *more = study_answer(StudyResult(folder))
     title = f"{folder.resolve().name}, study"
-    texts = {"title": title, "state": "finished", "summary": answer, "details": answer}
+    texts = {
+        "title": title,
+        "state": "finished",
+        "summary": answer,
+        "details": " ".join([answer, *more]),
+    }
     return texts | {"seconds": max(written) / 1e9}
 
 

@@ -69,11 +69,13 @@ def transfer_page(transfer: Transfer) -> str:
                 "Other sites and kinds of probe", [page.Paragraph(OTHERS, "note"), *folds]
             ),
         ]
+    answer, *more = transfer_answer(transfer)
     parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
     return page.Page(
         eyebrow=["probekit", *parts, " · ".join(transfer.chosen)],
         title=transfer_question(transfer.names),
-        answer=transfer_answer(transfer),
+        answer=answer,
+        details=[page.Paragraph(page.unbroken(text)) for text in more],
         sections=sections,
         caveats=transfer.notes,
         method=METHOD,

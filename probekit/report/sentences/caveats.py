@@ -76,7 +76,7 @@ class Caveat(NamedTuple):
         return INVALIDATES if self.is_error else KINDS.get(self.kind, WEAKENS)
 
     def __str__(self) -> str:
-        more = f" ({len(self.similar)} more like this.)" if self.similar else ""
+        more = f" ({len(self.similar)} more like this on the page)" if self.similar else ""
         return f"{self.weight}: {self.message}{more}"
 
 
