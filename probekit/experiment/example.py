@@ -11,7 +11,8 @@ from typing import cast, get_args
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
-from probekit.data.readers import TableFormat, read_dataset
+from probekit.data.labels import appearance, misspelt_labels, similar
+from probekit.data.readers import FORMATS, TableFormat, read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, nearest
 from probekit.experiment.document import read_document
@@ -29,6 +30,7 @@ _EVERY = 3  # the sample has every third subject
 _ROWS = 16  # of each subject in the sample
 _TABLES = get_args(TableFormat)
 _MOST_LABELS = 4  # in the question about a table
+_LONGEST = 20  # characters of each of them
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,14 @@ def write_example(
     values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
     values["name"] = values["data"]["name"] = name
     if table is not None:
-        columns, kind = columns or Columns(), table.suffix[1:].lower()
-        if kind not in _TABLES:
-            raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+        columns, kind = columns or Columns(), _format_of(table)
         dataset = read_dataset(table, format=kind, columns=columns)
         labels = sorted(set(dataset.labels))
-        shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
+        # Labels that need work, or are long, would make a question of their own.
+        is_plain = all(appearance(one) == one.casefold() and len(one) <= _LONGEST for one in labels)
+        doubtful = [*misspelt_labels(dataset), *similar("label", dataset)]
+        is_shown = is_plain and not doubtful and len(labels) <= _MOST_LABELS
+        shown = ", ".join(labels) if is_shown else f"{len(labels):,} labels"
         values["question"] = f"Can the {columns.label} ({shown}) be decoded at the last token?"
         values["data"]["format"] = kind
         values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
@@ -148,6 +152,27 @@ def write_example(
                 with path.open("x", encoding="utf-8", newline="\n") as file:
                     file.write(content)
     return [*contents]
+
+
+def _format_of(table: Path) -> str:
+    """Return the format of a table by its extension; ConfigError for another one."""
+    kind = table.suffix[1:].lower()
+    if kind not in _TABLES:
+        raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+    return kind
+
+
+def columns_of(table: Path) -> list[str]:
+    """Return the names of the columns of a table.
+
+    Raises:
+        ConfigError: it has another extension.
+        MissingError: it does not exist.
+        DataError: it cannot be read.
+    """
+    found = FORMATS[_format_of(table)].read(table, ())
+    first = next(iter(found.rows), None)
+    return list(found.names or (() if first is None else first.cells))
 
 
 def sample_rows() -> str:
