@@ -79,6 +79,7 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
+    Analysis("unselected", {}, is_of_any_run=True),
     Analysis("replies", {}),  # what it shows is in results.csv
     Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`

@@ -39,11 +39,12 @@ MOST_SETTINGS = 20  # of a comparison, shown in the terminal
 
 @click.command()
 @options.file_options
-def validate_command(file: Path, overrides: Texts) -> None:
+@click.option("--cell", help="Name of the only cell of a study to check.")
+def validate_command(file: Path, overrides: Texts, cell: str | None) -> None:
     """Check file and data before a run: counts, leaks, sizes, time."""
     experiment = loader.load_any(file, overrides)
     with watching() as watcher:
-        validation = probekit.validate(experiment, watcher=watcher)
+        validation = probekit.validate(experiment, cell=cell, watcher=watcher)
     terminal.echo(str(validation))
     if not validation.ok:
         sys.exit(2)

@@ -319,7 +319,10 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     name = "mean label"
     if not metric.beats_the_mean:
         name = LEVELS[chance_name([score.metric], [score.probe])].label
-    return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
+    # A share of the rows that is not 1 / k, for k labels.
+    is_share = metric.is_hits and score.chance > 0 and abs(1 / score.chance % 1 - 0.5) < 0.495
+    why = " (the commonest training label)" if is_share and name == "chance" else ""
+    return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}{why}"
 
 
 def unit_of(probes: Iterable[str]) -> str:

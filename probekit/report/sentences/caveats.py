@@ -7,7 +7,7 @@ Sentences about the data are findings, made before the run by `probekit.data.che
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from probekit.amounts import LEVEL, fixed, format_number, joined_names, percent
+from probekit.amounts import LEVEL, fixed, joined_names, percent
 from probekit.chosen.registry import doors
 from probekit.data.positions import MASSIVE
 from probekit.probes.targets import TARGETS
@@ -15,7 +15,6 @@ from probekit.report.sentences.answer import NOT_BETTER_THAN, rival_name
 from probekit.results import verdict
 from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord
-from probekit.results.table import metric_name
 
 # What a warning does to the reported score, and its kinds, most serious first: codes of findings of
 # the data checks, targets of rivals, and kinds of warnings about scores. To add a warning, add its
@@ -28,7 +27,7 @@ _KINDS = {
     WEAKENS: "wrong-answers duplicates-across no-groups similar-groups "
     "similar-sources missing-groups missing-sources contradictions similar-labels similar-texts "
     "misspelt-labels rounded-numbers other-digits spans-inside-words spans-of-units nul-characters "
-    "lost truncated other-bos special-tokens same-token massive unconverged label-from-reply "
+    "lost truncated other-bos special-tokens massive unconverged label-from-reply "
     "source-at-chance achieved-fpr random_weights word_identity n_grams "
     "bag_of_words neighbouring_words length output embedding control length-leads length-of-rule",
     # The score may be imprecise.
@@ -127,7 +126,6 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
                 "word identity."
             )
         yield Caveat("control", text)
-    yield from _nowhere_better(v)
     for _, of_analysis in doors("page", "doubts"):
         yield from of_analysis(v)
     if v.false_positives is not None and v.score is not None:
@@ -216,25 +214,6 @@ def _edge(edge: verdict.GridEdge, v: verdict.Verdict) -> Caveat:
         "the scores."
     )
     return Caveat("edge-of-grid", text)
-
-
-def _nowhere_better(v: verdict.Verdict) -> Iterator[Caveat]:
-    """Yield the warnings that no site is better than networks with random weights."""
-    compared = [scores for scores in v.unselected if scores.n_compared]
-    has_positions = len({scores.position for scores in compared}) > 1
-    for scores in compared:
-        if not scores.n_better:
-            n, position = scores.n_compared, f" at {scores.position}" if has_positions else ""
-            nowhere = f"at none of {n:,} sites" if n > 1 else "not"
-            text = (
-                f"The {metric_name(scores.metric)} of the {scores.probe} probe{position} is "
-                f"{nowhere} significantly better than that of networks with random weights "
-                f"(largest difference at {scores.closest}: {format_number(*scores.task)}, random "
-                f"{format_number(*scores.random)}): the result may not depend on what the network "
-                "has learnt. Interpret the difference, not the score; more test rows make its "
-                "interval narrower."
-            )
-            yield Caveat("nowhere-better", text)
 
 
 def _unconverged(fits: verdict.UnconvergedFits) -> Caveat:
