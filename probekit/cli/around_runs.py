@@ -21,7 +21,7 @@ from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.cli import terminal, view_server
-    from probekit.experiment import loader, locations, study
+    from probekit.experiment import example, loader, locations, study
     from probekit.model.weights import sources
     from probekit.pipeline.compare import compare, transfer
     from probekit.pipeline.experiment import plan, run_study
@@ -48,6 +48,16 @@ def validate_command(file: Path, overrides: Texts, cell: str | None) -> None:
     terminal.echo(str(validation))
     if not validation.ok:
         sys.exit(2)
+
+
+@click.command()
+@click.argument("section", default="")
+def keys(section: str) -> None:
+    """List the keys of a SECTION of experiment files, such as probe or data.columns."""
+    rows = [
+        (name, f"{words} [{given}]", text) for name, words, given, text in example.keys_of(section)
+    ]
+    terminal.show_rows(terminal.words("key", "values [default]", "meaning"), rows)
 
 
 @click.command()

@@ -4,8 +4,9 @@ import pytest
 
 from probekit.data.table import Columns
 from probekit.experiment.data import read_examples
-from probekit.experiment.example import write_example
+from probekit.experiment.example import keys_of, write_example
 from probekit.experiment.loader import SCHEMA, load_experiment
+from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.validate import validate
 
 
@@ -88,3 +89,14 @@ def test_labels_that_need_work_are_not_in_the_question(tmp_path, odd):
     yaml, *_ = write_example(tmp_path / "mine", tmp_path / "rows.csv", columns)
     experiment = load_experiment(yaml)
     assert experiment.question == "Can the class (2 labels) be decoded at the last token?"
+
+
+def test_keys_of_a_section_are_those_of_the_schema(call, refused):
+    done = call("keys", "data.columns")
+    assert "column with the text" in " ".join(done.stdout.split())
+    assert [name for name, *_ in keys_of("")] == [*Experiment.model_fields]
+    kinds = {name: (values, default) for name, values, default, _ in keys_of("probe.kinds")}
+    assert kinds["kind"][0].startswith("logistic, ridge, lda")
+    assert kinds["kind"][1] == "required"
+    assert {name: default for name, _, default, _ in keys_of("split")}["seed"] == "0"
+    refused(keys_of, "data.colums")

@@ -310,8 +310,8 @@ def _same_token(design: ExperimentDesign) -> Iterator[Finding]:
         tokens = np.unique(position.types.astype(str))
         if design.has_types and len(tokens) == 1:
             message = (
-                f"Every row probes the token {str(tokens[0])!r} at {position.text}: the probe reads "
-                "what the network has gathered there, and word identity scores as the majority."
+                f"Every row probes the token {str(tokens[0])!r} at {position.text}: the probe "
+                "reads what the network has gathered there; word identity scores as the majority."
             )
             yield Finding("info", "same-token", message)
 
