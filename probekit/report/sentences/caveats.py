@@ -7,13 +7,12 @@ Sentences about the data are findings, made before the run by `probekit.data.che
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from probekit.amounts import LEVEL, fixed, joined_names, percent
+from probekit.amounts import LEVEL, joined_names, percent
 from probekit.chosen.registry import doors
 from probekit.data.positions import MASSIVE
 from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import NOT_BETTER_THAN, rival_name
 from probekit.results import verdict
-from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord
 
 # What a warning does to the reported score, and its kinds, most serious first: codes of findings of
@@ -128,17 +127,6 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
         yield Caveat("control", text)
     for _, of_analysis in doors("page", "doubts"):
         yield from of_analysis(v)
-    if v.false_positives is not None and v.score is not None:
-        value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
-        # An undefined interval is written as "nan".
-        interval = "" if low == "nan" else f" [{low}, {high}]"
-        allowed = f"{100 * ACHIEVED[v.score.metric][1]:g} %"
-        text = (
-            f"The false positive rate on the test rows is {value} %{interval}, above the {allowed} "
-            f"that the threshold allows on training rows: a threshold for {allowed} on the test "
-            "rows would detect fewer positive rows."
-        )
-        yield Caveat("achieved-fpr", text)
     # The note on imbalanced labels advises another metric than accuracy.
     shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
     doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
