@@ -97,6 +97,18 @@ function dropScale(drawing, data) {
   if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
+const INVERSE = { "#000000": "#ffffff", "#ffffff": "#000000" };
+
+/** Reverses scales from light to dark on a dark page, on which their end would not be visible, and the ink in cells. */
+function darken(data) {
+  const light = (colour) => (colour.match(/[\d.]+/g) ?? []).slice(0, 3).reduce((sum, part) => sum + Number(part), 0);
+  const maps = data.filter(({ type, colorscale: scale }) => type === "heatmap" && Array.isArray(scale) && scale[0][1].startsWith("rgb") && light(scale[0][1]) > 600 && light(scale.at(-1)[1]) < 250);
+  for (const map of maps) map.reversescale = true;
+  for (const { mode, textfont } of maps.length ? data : []) {
+    if (mode === "text" && Array.isArray(textfont?.color)) textfont.color = textfont.color.map((ink) => INVERSE[ink] ?? ink);
+  }
+}
+
 /** Reads the figure of a plot once. */
 const loaded = (plot) => (plot.loading ??= unpack(plot.querySelector("script")).then((text) => {
   plot.shown = { figure: JSON.parse(text), style: plot.querySelector(".drawing").getAttribute("style") ?? "" };
@@ -115,6 +127,7 @@ function prepared(plot) {
     dropScale(drawing, data);
     stack(drawing, layout);
   }
+  if (document.documentElement.dataset.theme === "dark") darken(data);
   paint(layout);
   layout.uirevision = drawing.ariaLabel; // the reader's zoom lasts until another figure is shown
   return [drawing, data, layout];

@@ -126,11 +126,11 @@ def heads_answer(scored: ScoredHeads) -> list[str]:
         n = int((ranked["value"] >= MOSTLY).sum())
         named = f"{_name(highest)}{' highest' if n > 1 else ''} ({value}{following})"
         none = f"no {kind} head (highest {value})"
-        first += [f"{kind.removesuffix('-token')} {_name(highest)}"] if n else []
+        first += [f"{kind} {_name(highest)}"] if n else []
         clauses.append(f"{counted(n, f'{kind} head')}, {named}" if n else none)
     if not clauses:
         return ["No score that identifies a type of head is defined for these texts."]
-    lead = f"Highest: {', '.join(first)}." if first else "No head of these types."
+    lead = f"Heads: {', '.join(first)}." if first else "No head of these types."
     return [lead, capitalised(f"{'; '.join(clauses)}.")]
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from probekit.amounts import format_number
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
-from probekit.report.elements.page import FigurePart
+from probekit.report.elements.page import FigurePart, Page, PageSection, figure_json
 from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.figures import maps
 from probekit.report.figures.line_labels import name_traces
@@ -64,7 +64,22 @@ def losses_html(run_dir: Path) -> str:
         log = read_log(path, progress)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    return str(loss_figure(log).to_html(div_id="losses", default_height="95vh"))
+    known = [row for row in log if not math.isnan(row.held_out_loss)]
+    last = f"{known[-1].held_out_loss:.2f} at step {known[-1].step:,}" if known else "not measured"
+    part = FigurePart(
+        "Loss by step",
+        figure_json(loss_figure(log)),
+        "Mean loss in nats per token. Held-out text is never trained on; a lower loss on the "
+        "repetition of random tokens indicates induction.",
+        f"Held-out loss: {last}.",
+        height=34,
+    )
+    return Page(
+        eyebrow=["probekit", "pretraining"],
+        title="Losses of a pretraining run",
+        answer=f"Held-out loss in nats per token: {last}.",
+        sections=[PageSection("", [part], "first")],
+    ).html()
 
 
 def loss_figure(log: Sequence[LogRow]) -> go.Figure:
