@@ -245,12 +245,12 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
     columns = data.columns
     if data.label_of_reply is not None:  # a rule on replies sets the labels
         columns = columns.model_copy(update={"label": ""})
-    options = {} if data.delimiter is None else {"delimiter": data.delimiter}
-    read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs, **options)
+    options: dict[str, Any] = {} if data.delimiter is None else {"delimiter": data.delimiter}
+    read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
     notes: list[str] = []
     for side, source in sources.items():
-        part = read(source, format=data.format, name=data.name)
+        part = read(source, format=data.format, name=data.name, **options)
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.

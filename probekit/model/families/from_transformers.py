@@ -48,8 +48,8 @@ def from_transformers(
         fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
         remedy = "a model of transformers that is in memory, such as "
         remedy += "LlamaForCausalLM.from_pretrained(FOLDER)"
-        parts = getattr(model, "named_modules", dict)() if not is_model else ()
-        for name, one in parts:
+        # What has no config may be no module.
+        for name, one in () if is_model else getattr(model, "named_modules", dict)():
             if _has_config(one):
                 remedy = f"the network inside: model.{name}, a {type(one).__name__}"
                 break
