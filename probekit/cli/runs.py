@@ -228,7 +228,7 @@ def init(
     if data is not None and text is not None and label is not None:
         columns = table.Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
-        found = f" Columns of {data}: {', '.join(example.columns_of(data))}." if data else ""
+        found = f" Columns of {data}: {', '.join(example.table_columns(data))}." if data else ""
         raise click.UsageError(f"Your own data need --data, --text and --label.{found}")
     paths = example.write_example(name, data, columns)
     click.echo("\n".join(map(str, paths)))

@@ -218,7 +218,7 @@ def _format_of(table: Path) -> str:
     return kind
 
 
-def columns_of(table: Path) -> list[str]:
+def table_columns(table: Path) -> list[str]:
     """Return the names of the columns of a table.
 
     Raises:

@@ -27,7 +27,7 @@ COLUMNS: Columns = {
 
 
 def answers(run: Shown) -> Iterator[Paragraph]:
-    """Yield what remains of the score without the cues, if there are any."""
+    """Yield the score that remains without the cues, if there are any."""
     rows = run.rows("leakage.csv")
     if rows is None:
         return

@@ -23,7 +23,7 @@ NOTE = (
 
 
 def answers(run: Shown) -> Iterator[Paragraph]:
-    """Yield what the monitor detects at its first rate, and whether it raises more alarms."""
+    """Yield the detection rate of the monitor at its first rate, and whether it is too loud."""
     rows = run.rows("monitor.csv")
     if rows is None or run.verdict.score is None:
         return

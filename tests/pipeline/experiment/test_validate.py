@@ -94,7 +94,7 @@ def test_examples_are_shown_for_some_numbers_only():
 
 
 def a_design(labels, groups, types=("a",)):
-    """Rows with these labels and groups, each of which reads a token."""
+    """Rows with these labels, groups and tokens."""
     columns = [None if one is None else np.array(one, dtype=object) for one in (labels, groups)]
     examples = RowExamples(np.arange(len(labels)), *columns)
     places = [SimpleNamespace(types=np.array(types), text="last")]
