@@ -57,6 +57,7 @@ probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees pro
 probes/foreign probes/kinds/left_out probes/exports/ report/pages/doses_page
 activations/upkeep activations/object_store cli/caches
 activations/outputs activations/derived pipeline/setup/output
+experiment/ask report/pages/over_page
 report/notebooks/ report/pages/index_page report/figures/figure_files report/elements/static
 """
 FEATURES = ROOMS.split()

@@ -57,9 +57,9 @@ DOORS = {
         "identity": "source",
     },
     "page": {
-        **dict.fromkeys(
-            ["first_figures", "figures", "sections", "curves", "details", "examples"], "run"
-        ),
+        **dict.fromkeys(["answers", "screen", "figures", "sections", "curves"], "run"),
+        **dict.fromkeys(["details", "examples"], "run"),
+        "doubts": "v",
         "transferred_section": "rows places",
     },
 }

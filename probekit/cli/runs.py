@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from probekit.report.elements import texts
     from probekit.report.notebooks.run_result import RunResult
     from probekit.report.pages import compare_page, losses, run_page, study_page
-    from probekit.report.sentences import caveats
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
     from probekit.results import study as study_results
@@ -94,7 +93,7 @@ def run_command(
 
 
 def show_results(result: RunResult) -> None:
-    """Print the scores of each site, then the answer of the run and what it is compared with.
+    """Print the scores of each site, and what the reported score is compared with.
 
     There is a table of sites for each kind of probe and position; the selected site is marked.
     """
@@ -132,24 +131,25 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         terminal.echo(f"{'; '.join(legend)}.")
-    terminal.echo("\n" + "\n".join(run_page.run_answers(causes.open_causes(result.folder), facts)))
     compared = run_tables.comparison_table(v, facts.control)
     if compared:
         terminal.echo()
         terminal.show_table(run_tables.in_words(compared))
         terminal.echo(run_tables.RULE)
-    for section in chosen.of_analyses("sections", chosen.Shown(result.folder, of_run, facts)):
+    for section in chosen.of_analyses("sections", chosen.Shown(result.folder, facts)):
         terminal.echo(f"\n{section.title}")
         terminal.show_table(section.items[0])
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print why there is no control task, if there is none; then the warnings, on stderr."""
+    """Print why there is no control task, the warnings (on stderr), and the answer last."""
     facts = record.load_record(result.folder / "run.json")
     if facts.control.why_none:
         terminal.echo(facts.control.why_none)
-    for sentence in caveats.caveats(facts.verdict, facts):
-        terminal.echo(f"warning: {sentence}", err=True)
+    run = chosen.Shown(result.folder, facts)
+    for one in run_page.run_caveats(run):
+        terminal.echo(f"warning: {one}", err=True)
+    terminal.echo("\n" + "\n".join(one.text for one in run_page.run_answers(run)))
 
 
 @click.command()
@@ -229,7 +229,8 @@ def init(
     if data is not None and text is not None and label is not None:
         columns = table.Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
-        raise click.UsageError("Your own data need --data, --text and --label.")
+        found = f" Columns of {data}: {', '.join(example.table_columns(data))}." if data else ""
+        raise click.UsageError(f"Your own data need --data, --text and --label.{found}")
     paths = example.write_example(name, data, columns)
     click.echo("\n".join(map(str, paths)))
     if data is None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 globals().update(later(__file__))
 
 # Columns of predictions, in order; free text is the last one.
-_COLUMNS = ("number", "position", "label", "score", "alarm", "token", "text")
+_OF_ALARMS = ("alarm", "alarm_score", "threshold")
+_COLUMNS = ("number", "position", "label", "score", *_OF_ALARMS, "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 

@@ -251,7 +251,8 @@ def damaged_probe(path: Path, why: str) -> DataError:
 def _suggestion(folder: Path) -> str:
     """Return a sentence that lists up to 10 probes, or runs with probes, in a folder."""
     for advice, patterns in _IN_FOLDERS:
-        paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        found = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        paths = [path for path in found if path.is_dir() or probe_files(path)[0].exists()]
         # A run is found by its folder of probes, a probe by its tensors.
         named = (path.parent if path.is_dir() else path for path in paths)
         names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in named]

@@ -285,8 +285,9 @@ def _rival(
             return rival
     rival = Rival(name=target, metric=row["metric"], value=row["value"])
     if target == "control" and selectivity is not None:
-        limits = {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
-        return rival.model_copy(update={"difference": selectivity["value"], **limits})
+        changes = {"difference": selectivity["value"], "n": int(row["n_test"])}
+        changes |= {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
+        return rival.model_copy(update=changes)
     # Other probes of the task are at the embedding, or read concatenated sites.
     return others.get(answers_name(row), rival) if row["site"] else rival
 

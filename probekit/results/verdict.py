@@ -137,6 +137,7 @@ class Rival(BaseModel, frozen=True):
         is_constant: whether it guesses the same for all rows: the majority class and its equals.
         is_association: whether `p` is that of a one-sided test of association between predictions
             and labels, not of the difference; only for constant guesses.
+        n: number of its test rows if they may be fewer; 0 for those of the reported score.
         is_opposite: whether, without an association, the reported score is below chance; only for
             the majority class.
     """
@@ -155,6 +156,7 @@ class Rival(BaseModel, frozen=True):
     is_constant: bool = False
     is_association: bool = False
     is_opposite: bool = False
+    n: int = 0
 
     @property
     def decisive_p(self) -> float:

@@ -20,7 +20,7 @@ COMMANDS = (
     "cache import missing.yaml missing",
     *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
-    *("init ?", "intervene missing.yaml", "compare missing missing"),
+    *("init ?", "keys prob", "intervene missing.yaml", "compare missing missing"),
     *(
         f"{command} missing"
         for command in ("sites", "params", "verify", "report", "view", "worker")

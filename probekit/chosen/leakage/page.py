@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number
-from probekit.chosen.page import TESTED, Columns, Shown, written_table
+from probekit.amounts import fixed, format_number
+from probekit.chosen.page import TESTED, Columns, Shown, estimate_words, sentence, written_table
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
+from probekit.report.sentences.answer import p_words
 from probekit.results.table import metric_name
 
 NOTE = (
@@ -25,6 +28,22 @@ COLUMNS: Columns = {
     "without others": "without_others",
     **TESTED,
 }
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield the score that remains without the cues, if there are any."""
+    rows = run.rows("leakage.csv")
+    if rows is None:
+        return
+    row, metric = rows.iloc[0], METRICS[str(rows["metric"].iloc[0])]
+    whole, left, others = (fixed(row[name], 2) for name in list(COLUMNS.values())[1:4])
+    test = "" if np.isnan(row["p"]) else f", {p_words(row['p'])}"
+    ends = [metric.sign * row[f"difference_{end}"] for end in ("low", "high")]
+    yield sentence(
+        f"Without the cues, {metric.title} is {left} instead of {whole}; without as many other "
+        f"words, {others} (difference {estimate_words(row, 'difference')}{test}).",
+        is_useless=max(ends) < 0,
+    )
 
 
 def sections(run: Shown) -> Iterator[PageSection]:

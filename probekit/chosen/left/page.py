@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, fixed
-from probekit.chosen.page import Columns, Shown, written_table
+from probekit.chosen.page import Columns, Shown, sentence, written_table
 from probekit.report.elements.page import Item, PageSection, Paragraph
 from probekit.report.sentences.answer import p_words
 from probekit.results.table import metric_name
@@ -63,6 +63,14 @@ COLUMNS: dict[str, Columns] = {
 }
 
 
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield whether the probe adds anything to the confounds, if there are any."""
+    rows = run.rows("left.csv")
+    if rows is not None:
+        (confounds,), (p,) = rows["confounds"], rows["p"]
+        yield sentence(beyond(confounds, p), is_useless=not p < LEVEL)
+
+
 def sections(run: Shown) -> Iterator[PageSection]:
     """Yield the section of a run that has confounds."""
     rows = run.rows("left.csv")
@@ -76,8 +84,7 @@ def sections(run: Shown) -> Iterator[PageSection]:
     counts = {"rows": row["n_matched"], "of": row["n_test"], "effective": row["n_effective"]}
     of_categories = [MATCHED.format(**counts)] * has_strata + [WITHIN] * has_categories
     notes = [text.format(known=row["known"], terms=TERMS), " ".join(of_categories), CAUSAL]
-    section: list[Item] = [Paragraph(sentence(row["confounds"], row["p"]))]
-    section += [Paragraph(within_sentence(row))] * has_categories
+    section: list[Item] = [Paragraph(within_sentence(row))] * has_categories
     section += [table, *(Paragraph(text, "note") for text in notes if text)]
     yield PageSection(f"Beyond {row['confounds']}", section)
 
@@ -98,10 +105,10 @@ def within_sentence(row: Mapping[str, Any] | pd.Series) -> str:
     return f"Within each value of {names}, the {score} ({p_words(row['p_within'])})."
 
 
-def sentence(confounds: str, p: float) -> str:
+def beyond(confounds: str, p: float) -> str:
     """Return the conclusion from a p-value.
 
-    >>> sentence("length and source", 0.31)
+    >>> beyond("length and source", 0.31)
     'Beyond length and source, activations are not shown to predict the label (p = 0.31).'
     """
     if np.isnan(p):

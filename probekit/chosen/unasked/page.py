@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from probekit.amounts import LEVEL
 from probekit.chosen.page import Columns, Shown, written_table
 from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.sentences.caveats import Caveat
+from probekit.results.verdict import Verdict
 
 NOTE = (
     "Columns of the data that the experiment does not use, tested against the label by random "
@@ -22,3 +24,8 @@ def details(run: Shown) -> Iterator[PageSection]:
         rows = rows.sort_values(["p_holm", "auroc"], ascending=[True, False])
         table = written_table("Table of columns that are not used", COLUMNS, rows)
         yield PageSection("Columns of the data", [table, Paragraph(NOTE, "note")])
+
+
+def doubts(v: Verdict) -> Iterator[Caveat]:
+    """Yield a warning for each column that predicts the label."""
+    yield from (Caveat("unasked", text) for text in v.unasked)

@@ -45,7 +45,7 @@ from probekit.pipeline.setup.texts import TextEncoder, n_features
 from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results import record
-from probekit.results.network import Per, RowPrediction, TextReading
+from probekit.results.network import Per, RowPrediction, TextReading, TextReadings
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
@@ -130,8 +130,10 @@ def apply_probe(
     too_long: TooLong = "error",
     threshold: float | None = None,
     watcher: Watcher = SILENT,
-) -> list[TextReading]:
+) -> TextReadings:
     """Return a probe's predictions for each text: at every token and at its training position.
+
+    The result is a list whose `table` is a data frame.
 
     There is no prediction at the position if only the data set marks it, such as a word, or if the
     text has no such position. The model runs only up to the probe's site, in batches of texts of
@@ -168,9 +170,10 @@ def apply_probe(
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(
+    readings = predict_texts(
         probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
     )
+    return TextReadings(readings, probe.classes, choose_per(probe, None))
 
 
 def predict_texts(
@@ -275,14 +278,18 @@ def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> lis
     scores = outputs[:, 0] if outputs.shape[1] == 1 else outputs
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
     alarms: list[bool | None] = [None] * len(scores)
+    compared: list[tuple[float, float] | None] = [None] * len(scores)
     if threshold is not None:
         alarms = probe.alarms(scores, threshold).tolist()
+        (limit,) = (one.threshold for one in probe.facts.thresholds if one.fpr == threshold)
+        detected = probe.for_class(str(probe.facts.positive), scores).tolist()
+        compared = [(score, limit) for score in detected]
     # With more than two classes, a score is a list of theirs.
     return [
-        RowPrediction(label, max(score), tuple(score), alarm)
+        RowPrediction(label, max(score), tuple(score), alarm, both)
         if isinstance(score, list)
-        else RowPrediction(label, score, alarm=alarm)
-        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
+        else RowPrediction(label, score, alarm=alarm, compared=both)
+        for label, score, alarm, both in zip(labels, scores.tolist(), alarms, compared, strict=True)
     ]
 
 

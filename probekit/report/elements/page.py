@@ -210,7 +210,7 @@ class Page:
         sections: sections, in order; the first one contains the numbers of an answer.
         details: items below the answer.
         caveats: warnings, most serious first, shown after the first section, or in it if its class
-            is `screen`.
+            is `screen`; texts, or with `weight`, `message` and `similar` those of a run.
         method: how the numbers were computed, in sentences; folded.
         facts: provenance of the numbers, by heading and name; folded.
         aside: parts at the right end of the line above the title.
@@ -225,7 +225,7 @@ class Page:
     answer: str
     sections: Sequence[Item]
     details: Sequence[Item] = ()
-    caveats: Sequence[str] = ()
+    caveats: Sequence[Any] = ()
     method: Sequence[str] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     aside: Sequence[str] = ()

@@ -104,7 +104,9 @@ class Palette:
         """
         scores = []
         for reading in readings:
-            answers = reading.answers[1:] or reading.answers
+            # The probe was tested at the position of the answer.
+            own = () if reading.answer is None else (reading.answer,)
+            answers = own or reading.answers[1:] or reading.answers
             scores += [answer.score for answer in answers]
         if classes:
             # 1 if the quantile is 0, so that scores can be divided by it.

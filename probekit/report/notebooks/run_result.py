@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from probekit.chosen.page import Shown
 from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.probes.score.metric_table import METRICS
@@ -21,11 +22,10 @@ from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.figure_files import REM, SavedFigure, file_names
 from probekit.report.pages.parts import result_parts
-from probekit.report.pages.run_page import run_answers, run_figures
-from probekit.report.sentences.caveats import caveats
+from probekit.report.pages.run_page import run_answers, run_caveats, run_figures
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.results import record as records
-from probekit.results.causes import CauseTables, open_causes
+from probekit.results.causes import CauseTables
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick
@@ -192,14 +192,14 @@ class RunResult:
     @cached_property
     def answers(self) -> tuple[str, ...]:
         """The answer, then with interventions the answer of the probes."""
-        return run_answers(open_causes(self.folder), self._record)
+        return tuple(one.text for one in run_answers(self._shown))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = records.load_config(self.folder / "config.yaml")
         paths = MachinePaths.of_run(config, self._record.model.source)
-        return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
+        return tuple(paths.hide(str(one)) for one in run_caveats(self._shown))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -233,6 +233,10 @@ class RunResult:
                 near = nearest(name, self.figures)
                 raise UnknownNameError(f"This run has no figure {name!r}. {near}")
         return ResultFigure.of(part)
+
+    @property
+    def _shown(self) -> Shown:
+        return Shown(self.folder, self._record)
 
     @cached_property
     def _record(self) -> records.RunRecord:

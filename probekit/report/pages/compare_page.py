@@ -10,6 +10,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_difference, format_number, format_p
+from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
 from probekit.probes.targets import TARGETS
 from probekit.report.elements import page
@@ -34,7 +35,6 @@ from probekit.report.sentences.answer import nested_line
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.causes import open_causes
 from probekit.results.comparison import (
     RunComparison,
     both_places,
@@ -320,7 +320,7 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         paths = MachinePaths.of(config, record.model.source)
         facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
         scores = Scores.load(folder / "results.csv")
-        answer = " ".join(run_answers(open_causes(folder), record))
+        answer = " ".join(one.text for one in run_answers(Shown(folder, record)))
         runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
         settings.append((record, settings_of(config)))
         first = seen.setdefault(_identity(runs[-1]), folder)

@@ -189,6 +189,24 @@ def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
+def decodable_from(scores: Scores) -> tuple[str, bool]:
+    """Return from which share of a reply on the score is above chance, and whether from none.
+
+    The sentence is "" without shares, or without a p-value of each.
+    """
+    scored = share_lines(scores)
+    if not scored or scored[0][1]["p"].isna().any():
+        return "", False
+    later = scored[0][1].iloc[::-1]
+    above = later["share"][later["p"].lt(LEVEL).cummin()]
+    if not len(above):
+        text = "At the last share the score is not above that with exchanged labels (p ≥ "
+    else:
+        since = f"From {100 * above.min():g} % of the reply on"
+        text = f"{since}, the score is above that with exchanged labels (each p < "
+    return f"{text}{LEVEL:g}, adjusted for all sites and shares).", not len(above)
+
+
 def share_parts(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     """Yield curve and map of test scores by share of the reply, if there are `share_lines`."""
     scored = share_lines(scores)
@@ -202,19 +220,11 @@ def share_parts(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
     _, rows = scored[0]
     finish_curve(figure, Scores(rows).metric, rows["chance"].min(), [])
-    first, answer = rows.iloc[0], ""
-    if rows["p"].notna().all():
-        later = rows.iloc[::-1]
-        above = later["share"][later["p"].lt(LEVEL).cummin()]
-        answer = "At the last share the score is not above that with exchanged labels (p ≥ "
-        if len(above):
-            since = f"{100 * above.min():g} %"
-            answer = f"From {since} on, the score is above that with exchanged labels (each p < "
-        answer += f"{LEVEL:g}, adjusted for all sites and shares). "
+    first = rows.iloc[0]
     yield page.FigurePart(
         f"{main_name(v)} by share of the reply",
         page.figure_json(figure),
-        f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
+        f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
         "selected over all shares, read at the token at each share of a reply; 0 % is the last "
         "token before it. At each share the baselines read the prompt and the reply up to that "
         "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "

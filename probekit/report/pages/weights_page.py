@@ -256,8 +256,8 @@ def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
         "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
-        # One curve per head. Shades above 0.9 are too light for lines.
-        shades = np.linspace(0, 0.9, len(spectra)).tolist()
+        # One curve per head. The first shades of the scale are too light for lines.
+        shades = np.linspace(0.25, 1, len(spectra)).tolist()
         colours = plotly.colors.sample_colorscale(style.MAGNITUDES, shades)
         curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
         figure = value_curves(curves, "rank", colours, first=1)

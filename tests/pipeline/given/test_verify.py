@@ -176,6 +176,19 @@ def test_faults_are_explained(place):
         validate(written(folder, one, columns="label: label, ids: nowhere"))
 
 
+def test_a_network_in_memory_is_compared(place, tmp_path, monkeypatch):
+    _, rows, ids, at, arrays = place
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "caches"))
+    read = {"ids": ids, "at": at, "out": tmp_path}
+    for _ in range(2):
+        found = verified({POST: arrays[POST]}, rows["label"], verify=load_model("mini"), **read)
+        assert found.record["identities"][POST]["label"] == f"verified as {POST}"
+    assert len([*(tmp_path / "caches" / "networks").iterdir()]) == 1
+    texts = {"texts": rows["text"], "bos": True}
+    with pytest.raises(ConfigError, match="has no tokenizer: give `ids`"):
+        verified({POST: arrays[POST]}, rows["label"], verify=load_model("mini"), **texts)
+
+
 def test_ids_that_would_be_cut_are_refused():
     arrays = (np.array([1.0, 2.0]), np.ma.masked_array([1, 2], mask=[False, True]))
     texts = ("3.7 4", "[3.7, 4]", "\u0663", "1_0", "[" * 100_000, "[" * 900 + "1" + "]" * 900)

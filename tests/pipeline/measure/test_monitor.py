@@ -60,6 +60,10 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
         assert [row["threshold"], row["fpr_bound"]] == pytest.approx([threshold, bound], abs=1e-5)
         assert (row["fpr"], row["n_negatives"], row["n_groups"]) == (fpr, 144, 72)
         found = apply_probe(probe, rows["text"].tolist(), threshold=fpr)
+        shown = found.table
+        assert (shown["alarm"] == (shown["alarm_score"] > shown["threshold"])).all()
+        assert shown["alarm_score"].to_numpy() == pytest.approx(sign * scores, abs=1e-4)
+        assert "alarm_score" in repr(found)
         n_alarms = sum(one.answer.alarm for one in found)
         assert abs(n_alarms - row["false_positives"]) <= 1  # the row at the threshold may flip
         tested = apply_probe(probe, test_rows["text"].tolist(), threshold=fpr)
