@@ -51,8 +51,8 @@ from probekit.terminal import SILENT, Watcher
 ON = "labelled rows"  # rows of another table, among the further texts of an engine
 COLUMNS = (
     "network", "auroc", "auroc_low", "auroc_high", "difference", "difference_low",
-    "difference_high", "p", "p_adjusted", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high", "tpr", "tpr_low",
-    "tpr_high", "cosine", "retrained", "weights",
+    "difference_high", "p", "p_adjusted", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high",
+    "tpr", "tpr_low", "tpr_high", "cosine", "retrained", "weights",
 )  # fmt: skip
 _UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
 MOST_TOKENS = 8  # of a text, and labels, in a message
