@@ -51,8 +51,8 @@ from probekit.terminal import SILENT, Watcher
 ON = "labelled rows"  # rows of another table, among the further texts of an engine
 COLUMNS = (
     "network", "auroc", "auroc_low", "auroc_high", "difference", "difference_low",
-    "difference_high", "p", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high", "tpr", "tpr_low",
-    "tpr_high", "cosine", "retrained", "weights",
+    "difference_high", "p", "p_adjusted", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high",
+    "tpr", "tpr_low", "tpr_high", "cosine", "retrained", "weights",
 )  # fmt: skip
 _UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
 MOST_TOKENS = 8  # of a text, and labels, in a message
@@ -63,9 +63,9 @@ class OverNetworks(NamedTuple):
 
     Attributes:
         rows: a row for each network, with the columns `network`; `auroc` of the probe, `auroc_low`
-            and `auroc_high`; its `difference` to that on the first network, with limits and `p`,
-            adjusted for all networks; `mean` and `sd` of the scores, and `shift` of the mean in
-            standard deviations on the first network; `fpr` and `tpr` at the threshold, with
+            and `auroc_high`; its `difference` to that on the first network, with limits, `p` and
+            `p_adjusted` for all networks; `mean` and `sd` of the scores, and `shift` of the mean
+            in standard deviations on the first network; `fpr` and `tpr` at the threshold, with
             limits; `cosine` with the weights of a probe that is retrained on the network, and its
             AUROC, `retrained`; and the digest of the `weights`.
         positive: the label that scores and rates refer to.
@@ -221,7 +221,7 @@ def apply_over(
     pairs = [([one], [predictions[0]]) for one in predictions[1:]]
     differences = differences_of("auroc", pairs, truth.resamples) if pairs else []
     for row, found in zip(rows[1:], differences, strict=True):
-        row |= {"difference": found.value, "p": found.p_adjusted}
+        row |= {"difference": found.value, "p": found.p, "p_adjusted": found.p_adjusted}
         row |= {"difference_low": found.ci_low, "difference_high": found.ci_high}
     for row in rows:
         row["shift"] = (row["mean"] - rows[0]["mean"]) / (rows[0]["sd"] or np.nan)

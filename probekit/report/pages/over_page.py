@@ -20,8 +20,8 @@ CAVEAT = (
     "label. Both hide that the probe in use has drifted."
 )
 METHOD = (
-    "All networks read the same rows, so that differences to the first network are paired; their p "
-    "is adjusted for all networks. Intervals are jackknife intervals over groups.",
+    "All networks read the same rows, so that differences to the first network are paired. "
+    "Intervals are over groups and hold for one network; p-values are adjusted for all networks.",
     "The shift is the mean score on a network minus that on the first one, in standard deviations "
     "of the scores on the first one. An AUROC does not change if all scores shift alike; the rates "
     "at a fixed threshold do.",
@@ -71,11 +71,11 @@ def over_table(rows: pd.DataFrame) -> ResultTable:
         cells[title] = [Cell.number(format_number(*one)) for one in ends]
     ends = rows[["difference", "difference_low", "difference_high"]].itertuples(index=False)
     cells["minus first"] = [Cell.number(format_difference(*one)) for one in ends]
-    cells["p"] = ["–" if np.isnan(p) else format_p(p) for p in rows["p"]]
+    cells["adjusted p"] = ["–" if np.isnan(p) else format_p(p) for p in rows["p_adjusted"]]
     cells["shift, sd"] = [fixed(shift, 2) for shift in rows["shift"]]
     cells["cosine"] = ["–" if np.isnan(one) else fixed(one, 2) for one in rows["cosine"]]
     cells["AUROC retrained"] = [format_number(one) for one in rows["retrained"]]
-    order = ("network", "AUROC", "minus first", "p", "shift, sd", "FPR", "TPR", "cosine")
+    order = ("network", "AUROC", "minus first", "adjusted p", "shift, sd", "FPR", "TPR", "cosine")
     columns = {name: cells[name] for name in (*order, "AUROC retrained")}
     return ResultTable.of("All networks", columns)
 

@@ -85,7 +85,7 @@ def test_an_unchanged_network_has_the_same_numbers_and_those_of_the_run(over, pa
     first, *others, _ = over.rows.to_dict("records")
     for other in others:
         assert [other[name] for name in SAME] == [first[name] for name in SAME]
-        assert (other["shift"], other["difference"], other["p"]) == (0, 0, 1)
+        assert (other["shift"], other["difference"], other["p_adjusted"]) == (0, 0, 1)
     assert first["cosine"] == pytest.approx(1, abs=1e-9)
     table = pd.read_csv(path.parents[2] / "results.csv")
     own = only(table, site=QUICK_SITES[1], target="task", split="test", metric="auroc")
