@@ -158,7 +158,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     names = None if groups is None else plain_texts("groups", groups, distinct=True)
     read_texts = None if texts is None else plain_texts("texts", texts)
     given_columns = {"groups": names, "tokens": words, "split": sides, "texts": read_texts}
-    for key, entries in (*given_columns.items(), ("columns", columns)):
+    for key, entries in given_columns.items():
         if entries is not None:
             check_length(key, entries, len(truth))
     checked = (("text", words), ("text", read_texts), ("label", truth), ("group", names))
@@ -173,7 +173,9 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     examples = _with_cells(
         RowExamples(np.arange(len(truth)), truth, names, row_texts, sides), known
     )
-    dataset = Dataset(name, examples, has_groups=names is not None, tables=_tables_of(columns))
+    dataset = Dataset(
+        name, examples, has_groups=names is not None, tables=_tables_of(columns, len(truth))
+    )
 
     read = None
     if path is not None:
@@ -242,9 +244,11 @@ def _read_tokens(
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
 
 
-def _tables_of(columns: Any) -> tuple[Any, ...]:
+def _tables_of(columns: Any, n_rows: int) -> tuple[Any, ...]:
     """Return a function that reads a table of further columns, or none."""
     tables = () if columns is None else tables_in(columns)
+    for one in tables:
+        check_length("columns", one.rows, n_rows)
     return tuple(partial(memory_table, one) for one in tables)
 
 
