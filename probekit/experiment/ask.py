@@ -143,7 +143,9 @@ class AskSection(Section):
             return []
         message = f"Each text of {dataset.name} is followed by the question {self.ask.strip()!r}"
         if self.answers is not None:
-            message += f", where {{a}} is {self.answers[0]!r} and {{b}} {self.answers[1]!r}"
+            message += (
+                f", with the answers {self.answers[0]!r} ({{a}}) and {self.answers[1]!r} ({{b}})"
+            )
         if self.balance:
             n = sum((SWAPPED, "yes") in example.values for example in dataset.examples)
             message += f"; they are swapped in {n:,} of {counted(len(dataset), 'text')}"
