@@ -139,8 +139,10 @@ def show_results(result: RunResult) -> None:
         terminal.show_table(run_tables.in_words(compared))
         terminal.echo(run_tables.RULE)
     for section in chosen.of_analyses("sections", chosen.Shown(result.folder, of_run, facts)):
-        terminal.echo(f"\n{section.title}")
-        terminal.show_table(section.items[0])
+        first, *others = section.items  # a table, or the conclusion from it
+        is_table = isinstance(first, tables.ResultTable)
+        terminal.echo(f"\n{section.title}" if is_table else f"\n{first.text}")
+        terminal.show_table(first if is_table else others[0])
 
 
 def show_warnings(result: RunResult) -> None:
