@@ -138,7 +138,7 @@ def show_results(result: RunResult) -> None:
         terminal.echo(run_tables.RULE)
     for section in chosen.of_analyses("sections", chosen.Shown(result.folder, facts)):
         terminal.echo(f"\n{section.title}")
-        terminal.show_table(section.items[0])
+        terminal.show_table(next(x for x in section.items if isinstance(x, tables.ResultTable)))
 
 
 def show_warnings(result: RunResult) -> None:

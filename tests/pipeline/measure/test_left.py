@@ -1,5 +1,6 @@
 """What a probe adds to confounds: its statistics against references, and runs that show it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import probekit
 from probekit.chosen.left import statistics
 from probekit.chosen.left.section import check_rows
 from probekit.chosen.left.statistics import ALPHAS, Known
+from probekit.cli.runs import show_results
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.pipeline.engines.table import prepare
 from probekit.probes.data import group_folds
@@ -181,7 +183,7 @@ def test_a_call_of_probe_shows_what_the_probe_adds(tmp_path, kind, split):
     assert less["p"] > row["p"]
 
 
-def test_a_run_reads_the_length_and_columns_of_the_data(own):
+def test_a_run_reads_the_length_and_columns_of_the_data(own, capsys):
     own.rows["n"] = own.rows["text"].str.len() % 3
     own.rows["verb"] = own.rows["text"].str.split().str[-1]
     own.rows.to_csv(own.folder / "rows.csv", index=False)
@@ -191,6 +193,9 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own):
     assert row["known"] == "length in characters, length in words, n, verb (4 values)"
     assert row["joint_score"] > row["known_score"] > 0.7  # of the colour
     assert "Beyond length, n and verb" in result.report.read_text()
+    show_results(result)  # as `probekit run` prints them
+    out = capsys.readouterr().out
+    assert re.search(r"add to length, n and verb\.\n *AUROC of the columns", out)
     options = "probe.description=false", "probe.baselines=[output]", "confounds=[n, output]"
     row = own.run(*QUICK, *options).left
     assert row["confounds"].iloc[0] == "n and the network's own confidence"
