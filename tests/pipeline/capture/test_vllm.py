@@ -49,7 +49,9 @@ def served(model, out, ids, settings):
     """Return the finished process of an engine that has served the ids."""
     words = [PYTHON, SERVER, model, out, *map(json.dumps, (ids, [1, 2, 4], settings))]
     environment = os.environ | {"PYTHONPATH": str(SERVER.parent)}
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=400)
+    return subprocess.run(
+        words, check=False, env=environment, capture_output=True, text=True, timeout=400
+    )
 
 
 def write_network(folder, name):

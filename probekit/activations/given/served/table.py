@@ -1,7 +1,8 @@
 """Files in which other programs save activations with the tokens of their requests.
 
-A file is opened as a set of named tensors, whatever its format; `requests.py` knows the names. The
-file of a format in this folder has `tensors(...)`, which returns the tensors by name.
+A file is opened as a set of named tensors, whatever its format; `activations/requests.py` has the
+names. The file NAME.py of a format in this folder has `NAME_tensors(path, content)`, which returns
+the tensors by name; `content` is the unpacked file if it was compressed.
 
 FORMATS       a row for each format, in the order in which a folder is searched
 served_files  the files of a folder
@@ -186,7 +187,7 @@ def _opened(path: Path, _state: tuple[tuple[int, int, int], ...]) -> Arrays:
             assert content is not None
             return Arrays(load(content))
         module = import_module(f"{__name__.rpartition('.')[0]}.{row.file}")
-        return Arrays(module.tensors(path, content))
+        return Arrays(getattr(module, f"{row.file}_tensors")(path, content))
     except BadZipFile as error:  # is no ValueError
         raise ValueError(str(error)) from error
 
@@ -200,7 +201,7 @@ def need(package: str, extra: str, path: Path) -> None:
 
 
 def unpacked(content: bytes, path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return what Zstandard has compressed.
+    """Return the bytes that Zstandard has compressed.
 
     Args:
         content: the compressed bytes.
