@@ -59,7 +59,7 @@ def random_probe(classes: tuple[str, ...], seed: int = 0) -> SavedProbe:
 
 
 def error_of(code: str, classes: tuple[str, ...], folder: Path) -> tuple[str, float]:
-    """Return what the code of a target computes, and its largest relative error."""
+    """Return `scores` or `vector`, the result of the code of a target, and its largest error."""
     probe, X = random_probe(classes), np.random.default_rng(1).normal(size=(200, WIDTH))
     X[:, 2] = 300 + 4 * X[:, 2]  # a massive feature
     names: dict[str, Any] = {"probe": probe, "X": X}

@@ -1,6 +1,6 @@
 """Hidden states that a serving engine or another library has written, as the activations of texts.
 
-A file, of one of the formats in `given/served.py`, has one request, or several: as a batch, or with
+A file, of one of the formats in `given/served`, has one request, or several: as a batch, or with
 their names before those of the tensors. A request has the ids of its tokens and their hidden
 states, as vLLM's `extract_hidden_states` writes them, or under other names; see `ROLES`.
 
@@ -33,14 +33,13 @@ from probekit.activations.forward import Batch
 from probekit.activations.given.checks import unusable
 from probekit.activations.given.formats import natural, reading
 from probekit.activations.given.given import is_known
-from probekit.activations.given.served import (
+from probekit.activations.given.served.table import (
     contents_of,
     how_to_convert,
     open_tensors,
     served_files,
 )
 from probekit.amounts import counted, percent
-from probekit.analysis.identify import LOGITS
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
 from probekit.files import inside, state_of
@@ -488,7 +487,7 @@ def _parts_of(
                         f"{label}: {key} has shape {tuple(file.get_slice(key).get_shape())}. Write "
                         f"(n_tokens, d_vocab), as of the {n_states:,} hidden states, or no logits."
                     )
-                layers[LOGITS] = (key, None)
+                layers["logits"] = (key, None)
             for row, (ids, padding) in enumerate(rows):
                 one = RequestPart(
                     path=str(path),

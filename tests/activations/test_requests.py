@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from probekit.activations.forward import make_batches
-from probekit.activations.given.served import open_tensors
+from probekit.activations.given.served.table import open_tensors
 from probekit.activations.requests import read_requests
 from probekit.data.positions import RowPlan
 from tests.activations.captures import last_and_mean

@@ -12,8 +12,8 @@ FEWEST = 16  # features of rows that must vary: sparse codes may have fewer, all
 def unusable(rows: FloatArray) -> tuple[int, int, str] | None:
     """Return index of the first unusable row, their number and what is wrong; None if none is.
 
-    A row is unusable if it has NaN or an infinity, or the same number in all of its features, of
-    which it has at least 16: an engine has not computed it, or a file is half-written.
+    A row is unusable if it has NaN or an infinity, or the same number in all of its features (at
+    least 16): an engine has not computed it, or a file is half-written.
 
     Args:
         rows: shape (n_rows, n_features).

@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save, save_file
 
-from probekit.activations.given.served import FORMATS
+from probekit.activations.given.served.table import FORMATS
 from probekit.activations.requests import read_requests
 from probekit.errors import ConfigError, DataError, MissingError
 from tests.activations.test_requests import TEXTS, WIDTH, expected_rows, rows_of, states_of
 
-LENS, LIBRARIES = "/tmp/vl/src", "PROBEKIT_LIBRARIES"  # folders of packages that no extra has
+LIBRARIES = "PROBEKIT_LIBRARIES"  # folders of packages that no extra has
 
 
 @pytest.fixture
@@ -282,8 +282,8 @@ def test_a_missing_package_is_named_with_its_extra(row, tmp_path, monkeypatch):
     folder = tmp_path / "data" if row.file == "data_set" else tmp_path
     folder.mkdir(exist_ok=True)
     (folder / ("a" * row.ending.startswith(".") + row.ending)).write_bytes(b"x")
-    monkeypatch.setattr("probekit.activations.given.served.find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=rf"needs the package {row.needs}.*\[{row.extra}\]"):
+    monkeypatch.setattr("probekit.activations.given.served.table.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=rf"needs the package {row.needs}.*\[{row.needs}\]"):
         read_requests(tmp_path, WIDTH)
 
 

@@ -50,7 +50,7 @@ def served(model, out, ids, settings):
     words = [PYTHON, SERVER, model, out, *map(json.dumps, (ids, [1, 2, 4], settings))]
     environment = os.environ | {"PYTHONPATH": str(SERVER.parent)}
     return subprocess.run(
-        words, env=environment, capture_output=True, text=True, check=False, timeout=400
+        words, check=False, env=environment, capture_output=True, text=True, timeout=400
     )
 
 

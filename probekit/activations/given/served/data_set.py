@@ -45,7 +45,7 @@ class _Rows(Mapping[str, Tensor]):
         return sum(1 for _ in self)
 
 
-def tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
+def data_set_tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
     """Return the cells with numbers of a data set.
 
     Raises:

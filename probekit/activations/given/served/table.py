@@ -1,7 +1,8 @@
 """Files in which other programs save activations with the tokens of their requests.
 
-A file is opened as a set of named tensors, whatever its format; `requests.py` knows the names. The
-file of a format in this folder has `tensors(...)`, which returns the tensors by name.
+A file is opened as a set of named tensors, whatever its format; `activations/requests.py` has the
+names. The file NAME.py of a format in this folder has `NAME_tensors(path, content)`, which returns
+the tensors by name; `content` is the unpacked file if it was compressed.
 
 FORMATS       a row for each format, in the order in which a folder is searched
 served_files  the files of a folder
@@ -18,7 +19,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 from safetensors import safe_open
@@ -32,32 +33,27 @@ from probekit.files import is_held, state_of
 MOST_BYTES = 2**36  # that a compressed file may unpack to
 
 
-@dataclass(frozen=True)
-class ServedFormat:
+class ServedFormat(NamedTuple):
     """A format of files with requests.
 
     Attributes:
         ending: ending of its files; of a folder, the name of a file in it.
-        written_by: the programs that write it.
         file: its file in this folder; "" if it is opened here.
-        needs: the package that reads it; "" for none.
-        extra: the extra of probekit that installs this package.
+        needs: the package that reads it, which is an extra of probekit; "" for none.
     """
 
     ending: str
-    written_by: str
     file: str = ""
     needs: str = ""
-    extra: str = ""
 
 
 FORMATS = (
-    ServedFormat(".safetensors", "vLLM, and caches of TransformerLens and nnsight"),
-    ServedFormat(".npz", "NumPy: caches of TransformerLens and nnsight", "npz"),
-    ServedFormat(".gguf", "callbacks of llama.cpp", "llama_cpp", "gguf", "gguf"),
-    ServedFormat("dataset_info.json", "Hugging Face data sets", "data_set", "datasets", "datasets"),
-    ServedFormat(".json", "responses of vLLM-Lens and SGLang", "responses"),
-    ServedFormat(".jsonl", "responses of vLLM-Lens and SGLang, one a line", "responses"),
+    ServedFormat(".safetensors"),  # vLLM, and caches of TransformerLens and nnsight
+    ServedFormat(".npz", "npz"),  # the same caches, saved with NumPy
+    ServedFormat(".gguf", "llama_cpp", "gguf"),  # callbacks of llama.cpp
+    ServedFormat("dataset_info.json", "data_set", "datasets"),  # of Hugging Face
+    ServedFormat(".json", "responses"),  # of vLLM-Lens and SGLang
+    ServedFormat(".jsonl", "responses"),  # one response a line
 )
 _ZSTD = ".zst"  # after the ending of a compressed file
 _PICKLES = (".pt", ".pth", ".bin", ".pkl")
@@ -179,28 +175,35 @@ def _opened(path: Path, _state: tuple[tuple[int, int, int], ...]) -> Arrays:
     if row is None:
         raise ValueError("its name has no ending of a known format")
     if row.needs:
-        need(row.needs, row.extra, path)
+        need(row.needs, path)
     try:
         content = unpacked(path.read_bytes(), path) if path.suffix == _ZSTD else None
         if not row.file:
             assert content is not None
             return Arrays(load(content))
         module = import_module(f"{__name__.rpartition('.')[0]}.{row.file}")
-        return Arrays(module.tensors(path, content))
+        return Arrays(getattr(module, f"{row.file}_tensors")(path, content))
     except BadZipFile as error:  # is no ValueError
         raise ValueError(str(error)) from error
 
 
-def need(package: str, extra: str, path: Path) -> None:
-    """Raise ConfigError if a package that reads a file is not installed."""
+def need(package: str, path: Path, extra: str = "") -> None:
+    """Raise ConfigError if a package that reads a file is not installed.
+
+    Args:
+        package: its name.
+        path: the file.
+        extra: the extra of probekit that installs it; "" for one of the same name.
+    """
     if find_spec(package) is None:
         raise ConfigError(
-            f"{path} needs the package {package}. Install it: pip install 'probekit-lens[{extra}]'."
+            f"{path} needs the package {package}. Install it: pip install "
+            f"'probekit-lens[{extra or package}]'."
         )
 
 
 def unpacked(content: bytes, path: Path, most: int = MOST_BYTES) -> bytes:
-    """Return what Zstandard has compressed.
+    """Return the bytes that Zstandard has compressed.
 
     Args:
         content: the compressed bytes.
@@ -212,7 +215,7 @@ def unpacked(content: bytes, path: Path, most: int = MOST_BYTES) -> bytes:
         DataError: they unpack to more, or to more than 10,000 times as many.
         ValueError: they are damaged.
     """
-    need("zstandard", "vllm", path)
+    need("zstandard", path, "vllm")
     import zstandard
 
     try:

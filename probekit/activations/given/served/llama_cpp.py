@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 
-def tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
+def llama_cpp_tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
     """Return the tensors of a GGUF file by name.
 
     Raises:

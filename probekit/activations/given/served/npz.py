@@ -41,6 +41,6 @@ class _Archive(Mapping[str, Tensor]):
         return len(self._names)
 
 
-def tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
+def npz_tensors(path: Path, _content: bytes | None) -> Mapping[str, Tensor]:
     """Return the arrays of an archive by name."""
     return _Archive(path)

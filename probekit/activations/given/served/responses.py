@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from probekit.activations.given.served import parsed, unpacked
+from probekit.activations.given.served.table import parsed, unpacked
 from probekit.errors import DataError
 
 _STORED = {"int16", "float16", "float32", "float64", "int64", "int32"}  # types in bytes
 
 
-def tensors(path: Path, content: bytes | None) -> Mapping[str, Tensor]:
+def responses_tensors(path: Path, content: bytes | None) -> Mapping[str, Tensor]:
     """Return the tensors of all responses in a file; of several with their number before the name.
 
     Raises:
