@@ -57,7 +57,11 @@ def validate_command(file: Path, overrides: Texts, cell: str | None) -> None:
 @click.command()
 @click.argument("section", default="")
 def keys(section: str) -> None:
-    """List the keys of a SECTION of experiment files, such as probe or data.columns."""
+    """List the keys of a section of experiment files, with defaults.
+
+    Sections are named as in the file, such as probe, or data.columns. Without one, it lists the
+    sections.
+    """
     rows = [
         (name, f"{words} [{given}]", text) for name, words, given, text in example.keys_of(section)
     ]

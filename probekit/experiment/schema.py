@@ -61,7 +61,7 @@ class SplitSection(Section):
     folds: int | None = Field(None, ge=2, le=100)
     leave_out: str | None = Field(None, min_length=1, examples=["source"])
     seed: Seed = 0
-    drop_repeated: bool | Literal["all"] = False
+    drop_repeated: Literal[False, True, "all"] = False
     word_disjoint: bool = False
 
     @model_validator(mode="before")

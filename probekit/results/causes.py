@@ -199,7 +199,7 @@ class CausesRecord(BaseModel):
 
     @property
     def answers_rarely(self) -> bool:
-        """Whether right answers are preferred so rarely that the first warning is about it."""
+        """Whether right answers are so rarely preferred that the first warning is about it."""
         return self.preferred is not None and self.preferred < MOSTLY
 
 

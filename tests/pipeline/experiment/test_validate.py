@@ -7,7 +7,7 @@ import numpy as np
 
 from probekit.data.examples import Dataset, RowExamples
 from probekit.data.splits import Split
-from probekit.experiment.loader import load_experiment
+from probekit.experiment.loader import load_any, load_experiment
 from probekit.pipeline.experiment.validate import (
     _odd_labels,
     _same_token,
@@ -116,3 +116,12 @@ def test_an_odd_label_in_a_group_of_one_label_is_reported():
     assert "'x' in row 7, where the other 4 rows of group 'g1' are 'y'" in found.message
     labels[[20, 21]] = "y"  # a group of both labels: labels do not belong to groups
     assert not [*_odd_labels(a_design(labels, groups))]
+
+
+def test_one_cell_of_a_study_is_checked_by_its_name(refused):
+    cell = load_any("study").cells[0]
+    report = validate("study", cell=cell.name)
+    assert report.n_cells == 1
+    assert len({one.code for one in report.findings}) > 2
+    refused(validate, "study", cell="nowhere")
+    refused(validate, "quickstart", cell="nowhere")
