@@ -1,7 +1,7 @@
 """A feature that is the network's own confidence: is anything left beyond it?
 
-Whole runs of `probekit.probe` on rows whose logits, and so whose entropy, are drawn; activations
-contain the entropy in forms that are not linear. `outputs=` gives the numbers of the baseline
+Whole runs of `probekit.probe` on rows of random logits, which have an entropy; activations contain
+the entropy in forms that are not linear. `outputs=` gives the numbers of the baseline
 `output`, and the same numbers are the confounds. The label depends on the entropy alone, or also on
 a direction that is independent of it.
 """
@@ -101,7 +101,7 @@ def drawn(case: Case, rng: np.random.Generator) -> tuple[Array, NDArray[np.int64
 
 
 def run_of(case: Case, seed: int) -> dict[str, float]:
-    """Return what a run states: p and bits of the rest, and the comparison with the output."""
+    """Return p and bits of the rest in a run, and whether its probe is better than the output."""
     rng = np.random.default_rng([54, seed])
     X, y, groups, outputs = drawn(case, rng)
     settings = {"C": list(GRID), "folds": 3, "control_draws": 0, "description": False}

@@ -369,8 +369,9 @@ def _outputs(table: pd.DataFrame) -> str:
         "its median (without noise). Activations contain the entropy as a square, a sine, a step "
         "and a hinge, and with *extra* a direction that is independent of it, of this strength "
         "relative to it. *left* and *gain > 0* as above; *coverage*: draws whose interval contains "
-        "the mean gain of all draws; *better*: draws in which the run states that the probe is "
-        "better than the baseline `output`.",
+        "the mean gain of all draws, which is not that of the fitted probe, as above: where the "
+        "penalty switches the probe off, its gain is 0. *better*: draws in which the run states "
+        "that the probe is better than the baseline `output`.",
         "",
         "| groups | labels | entropy | extra | left | gain > 0 | mean gain | coverage | better |",
         "|---" * 9 + "|",

@@ -287,7 +287,7 @@ def apply(
     on: Path | None,
     **given: Any,
 ) -> None:
-    """Apply a saved probe to new texts, or to labelled rows of several networks.
+    """Apply a saved probe to new texts, or to several networks.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm. With
     --over it shows how AUROC, scores and rates of the probe change from network to network.

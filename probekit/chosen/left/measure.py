@@ -61,8 +61,8 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
     cells = dict(chosen.source.design.dataset.examples[0].values)
     words = [TARGETS[OUTPUT].phrase if n == OUTPUT and n not in cells else n for n in settings]
     row: dict[str, Any] = {"confounds": joined_names(words), "known": known.description}
-    row |= {"categories": joined_names([*known.categories]), "n_terms": n_terms}
     wider = replace(resamples, widening=WIDER_OVER_FOLDS)  # test rows share the model of z
+    row |= {"categories": joined_names([*known.categories]), "n_terms": n_terms}
     row["p"] = statistics.p_of_signs(left.association, wider)
     metric = "spearman" if is_number else "auroc"
     row |= {"metric": metric, "gain": None, "gain_low": None, "gain_high": None, "partial": None}

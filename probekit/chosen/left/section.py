@@ -82,15 +82,14 @@ def check_rows(
                 if cell == "" or (numbers and not math.isfinite(numbers[row])):
                     text = f"{dataset.examples[row].where}: `{name}` is {cell or 'empty'}. Fill in "
                     raise DataError(f"{text}a finite value, or leave the row out.")
-            if numbers and len(values) > FEW_VALUES:
-                continue
             if not numbers and len(values) * FEWEST_GROUPS > n_groups:
                 raise DataError(
                     f"`{name}` has {len(values):,} values in {n_groups:,} groups. A category needs "
                     f"at least {FEWEST_GROUPS} groups for each value on average: join its values."
                 )
             pairs = set(zip(cells, labels, strict=True))
-            if not experiment.reads_numbers and len(pairs) == len(values) and len(values) > 1:
+            is_few = not experiment.reads_numbers and (not numbers or len(values) <= FEW_VALUES)
+            if is_few and 1 < len(values) == len(pairs):
                 of_group = set(zip(dataset.group_codes.tolist(), cells, labels, strict=True))
                 whole = f"Every group has one `{name}` and one label, and no"
                 raise DataError(

@@ -154,7 +154,7 @@ def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
         cells = plain_cells(f"outputs[{name!r}]", outputs[name])
         check_length(f"outputs[{name!r}]", cells, n_rows)
         for row, cell in enumerate(cells):
-            if not isinstance(cell, Real) or not abs(cell) < LARGEST:
+            if not isinstance(cell, Real) or not abs(float(cell)) < LARGEST:
                 where = f"outputs[{name!r}][{row}]"
                 raise DataError(f"{where} is {cell!r}, not a number below {LARGEST:.0e}.")
         if str(name) in found:

@@ -306,7 +306,7 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     >>> facts = {"site": "", "p": None, "n": 9, "n_groups": 9, "sites": {}, "position": "last"}
     >>> facts |= {"metric": "accuracy", "probe": "logistic", "view": "raw", "chance": 0.5}
     >>> score_words(HeadlineScore(**facts, value=0.9352, ci_low=0.9, ci_high=0.966))
-    ('94 % [90, 97] of held-out rows', 'chance 50 %')
+    ('94 % [90, 97] of held-out rows classified correctly', 'chance 50 %')
     """
     metric = METRICS[score.metric]
     numbers = (score.value, score.ci_low, score.ci_high, score.chance)
