@@ -33,7 +33,7 @@ from probekit.results.record import FINAL
 
 MOST_LABELS = 5
 MOST_POINTS = 2000  # rows that are drawn
-MOST_STEPS = 300  # of a curve
+MOST_STEPS = 200  # of a curve
 BINS = 30
 CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
@@ -110,7 +110,7 @@ def curves_part(
             look: dict[str, Any] = {"mode": "lines", "line": line, "row": 1, "col": col}
             look |= {"name": plotly_text(class_label(label)), "legendgroup": label}
             look |= {"showlegend": col == 1, "hovertemplate": "%{x:.3f}, %{y:.3f}<extra></extra>"}
-            figure.add_scatter(x=x[some].tolist(), y=y[some].tolist(), **look)
+            figure.add_scatter(x=x[some].round(4).tolist(), y=y[some].round(4).tolist(), **look)
         # Those that raise the same alarms share a point.
         points = {(scores > 0).tobytes(): ("decision", scores > 0, "circle")}
         for _, row in (pd.DataFrame() if monitor is None else monitor).iterrows():
@@ -166,7 +166,7 @@ def histogram_part(
     edges = np.histogram_bin_edges(values, BINS)
     figure, words = go.Figure(layout={"template": TEMPLATE}), []
     for (name, own), colour in zip(groups.items(), cycle(SERIES_COLOURS), strict=False):
-        share = np.histogram(own, edges)[0] / len(own)
+        share = (np.histogram(own, edges)[0] / len(own)).round(5)
         # Steps, which hide nothing where they overlap.
         x, y = np.repeat(edges, 2), np.repeat([0, *share, 0], 2)[1:-1]
         shown = plotly_text(f"{name} (n = {len(own):,})")

@@ -122,6 +122,7 @@ def still(figure: Mapping[str, Any], height: float | None) -> str:
     """
     size = (STILL_WIDTH, REM * (height or 27.0))
     how: dict[str, Any] = {"ground": "none", "dpi": 96, "most_cells": MOST_CELLS_OF_PAGE}
+    how["font"] = "DejaVu Sans"  # as wide as any font of a page, and part of matplotlib
     svg = picture(figure, "svg", size, scale=CSS_POINTS, **how).decode()
     start, svg = svg[: svg.index("<g")], svg[svg.index("<g") :]
     view = re.findall(r'viewBox="[^"]*"', start)[0]
@@ -569,7 +570,7 @@ class Drawing:
             up = -note.get("ay", -30)
             shift = [shift[0] + note.get("ax", -10) + 3 * is_label, shift[1] + up]
             look["arrowprops"] = {
-                **{"arrowstyle": "-", "shrinkA": 0, "patchA": None},
+                **{"arrowstyle": "-", "shrinkA": 3 * is_label * self.scale, "patchA": None},
                 **{"shrinkB": note.get("standoff", 0) * self.scale},
                 **{"linewidth": note.get("arrowwidth", 1) * self.scale},
                 **{"color": note.get("arrowcolor", self.text["color"])},
