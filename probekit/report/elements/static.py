@@ -189,12 +189,12 @@ def decoded(values: Any) -> Any:
     return values
 
 
-def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def overlaid(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of both, where they differ those of the second."""
     both = dict(first)
     for name, value in second.items():
         is_nested = isinstance(value, Mapping) and isinstance(both.get(name), Mapping)
-        both[name] = merged(both[name], value) if is_nested else value
+        both[name] = overlaid(both[name], value) if is_nested else value
     return both
 
 
@@ -234,7 +234,7 @@ class Drawing:
     ) -> None:
         (self.width, self.height), self.scale, self.most_cells = size, scale, most_cells
         self.template = source["layout"].get("template", {}).get("layout", {})
-        self.layout = merged(self.template, source["layout"])
+        self.layout = overlaid(self.template, source["layout"])
         self.text = {"size": 12, "color": "#444444"} | self.layout.get("font", {})
         self.figure = Figure((self.width * scale / 72, self.height * scale / 72), dpi=72)
         self.renderer = FigureCanvasAgg(self.figure).get_renderer()
@@ -265,7 +265,7 @@ class Drawing:
     def settings(self, axis: str) -> dict[str, Any]:
         """Return the settings of an axis such as x2, with those of the template."""
         own = self.layout.get(f"{axis[0]}axis{axis[1:]}", {})
-        return merged(self.template.get(f"{axis[0]}axis", {}), own)
+        return overlaid(self.template.get(f"{axis[0]}axis", {}), own)
 
     def font(self, given: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return size and colour of a text, those of the figure unless `given` has its own."""

@@ -86,8 +86,8 @@ def over_page(
     threshold: str,
     notes: Sequence[str],
     facts: Mapping[str, str],
-) -> str:
-    """Return a self-contained HTML page; for the arguments see `over_answer`.
+) -> page.Page:
+    """Return the page; for the arguments see `over_answer`.
 
     `notes` are reasons to doubt the numbers, and `facts` names and values that the page ends with.
     """
@@ -120,7 +120,7 @@ def over_page(
         caveats=[*notes, CAVEAT],
         method=METHOD,
         facts={"": facts},
-    ).html()
+    )
 
 
 def _curves(rows: pd.DataFrame, titles: Mapping[str, str], title: str) -> go.Figure:

@@ -31,7 +31,7 @@ def connector():
 
 
 def __getattr__(name):
-    """Make the connector when vLLM asks for it: tests import this file without vLLM."""
+    """Make the connector when vLLM needs it: tests import this file without vLLM."""
     if name == "OnCpu":
         return connector()
     raise AttributeError(name)

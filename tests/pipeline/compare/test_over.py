@@ -143,7 +143,7 @@ def test_steps_of_training_are_networks(tmp_path):
     assert found.rows["cosine"][0] == pytest.approx(1, abs=1e-6)
     assert found.rows["cosine"][1] > found.rows["cosine"][2]
     assert found.rows["weights"].nunique() == 3
-    page = over_page(found.rows, found.positive, found.threshold, found.notes, found.facts)
+    page = over_page(found.rows, found.positive, found.threshold, found.notes, found.facts).html()
     assert "step-0000006" in page
     assert "hide that the probe in use has drifted" in page
 
