@@ -8,7 +8,7 @@ import pytest
 
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
-from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import learning_part, share_parts, sparse_part
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import method
 from probekit.report.sentences.tables import filled_columns, site_rows
@@ -90,7 +90,7 @@ FIGURES = {
     "learning: baselines of its position": lambda: go.Figure(
         part(learning_part, learning(MOVED)).figure
     ),
-    "by share of the reply": lambda: figure(share_part, SHARES),
+    "by share of the reply": lambda: figure(share_parts, SHARES),
     "compression": lambda: layer_curve(Scores.of(described(TABLE)), "compression"),
     "a linear chain for trees": lambda: layer_curve(Scores.of(OF_TREES), "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(Scores.of(CALIBRATED), "brier"),
@@ -160,8 +160,8 @@ def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words)
     tested = tested[tested["metric"].eq(tested["main_metric"])]
     tested = tested.assign(metric="p_holm", value=tested["position"].map(p).fillna(0.5))
     shares = pd.concat([SHARES, tested], ignore_index=True)
-    assert part(share_part, shares).caption.startswith(words)
-    assert not part(share_part, SHARES).caption.startswith(words[:4])
+    assert part(share_parts, shares).caption.startswith(words)
+    assert not part(share_parts, SHARES).caption.startswith(words[:4])
 
 
 def test_the_curve_by_k_has_its_numbers_in_words(snapshot):
