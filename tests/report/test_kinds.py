@@ -11,7 +11,7 @@ from probekit.report.figures.views import curve_rows
 from probekit.report.pages.further_figures import (
     decodable_from,
     learning_part,
-    share_part,
+    share_parts,
     sparse_part,
 )
 from probekit.report.pages.parts import result_parts
@@ -95,7 +95,7 @@ FIGURES = {
     "learning: baselines of its position": lambda: go.Figure(
         part(learning_part, learning(MOVED)).figure
     ),
-    "by share of the reply": lambda: figure(share_part, SHARES),
+    "by share of the reply": lambda: figure(share_parts, SHARES),
     "compression": lambda: layer_curve(Scores.of(described(TABLE)), "compression"),
     "a linear chain for trees": lambda: layer_curve(Scores.of(OF_TREES), "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(Scores.of(CALIBRATED), "brier"),

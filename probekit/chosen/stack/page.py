@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import LEVEL, fixed, format_number
+from probekit.amounts import LEVEL, fixed, format_number, percent
 from probekit.chosen.page import (
     TEST_RATES,
     TESTED,
@@ -83,7 +83,8 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     yield FigurePart(
         "True positive rate by share of the network",
         figure_json(cascade_figure(rows)),
-        f"{CASCADE} Bars: 95 % intervals over groups.",
+        f"{CASCADE} Texts: shares of the rows that words pass on to the site, and the site to all "
+        "sites. Bars: 95 % intervals over groups.",
         f"True positive rate by share of the network: {'; '.join(listed)}.",
     )
 
@@ -118,7 +119,13 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
             y=points["tpr"].tolist(),
             error_y=error_bars(ends, "tpr", 1),
             name=f"FPR {100 * float(str(fpr)):g} %",
-            mode="lines+markers",
+            mode="lines+markers" if number else "lines+markers+text",
+            text=[
+                f"{percent(row['passed_1'])}, {percent(row['passed_2'])}"
+                * (not row["setting"].endswith(ALONE))
+                for _, row in points.iterrows()
+            ],
+            textposition="bottom right",
             line={"color": marker["color"], "width": 2},
             marker=marker,
             hovertext=[
@@ -139,6 +146,7 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
             line={"color": GREY, "dash": "dot", "width": 1},
             annotation_text=plotly_text(stages),
             annotation_position="bottom right" if cost < 0.5 else "bottom left",
+            annotation_yshift=16 * (0 < cost < 1),  # above those at the ends
         )
     figure.update_xaxes(title_text="share of the network, mean of test rows", range=[-0.03, 1.03])
     figure.update_yaxes(title_text="true positive rate", range=[0, 1.04])

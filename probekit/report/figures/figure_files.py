@@ -146,8 +146,8 @@ def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list
 
     names = [old for old, _ in paper.names]
     texts = [one for part, _ in parts for one in named_texts(go.Figure(part.figure))]
-    if unknown := [old for old in names if not any(old in name_text(*one) for one in texts)]:
-        known = sorted({name_text(*one) for one in texts})
+    if unknown := [old for old in names if not any(old in as_line(*one) for one in texts)]:
+        known = sorted({as_line(*one) for one in texts})
         near = nearest(unknown[0], known)
         raise UnknownNameError(f"--rename: no figure has the text {unknown[0]!r}. {near}")
     contents = {}
@@ -167,10 +167,10 @@ def on_paper(part: FigurePart, paper: Paper) -> dict[str, Any]:
 
     figure = go.Figure(part.figure)
     for owner, attribute in named_texts(figure):
-        text = name_text(owner, attribute)
+        text = as_line(owner, attribute)
         for old, new in paper.names:
             text = text.replace(old, new)
-        if text != name_text(owner, attribute):
+        if text != as_line(owner, attribute):
             is_broken = "<br>" in owner[attribute]
             lines = textwrap.wrap(text, LONGEST_LINE) if is_broken else [text]
             owner[attribute] = "<br>".join(map(plotly_text, lines))
@@ -188,7 +188,7 @@ def named_texts(figure: go.Figure) -> list[tuple[Any, str]]:
     return [*((one, "name") for one in figure.data if one.name), *notes, *titles]
 
 
-def name_text(owner: Any, attribute: str) -> str:
+def as_line(owner: Any, attribute: str) -> str:
     """Return a text of a figure as one line, without entities."""
     return html.unescape(owner[attribute]).replace("<br>", " ").replace("\u00a0", " ")
 

@@ -74,6 +74,8 @@ def test_heads_are_written_as_wide_as_a_column_and_without_bitmaps(call, tmp_pat
     assert "<image" not in (tmp_path / "head.svg").read_text()
     pdf = (tmp_path / "head.pdf").read_bytes()
     assert b"/Subtype /Image" not in pdf
+    assert b"/FontFile2" in pdf  # TrueType, whose texts editors can change
+    assert "<text" in (tmp_path / "head.svg").read_text()
 
 
 @pytest.mark.parametrize(("n_heads", "rows"), [(1, 1), (2, 1), (3, 1), (4, 2), (6, 2), (12, 4)])
