@@ -138,7 +138,8 @@ def score_map(
     colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
-    for _, row in rows[rows["ci_low"].le(chance) & rows["ci_high"].ge(chance)].iterrows():
+    near = rows["ci_low"].le(chance) & rows["ci_high"].ge(chance) & rows["train"].isin(down)
+    for _, row in rows[near].iterrows():
         x, y = names.index(row["test"]), down.index(row["train"])
         for step in (-0.4, 0.0, 0.4):  # parallel diagonals of a cell
             across = {"x0": x - 0.5 + max(step, 0), "x1": x + 0.5 + min(step, 0)}

@@ -72,8 +72,9 @@ def test_the_saved_tensors_are_those_of_their_names(place):
     found = probe(str(folder / "acts"), rows["label"], probe=FAST, page=False, **read)
     labels = {name: one["label"] for name, one in found.record["identities"].items()}
     assert labels.pop("layer_norm") == "verified as after the final norm"
-    n = len(labels)
-    assert list(labels.values()) == [f"verified as blocks.{k}.hook_resid_pre" for k in range(n)]
+    expected = ["blocks.0.hook_resid_pre"]
+    expected += [f"blocks.{n}.hook_resid_post" for n in range(len(labels) - 1)]
+    assert list(labels.values()) == [f"verified as {site}" for site in expected]
 
 
 @pytest.fixture(scope="module")
