@@ -170,8 +170,9 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        drawn = partial(compare_page.runs_figures, loaded)
-        draw_figures(drawn, out.with_suffix(""), formats, paper)
+        draw_figures(
+            partial(compare_page.runs_figures, loaded), out.with_suffix(""), formats, paper
+        )
         click.echo(str(out))
         return
     (folder,), page = runs, None
