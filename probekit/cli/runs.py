@@ -170,9 +170,8 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        draw_figures(
-            partial(compare_page.runs_figures, loaded), out.with_suffix(""), formats, paper
-        )
+        drawn = partial(compare_page.runs_figures, loaded)
+        draw_figures(drawn, out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
     (folder,), page = runs, None
@@ -183,8 +182,10 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
     if run_files.is_pretraining(folder):
         path, page = losses.write_losses(folder), losses.losses_page(folder)
     elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
-        path = folder / "report.html"
-        page = study_page.study_page(study_results.StudyResult(folder))
+        path, page = (
+            folder / "report.html",
+            study_page.study_page(study_results.StudyResult(folder)),
+        )
         files.write_atomic(path, page.html())
     else:
         if not record.has_causes_alone(folder):  # interventions alone have no results of probes
