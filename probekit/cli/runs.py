@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +87,7 @@ def run_command(
     if of_causes := causes.open_causes(result.folder):
         around_runs.show_causes(of_causes)
     show_warnings(result)
-    draw_figures(partial(run_page.run_figures, result.folder), result.folder, formats, paper)
+    draw_figures(lambda: run_page.run_figures(result.folder), result.folder, formats, paper)
     click.echo(str(result.report if page else result.results))
 
 
@@ -170,8 +169,7 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        drawn = partial(compare_page.runs_figures, loaded)
-        draw_figures(drawn, out.with_suffix(""), formats, paper)
+        draw_figures(lambda: compare_page.runs_figures(loaded), out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
     (folder,), page = runs, None
@@ -182,8 +180,8 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], pap
     if run_files.is_pretraining(folder):
         path, page = losses.write_losses(folder), losses.losses_page(folder)
     elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
-        path = folder / "report.html"
-        page = study_page.study_page(study_results.StudyResult(folder))
+        path, result = folder / "report.html", study_results.StudyResult(folder)
+        page = study_page.study_page(result)
         files.write_atomic(path, page.html())
     else:
         if not record.has_causes_alone(folder):  # interventions alone have no results of probes
