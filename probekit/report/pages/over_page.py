@@ -50,8 +50,9 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
     """
     names, auroc, fpr = short_names(rows["network"].tolist()), rows["auroc"], rows["fpr"]
     text = (
-        f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and at its "
-        f"{threshold} {percent(fpr[0])} of the rows that are not {positive} are called {positive}."
+        f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and "
+        f"{percent(fpr[0])} of the rows that are not {positive} are called {positive} at its "
+        f"{threshold}."
     )
     if len(rows) == 1:
         return text
