@@ -277,9 +277,9 @@ def _require(
     message = f"{where}: no column {missing[0]!r}. {nearest(missing[0], names)}"
     only_column = names[0] if len(names) == 1 else ""
     used = [name for name, separator in _SEPARATORS.items() if separator in only_column]
-    unnamed = [f"{column}: NAME" for column in missing if column in defaults]
+    unnamed = [f"{column}: NAME" for column in dict.fromkeys(missing) if column in defaults]
     if used:
-        message += f" The name of the only column contains a {used[0]}. Check the format."
+        message += f" The name of the only column contains a {used[0]}. Check format and delimiter."
     elif unnamed and "Nearest" not in message:  # no column has a similar name
         message += f" Set the columns to read: `columns: {{{', '.join(unnamed)}}}`."
     raise UnknownNameError(message)

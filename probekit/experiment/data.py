@@ -98,7 +98,7 @@ class DataSection(HoldingSection):
     memory: MemorySection | None = None
     card: Card = None
     columns: Columns = Columns()
-    delimiter: Annotated[str, Field(pattern=r"^[^\r\n\"]$")] | None = None
+    delimiter: Annotated[str, Field(max_length=1, pattern=r"[^\r\n\"]")] | None = None
     special_tokens: Literal["text", "tokens"] = "text"
     pairs: OptionalColumn = None
     positive: Positive = None

@@ -212,7 +212,8 @@ def _path_of_network(verify: Any, ids: Any) -> str:
         with TemporaryDirectory(dir=root) as folder:
             verify.save_pretrained(folder)
             files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-            place = root / digest_json({path.name: digest_file(path) for path in files})[:24]
+            digest = digest_json({path.name: digest_file(path) for path in files})[:24]
+            place = root / f"{type(verify).__name__}-{digest}"
             if not place.exists():
                 shutil.copytree(folder, place)
     return str(place)
