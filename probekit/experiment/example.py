@@ -22,7 +22,7 @@ from probekit.experiment.loader import SCHEMA, load_any, schemas
 from probekit.experiment.locations import bundled_data, bundled_files, resolve_recipe
 from probekit.experiment.schema import Experiment
 from probekit.experiment.study import Study
-from probekit.files import as_store_error
+from probekit.files import as_store_error, write_atomic
 from probekit.section import FolderName
 from probekit.training.recipe import Recipe
 
@@ -149,12 +149,9 @@ def write_example(
                     f"{path} exists already, and no file is overwritten. Give another name, or "
                     "move the file."
                 )
-    for path, content in contents.items():
-        with as_store_error("write", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                with path.open("x", encoding="utf-8", newline="\n") as file:
-                    file.write(content)
+    for path, content in reversed(contents.items()):  # after a full disk, a second try is possible
+        if not path.exists():
+            write_atomic(path, content)
     return [*contents]
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from probekit.data.table import Columns
+from probekit.errors import StoreError
 from probekit.experiment.data import read_examples
 from probekit.experiment.example import keys_of, write_example
 from probekit.experiment.loader import SCHEMA, load_experiment
@@ -36,6 +37,19 @@ def test_no_file_is_overwritten(tmp_path, refused):
     (tmp_path / SCHEMA).write_text("{}")
     refused(write_example, tmp_path / "third")
     assert not (tmp_path / "third.yaml").exists()
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StoreError, match="too large"):
+            write_example(tmp_path / "mine")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not any(tmp_path.iterdir())
+    write_example(tmp_path / "mine")
 
 
 def test_a_name_that_is_no_folder_is_refused(tmp_path, refused):
