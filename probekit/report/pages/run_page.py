@@ -146,15 +146,15 @@ def report_page(run_dir: Path) -> str:
 def run_answers(run: Shown) -> list[page.Paragraph]:
     """Return the sentences that answer a run's question; `bad` if they found nothing of use.
 
-    The first ones are those of its interventions and of analyses of the selected probe, if any.
+    The first ones are whether the data invalidate it, and those of its interventions and of
+    analyses of the selected probe, if any.
     """
     causes, v = open_causes(run.folder), run.verdict
     sentences = [] if causes is None else [page.Paragraph(cause_answer(causes))]
     is_valid = all(one.weight != INVALIDATES for one in caveats(v, run.record))
-    text = answer(v, run.record.question)
-    if not is_valid and v.case == "yes":
-        text += " Not valid as it stands: see the first warning."
-    of_probe = page.Paragraph(text, "" if is_valid else "bad")
+    if not is_valid and v.case in ("yes", "not better"):
+        sentences.insert(0, page.Paragraph("Not valid as it stands: see the first warning.", "bad"))
+    of_probe = page.Paragraph(answer(v, run.record.question), "" if is_valid else "bad")
     return [*sentences, *of_analyses("answers", run), of_probe]
 
 

@@ -165,12 +165,12 @@ def test_what_invalidates_the_score_changes_the_first_sentence(level, tmp_path):
         {"level": level, "code": "crossing-groups", "message": "x"},
     ]
     record = RunRecord.model_validate(content)
-    (found,) = run_answers(Shown(tmp_path, record))
+    invalid, found = run_answers(Shown(tmp_path, record))
     (first, *_) = caveats(record.verdict, record)
     assert (first.kind, first.weight) == ("crossing-groups", INVALIDATES)
     assert record.verdict.case == "yes"
-    assert found.text.endswith("Not valid as it stands: see the first warning.")
-    assert found.css == "bad"
+    assert invalid.text == "Not valid as it stands: see the first warning."
+    assert invalid.css == found.css == "bad"
 
 
 def test_warnings_of_a_kind_are_one_and_all_of_them_are_kept():
