@@ -538,10 +538,15 @@ def _unpadded(label: str, of_ids: Tensor, mask: Tensor | None) -> list[tuple[Int
     """Return the ids of each request of a batch, and the number of padded positions before them.
 
     Raises:
-        DataError: the mask is not that of the ids, or has gaps.
+        DataError: the mask is not that of the ids, or has gaps, or ids of padding have none.
     """
     rows = of_ids.reshape(-1, of_ids.shape[-1]).numpy().astype(np.int64)
     if mask is None:
+        if (rows < 0).any():
+            raise DataError(
+                f"{label}: its ids have negative numbers. If they are padding, write the "
+                "attention_mask of the batch, too."
+            )
         return [(ids, 0) for ids in rows]
     found = list[tuple[IntArray, int]]()
     kept = mask.reshape(-1, mask.shape[-1]).float().numpy()

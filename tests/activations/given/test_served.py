@@ -296,6 +296,13 @@ def faulty(name, array):
     return write
 
 
+def unmasked(folder):
+    of_numpy(folder)
+    arrays = dict(np.load(folder / "cache.npz"))
+    arrays["tokens"][arrays.pop("attention_mask") == 0] = -1  # as `Tokenizer.batch` pads
+    np.savez(folder / "cache.npz", **arrays)
+
+
 def of_other_order(dtype):
     def write(folder):
         of_numpy(folder)
@@ -351,6 +358,7 @@ def outside(folder):
 
 FAULTS = {
     "fewer rows than requests": (faulty("layers.0", lambda x: x[:3]), "of 4 requests of 5 tokens"),
+    "padding without a mask": (unmasked, "attention_mask of the batch"),
     "a mask with a gap": (faulty("attention_mask", lambda x: x - np.eye(4, 5, 1, int)), "padding"),
     "a mask of another shape": (faulty("attention_mask", lambda x: x[:, :3]), r"shape \(4, 3\)"),
     "pickled objects": (faulty("tokens", lambda x: x.astype(object)), "pickled Python objects"),
