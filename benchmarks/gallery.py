@@ -18,7 +18,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.transfer import transfer
 from probekit.pipeline.experiment.run import run
 from probekit.report.elements.page import FigurePart
-from probekit.report.figures.figure_files import write_figures
+from probekit.report.figures.figure_files import Paper, write_figures
 from probekit.report.pages.run_page import run_figures
 from probekit.report.pages.transfer_page import place_parts
 
@@ -81,7 +81,7 @@ def main() -> None:
     folder = ROOT / "docs" / "gallery"
     for path in folder.glob("*.svg"):
         path.unlink()
-    written = write_figures(list(parts.values()), folder, ["svg"], columns=1)
+    written = write_figures(list(parts.values()), folder, ["svg"], Paper(1))
     size = sum(path.stat().st_size for path in written)
     if size > MOST_BYTES:
         raise SystemExit(f"The images have {size:,} bytes; the limit is {MOST_BYTES:,}.")

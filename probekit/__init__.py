@@ -10,6 +10,7 @@ Experiments:
     Experiment         an experiment as in its YAML file
     SavedProbe         a probe fitted by a run, read from its file
     apply_probe        predictions of a saved probe for texts
+    apply_over         a saved probe on several networks, such as checkpoints
     LinearProbe        logistic regression as a scikit-learn estimator
 
 Models:
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from probekit.model.passes.inputs import TokenBatch as TokenBatch
     from probekit.model.passes.taps import ActivationCache as ActivationCache
     from probekit.model.text.tokenizer import Tokenizer as Tokenizer
+    from probekit.pipeline.compare.over import apply_over as apply_over
     from probekit.pipeline.experiment.probe import probe as probe
     from probekit.pipeline.experiment.run import run as run
     from probekit.pipeline.experiment.validate import validate as validate

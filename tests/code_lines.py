@@ -14,20 +14,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 6749,
-    "pipeline": 7210,
+    "report": 7690,
+    "pipeline": 7690,
     "probes": 7800,
     "model": 8610,
-    "activations": 3385,
-    "cli": 2175,
-    "chosen": 2480,
+    "activations": 3800,
+    "cli": 2310,
+    "chosen": 3300,
     "interventions": 1785,
-    "experiment": 1732,
+    "experiment": 1935,
     "data": 2156,
     "results": 2225,
     "training": 769,
-    "analysis": 1037,
-    "": 1805,  # the files at the top
+    "analysis": 1095,
+    "": 1810,  # the files at the top
     "core": 20790,  # of all packages
 }
 # The rooms of features: folders, and files without their ending.
@@ -57,7 +57,8 @@ probes/kinds/mlp probes/kinds/structural probes/kinds/svm probes/kinds/trees pro
 probes/foreign probes/kinds/left_out probes/exports/ report/pages/doses_page
 activations/upkeep activations/object_store cli/caches
 activations/outputs activations/derived pipeline/setup/output
-report/notebooks/ report/pages/index_page report/figures/figure_files
+experiment/ask report/pages/over_page
+report/notebooks/ report/pages/index_page report/figures/figure_files report/elements/static
 """
 FEATURES = ROOMS.split()
 NO_CODE = (

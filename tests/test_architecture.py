@@ -53,11 +53,13 @@ DOORS = {
         "tables": "settings chosen",
         "transferred": "sets X results spec site",
         "work": "sites fitted spec X penalty",
+        "further_findings": "source",
+        "identity": "source",
     },
     "page": {
-        **dict.fromkeys(
-            ["first_figures", "figures", "sections", "curves", "details", "examples"], "run"
-        ),
+        **dict.fromkeys(["answers", "screen", "figures", "sections", "curves"], "run"),
+        **dict.fromkeys(["details", "examples"], "run"),
+        "doubts": "v",
         "transferred_section": "rows places",
     },
 }
@@ -189,7 +191,8 @@ def test_a_public_name_has_one_meaning():
 
 # Files that are read through a table, a door or from the command line need no second importer.
 REGISTERED = (
-    *("activations/derived", "chosen/", "cli/", "model/families/", "probes/exports/"),
+    *("activations/derived", "activations/given/served/", "chosen/", "cli/"),
+    *("model/families/", "probes/exports/"),
     *("probes/kinds/", "report/pages/"),
 )
 # Keys of experiments, attributes of results and documented columns, which users type; the verdict.

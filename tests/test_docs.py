@@ -233,7 +233,7 @@ def test_every_yaml_block_is_valid(name, tmp_path):
             continue
         assert given.keys() <= Experiment.model_fields.keys(), f"{name}: {block}"
         shipped = YAML(typ="safe").load((ROOT / "experiments" / "quickstart.yaml").read_text())
-        if "tokens" in given and given["tokens"]["position"].get("at") in ("word", "span"):
+        if "tokens" in given and given["tokens"].get("position", {}).get("at") in ("word", "span"):
             given.setdefault("data", {"name": "a", "format": "conllu", "file": "a.conllu"})
         data = given.get("data", {})
         if data.get("train") or data.get("columns", {}).get("split"):

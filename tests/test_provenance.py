@@ -32,7 +32,7 @@ def test_an_installed_package_names_its_distribution(package):
     install(package.parent, "renamed", package)
     own = provenance.find_origin(package, [str(package.parent)])
     assert (own.name, own.version, own.checkout) == ("renamed", "1.2.3", None)
-    assert own.install_command("png") == "pip install 'renamed[png]'"
+    assert own.install_command("onnx") == "pip install 'renamed[onnx]'"
     assert provenance.origin_warnings(package, [str(package.parent)]) == []
 
 
@@ -47,7 +47,7 @@ def test_a_checkout_that_is_not_installed_names_its_folder(package):
     (package.parent / "pyproject.toml").write_text('[project]\nname = "mine"\nversion = "3.0"\n')
     own = provenance.find_origin(package, [])
     assert (own.name, own.version, own.is_installed) == ("mine", "3.0", False)
-    assert own.install_command("png") == f"pip install -e '{package.parent}[png]'"
+    assert own.install_command("onnx") == f"pip install -e '{package.parent}[onnx]'"
 
 
 def test_a_foreign_package_of_the_same_name_is_recognised(package):

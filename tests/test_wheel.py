@@ -161,8 +161,8 @@ def test_the_version_names_the_distribution_and_the_folder(installed):
     assert first.startswith("probekit-lens ")
     assert package.split() == ["package", str(installed.packages / "probekit")]
     assert done.stderr == ""
-    code = "from probekit.provenance import install_command; print(install_command('png'))"
-    assert installed.call("python", "-c", code).stdout == "pip install 'probekit-lens[png]'\n"
+    code = "from probekit.provenance import install_command; print(install_command('onnx'))"
+    assert installed.call("python", "-c", code).stdout == "pip install 'probekit-lens[onnx]'\n"
 
 
 def test_a_new_question_is_validated_and_run(installed):

@@ -18,6 +18,9 @@ from benchmarks.claims import (
     intervals,
     left,
     monitors,
+    outputs,
+    strata,
+    unasked,
     unlike,
 )
 from benchmarks.claims.designs import designs
@@ -36,6 +39,9 @@ PARTS = {
     "monitors": (monitors.cases, monitors.rows, 1000),
     "estimates": (estimates.cases, estimates.rows, 200),
     "left": (left.cases, left.rows, 200),
+    "strata": (strata.cases, strata.rows, 400),
+    "unasked": (unasked.cases, unasked.rows, 400),
+    "outputs": (outputs.cases, outputs.rows, 150),
 }
 
 

@@ -302,6 +302,94 @@ def _left(table: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _strata(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "`left.csv`: p of the selected probe within each value of a category, which the label "
+        "depends on. Groups have several labels and values, several labels and one value, one "
+        "label and several values, or one of both. With *effect* 1 the activations have a "
+        "direction of the label. *t*: share of draws with p < 0.05 by t over groups; *exchange*: "
+        "by exchanged labels in each group and value (not used: it rejects too often where groups "
+        "of one label have several values).",
+        "",
+        "| groups | rows of a group | metric | effect | data | t | exchange |",
+        "|---" * 7 + "|",
+    ]
+    names = {"several": "several labels and values", "labels": "several labels, one value"}
+    names |= {"strata": "one label, several values", "one": "one label, one value"}
+    for _, row in table.iterrows():
+        data = ["" if row["sizes"] == "equal" else f"sizes {row['sizes']}"]
+        data += ["five folds"] * bool(row["is_nested"])
+        cells = [row["groups"], names[row["design"]], row["metric"], f"{row['effect']:g}"]
+        cells += [", ".join(filter(None, data)), f"{row['rate']:.3f} ({row['error']:.3f})"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {row['exchange']:.3f} |")
+    nothing = table[table["effect"] == 0]
+    lines += [
+        "",
+        f"Without an effect t rejects in {nothing['rate'].mean():.3f} of all draws, in at most "
+        f"{nothing['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
+def _unasked(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "Columns that an experiment does not use: normal and lognormal numbers, counts, categories "
+        "of rows and of groups. A warning needs p < 0.05, adjusted by Holm, and an AUROC of 0.60 "
+        "of the column alone. Without a relation any warning is false; otherwise the label depends "
+        "on the first column in a line, a parabola or by category. *warning*: share of draws with "
+        "one; *p < 0.05*: without the condition on AUROC.",
+        "",
+        "| groups | labels of a group | relation | columns | data | warning | p < 0.05 |",
+        "|---" * 7 + "|",
+    ]
+    for _, row in table.iterrows():
+        data = [{0: "numbers", 2: ""}.get(row["classes"], f"{row['classes']} classes")]
+        data += ["" if row["sizes"] == "equal" else f"sizes {row['sizes']}"]
+        data += ["" if row["positives"] == 0.5 else f"{row['positives']:.0%} positive"]
+        labels = "several" if row["labels"] == "mixed" else "one"
+        cells = [row["groups"], labels, row["relation"], row["columns"]]
+        cells += [", ".join(filter(None, data)), f"{row['rate']:.3f} ({row['error']:.3f})"]
+        lines.append(f"| {' | '.join(map(str, cells))} | {row['tested']:.3f} |")
+    false = table[table["relation"] == "none"]
+    lines += [
+        "",
+        f"False warnings in {false['rate'].mean():.3f} of all draws, in at most "
+        f"{false['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
+def _outputs(table: pd.DataFrame) -> str:
+    lines = [
+        "",
+        "Runs of `probekit.probe` whose confounds are the numbers of the output. The label depends "
+        "on the entropy as a line or a parabola in its log odds, or is whether the entropy exceeds "
+        "its median (without noise). Activations contain the entropy as a square, a sine, a step "
+        "and a hinge, and with *extra* a direction that is independent of it, of this strength "
+        "relative to it. *left* and *gain > 0* as above; *coverage*: draws whose interval contains "
+        "the mean gain of all draws, which is not that of the fitted probe, as above: where the "
+        "penalty switches the probe off, its gain is 0. *better*: draws in which the run states "
+        "that the probe is better than the baseline `output`.",
+        "",
+        "| groups | labels | entropy | extra | left | gain > 0 | mean gain | coverage | better |",
+        "|---" * 9 + "|",
+    ]
+    for _, row in table.iterrows():
+        cells = [row["groups"], row["labels"], row["shape"], row["extra"]]
+        cells += [f"{row['rate']:.3f} ({row['error']:.3f})", f"{row['bits_rate']:.2f}"]
+        cells += [f"{row['gain']:.3f}", f"{row['coverage']:.2f}", f"{row['better']:.2f}"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    nothing = table[table["extra"] == 0]
+    lines += [
+        "",
+        f"With nothing left, the test rejects in {nothing['rate'].mean():.3f} of all draws, in at "
+        f"most {nothing['rate'].max():.3f} of a row; {table['draws'].min()} draws a row.",
+    ]
+    return "\n".join(lines)
+
+
 SECTIONS = {
     "association": ("p-values of association, one test set", _association),
     "differences": ("p-values of differences", _differences),
@@ -315,5 +403,8 @@ SECTIONS = {
     "false_alarms": ("False positive rates of thresholds", _false_alarms),
     "monitors": ("Thresholds of monitors", _monitors),
     "left": ("What a probe adds to confounds", _left),
+    "strata": ("A probe within the values of a category", _strata),
+    "unasked": ("Columns that an experiment does not use", _unasked),
+    "outputs": ("What a probe adds to the network's own confidence", _outputs),
     "estimates": ("Cues, folds, calibration, rare classes and heavy tails", _estimates),
 }

@@ -69,6 +69,11 @@ PAGES = {
         f'apply {{probe}} --text "{TEXT}" --per token --out {{out}}',
         "",
     ),
+    "networks": (
+        "A fixed probe on several networks: drift of its scores and rates",
+        "apply {probe} --over mini mini --on data/noun_pairs.csv --out {out}",
+        "",
+    ),
     "doses": (
         "How much steering a network can take",
         'generate --model mini --prompt "The old man" --max-new-tokens 5 --steer {probe} '

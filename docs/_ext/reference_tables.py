@@ -301,7 +301,7 @@ API = {
         *("run", "validate", "probe", "Experiment", "RunResult", "StudyResult", "open_run"),
         "pretrain",
     ),
-    "Probes": ("LinearProbe", "SavedProbe", "apply_probe"),
+    "Probes": ("LinearProbe", "SavedProbe", "apply_probe", "apply_over"),
     "Model and tokens": (
         "load_model",
         "from_transformers",

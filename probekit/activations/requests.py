@@ -1,9 +1,11 @@
-"""Hidden states that a serving engine has written, as the activations of texts.
+"""Hidden states that a serving engine or another library has written, as the activations of texts.
 
-A .safetensors file has one request, or several with their names before those of the tensors. A
-request has the ids of its tokens and their hidden states, as vLLM's `extract_hidden_states` writes
-them, or under other names; see `ROLES`. A text is served by a request whose ids begin with those of
-the text, never by order or file name. Later tokens, which the engine generated, are not used.
+A file, of one of the formats in `given/served`, has one request, or several: as a batch, or with
+their names before those of the tensors. A request has the ids of its tokens and their hidden
+states, as vLLM's `extract_hidden_states` writes them, or under other names; see `ROLES`.
+
+A text is served by a request whose ids begin with those of the text, never by order or file name.
+Later tokens, which the engine generated, are not used.
 
 read_requests  all requests of a folder
 Requests       the requests that serve some texts, and the rows of these
@@ -24,12 +26,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from probekit.activations.capture import StoredRows
 from probekit.activations.forward import Batch
+from probekit.activations.given.checks import unusable
 from probekit.activations.given.formats import natural, reading
+from probekit.activations.given.given import is_known
+from probekit.activations.given.served.table import (
+    contents_of,
+    how_to_convert,
+    open_tensors,
+    served_files,
+)
 from probekit.amounts import counted, percent
 from probekit.data.positions import IntArray, RowPlan
 from probekit.errors import DataError, MissingError
@@ -38,26 +47,42 @@ from probekit.provenance import digest_file, digest_json
 
 # What a request has: accepted names of its tensors, or of entries in the metadata of its file.
 ROLES = {
-    "ids": ("token_ids", "prompt_token_ids", "input_ids", "tokens"),
-    "states": ("hidden_states", "hidden_state", "model.layers", "layers", "layer", "activations"),
+    "ids": ("token_ids", "prompt_token_ids", "input_ids", "tokens", "inp_tokens"),
+    "states": (
+        "hidden_states",
+        "hidden_state",
+        "model.layers",
+        "layers",
+        "layer",
+        "activations",
+        "transformer.h",
+        "gpt_neox.layers",
+        "model.decoder.layers",
+        "l_out",
+    ),
+    "mask": ("attention_mask",),  # 0 at padding
     "start": ("start", "offset", "num_computed_tokens"),  # index of the first token with states
     "prompt": ("prompt_len", "prompt_length", "num_prompt_tokens", "prompt_tokens"),
     "request": ("request_id", "req_id"),
     "layers": ("layer_ids", "eagle_aux_hidden_state_layer_ids"),  # along the axis of layers
+    "logits": (
+        "logits",
+        "prompt_logits",
+        "result_output",
+    ),  # of each token with states; compared, never probed
 }
 _ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
-# The name of a request, if the file has several; the name of a tensor; the number of a layer.
+# The name of a request, if the file has several; the name of a tensor; the number of a layer, whose
+# output it may be; or the name of a site.
 _KEY = re.compile(
-    rf"(?:(?P<request>.+)[./:])??(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
-    r"(?:[._]0*(?P<layer>\d+))?"
+    rf"(?:(?P<request>.+)[./:])??(?:(?P<name>{'|'.join(map(re.escape, _ROLE_OF))})"
+    r"(?:[._-]0*(?P<layer>\d+)(?:\.output(?:\.0)?)?)?|(?P<site>(?:blocks\.\d+\.)?hook_\w+))"
 )
-_Layers = Mapping[str, tuple[str, int | None]]  # key and index along its axis, by layer
+_Layers = Mapping[str, tuple[str, slice | None]]  # key and part of its second axis, by layer
 _DTYPES = {"F64", "F32", "F16", "BF16"}  # of hidden states
-_PICKLE = "a pickle, which could run code: write it with safetensors.torch.save_file"
-_OTHER_FILES = dict.fromkeys((".pt", ".bin", ".pkl"), _PICKLE)
-_OTHER_FILES[".zst"] = "compressed: unpack it with `unzstd`"
 # Largest relative error of a token, and of the median token, that rounding to bfloat16 explains.
 _ANOTHER_ROW, _MEDIAN = 0.5, 1 / 16
+_PLACES = 16  # most tokens of a row that are computed again
 _WRITE_AGAIN = "The file may be truncated, or still being written: let the engine write it again"
 
 # Why a request with the ids of a text does not serve it; or, by the index in the text of the first
@@ -101,18 +126,22 @@ class RequestPart:
             in a cache, or the last one, which was sampled and never read.
         n_states: number of hidden states; more than `ids` if these are those of the prompt.
         n_prompt: number of tokens of the prompt; None if it is not stated.
-        layers: key of the tensor, and index along its axis of layers if it has one, by layer.
+        layers: key of the tensor, and its part of the second axis if that has layers, by layer.
+        row: index along the axis of the batch; 0 without.
+        padding: number of positions before its first token.
     """
 
     path: str
     entry: str
-    state: tuple[int, int, int]
+    state: tuple[tuple[int, int, int], ...]
     name: str
     ids: IntArray
     tokens: range
     n_states: int
     n_prompt: int | None
     layers: _Layers
+    row: int = 0
+    padding: int = 0
 
     @property
     def place(self) -> str:
@@ -123,7 +152,7 @@ class RequestPart:
         """Return the hidden states of tokens in float32, shape [position d_model] for each layer.
 
         Raises:
-            DataError: the file cannot be read or has changed, or a number is not finite.
+            DataError: the file cannot be read or has changed, or a row is no hidden state.
         """
         absent = [layer for layer in layers if layer not in self.layers]
         if absent:
@@ -131,31 +160,30 @@ class RequestPart:
                 f"{self.place} has no layer {absent[0]}; it has {', '.join(self.layers)}. Write "
                 "all requests with the same layers."
             )
-        first, found = self.tokens.start, list[Tensor]()
+        first, found = self.tokens.start - self.padding, list[Tensor]()
         low, high = int(positions.min()) - first, int(positions.max()) + 1 - first
         at = torch.from_numpy(positions - first - low)
         with reading(self.place, _WRITE_AGAIN):
-            with safe_open(self.path, framework="pt") as file:
-                for key, column in (self.layers[layer] for layer in layers):
+            with open_tensors(Path(self.path)) as file:
+                for layer in layers:
+                    key, column = self.layers[layer]
                     tensor = file.get_slice(key)
                     if column is None and len(tensor.get_shape()) == 3:  # the first is the batch
-                        block = tensor[:, low:high][0]
+                        block = tensor[self.row : self.row + 1, low:high][0]
                     elif column is None:
                         block = tensor[low:high]
                     else:
-                        block = tensor[low:high, column : column + 1].flatten(1)
-                    found.append(block[at].float())
-            if state_of(Path(self.path)) != self.state:
+                        block = tensor[low:high, column].flatten(1)
+                    block = block.float()
+                    if (wrong := unusable(block.numpy())) is not None:  # also between the positions
+                        raise DataError(
+                            f"{self.place}: layer {layer} {wrong[2]} at token "
+                            f"{first + low + wrong[0]} ({wrong[1]:,} such of {len(block):,}). Let "
+                            "the engine write the request again, in bfloat16 or float32."
+                        )
+                    found.append(block[at])
+            if tuple(map(state_of, contents_of(Path(self.path)))) != self.state:
                 raise DataError(f"{self.path} changed while it was read. Run the command again.")
-        for layer, rows in zip(layers, found, strict=True):
-            finite = rows.isfinite().all(dim=1)
-            if not finite.all():
-                token = int(positions[int(finite.int().argmin())])
-                raise DataError(
-                    f"{self.place}: the hidden states of layer {layer} are NaN or infinite, first "
-                    f"at token {token}. Let the engine write the request again, in bfloat16 or "
-                    "float32."
-                )
         return found
 
 
@@ -289,29 +317,38 @@ class Requests(StoredRows):
     @cached_property
     def origin(self) -> str:
         """`requests`, and one digest of the contents of all files with a chosen request."""
-        files = {Path(part.path) for one in self.chosen.values() for part in one.parts}
+        paths = {Path(part.path) for one in self.chosen.values() for part in one.parts}
+        files = [file for path in paths for file in contents_of(path)]
         with reading(str(self.folder), _WRITE_AGAIN):
             return f"requests {digest_json(sorted(map(digest_file, files)))}"
 
     def sample(
         self, tokens: Sequence[IntArray], plan: RowPlan, n_rows: int
-    ) -> tuple[dict[str, Tensor], list[list[int]], list[int]]:
-        """Return hidden states of evenly spaced rows by layer, with their ids and positions.
+    ) -> tuple[dict[str, Tensor], list[list[int]], IntArray]:
+        """Return hidden states of tokens of evenly spaced rows by layer, ids and positions.
 
-        A row is read at its last position: the first may be equal in all texts.
+        Hidden states have the shape [row place d_model] and positions (n_rows, n_places): some of a
+        row, drawn at random, and its last one in the last column: the first may be equal in all
+        texts. Of a row with fewer positions, some are repeated.
 
         Raises:
-            DataError: a file cannot be read, or a number is not finite.
+            DataError: a file cannot be read, or a row is no hidden state.
         """
-        last = len(plan.example) - 1
+        last, draw = len(plan.example) - 1, np.random.default_rng(0)
         rows = np.unique(np.linspace(0, last, min(n_rows, last + 1)).astype(int))
         texts = [tokens[number] for number in plan.example[rows]]
-        at = plan.positions[plan.offsets[rows + 1] - 1]
+        own = [plan.positions[slice(*plan.offsets[row : row + 2])] for row in rows]
+        n_places = min(_PLACES, max(map(len, own)))
+        at = np.stack([
+            np.append(np.resize(draw.permutation(one[:-1] if len(one) > 1 else one), n_places - 1),
+                      one[-1])
+            for one in own
+        ])  # fmt: skip
         requests = [self.chosen[ids.tobytes()] for ids in texts]
         layers = sorted(requests[0].parts[0].layers, key=natural)
-        of_row = [one.states(layers, at[n : n + 1]) for n, one in enumerate(requests)]
-        of_layer = dict(zip(layers, map(torch.cat, zip(*of_row, strict=True)), strict=True))
-        return of_layer, [ids.tolist() for ids in texts], at.tolist()
+        of_row = [one.states(layers, at[n]) for n, one in enumerate(requests)]
+        of_layer = dict(zip(layers, map(torch.stack, zip(*of_row, strict=True)), strict=True))
+        return of_layer, [ids.tolist() for ids in texts], at
 
     def of_tokens(
         self, batch: Batch, text: IntArray, places: IntArray, plan: RowPlan, sites: Sequence[str]
@@ -354,28 +391,23 @@ def sortable(ids: IntArray) -> bytes:
 def read_requests(folder: Path, d_model: int) -> Requests:
     """Return the requests in a folder and its subfolders, or in one file; states are read later.
 
-    Hidden files and folders, in which engines write unfinished files, are left out.
-
     Args:
-        folder: folder of .safetensors files, or one such file.
+        folder: folder of files, or one file.
         d_model: number of features of each hidden state.
 
     Raises:
         MissingError: there is no folder, or no file with requests.
-        DataError: a file cannot be read, has no request, has hidden states of another width, or
-            lacks a chunk of a request.
+        ConfigError: the package that reads a format is not installed.
+        DataError: a file cannot be read, is still being written, has no request, has hidden states
+            of another width, or lacks a chunk of a request.
     """
-    paths = [
-        path
-        for path in sorted(folder.rglob("*.safetensors"))
-        if not path.is_dir() and "/." not in f"/{path.relative_to(folder).as_posix()}"
-    ] or [folder] * folder.is_file()
+    with reading(str(folder), _WRITE_AGAIN):
+        paths = served_files(folder)
     if not paths:
-        others = sorted(path for path in folder.rglob("*") if path.suffix in _OTHER_FILES)
-        found = f" {others[0]} is {_OTHER_FILES[others[0].suffix]}." if others else ""
         raise MissingError(
-            f"{folder} contains no .safetensors file of requests.{found} Give the folder in which "
-            "the engine writes hidden states."
+            f"{folder} contains no .safetensors file of requests, nor one of another format that "
+            f"is read.{how_to_convert(folder)} Give the folder in which the engine writes hidden "
+            "states."
         )
     shared = dict[str, _Layers]()  # usually one for all
     parts = [part for path in paths for part in _parts_of(path, folder, d_model, shared)]
@@ -417,8 +449,8 @@ def _parts_of(
     """
     inside(path, folder if folder.is_dir() else None)
     with reading(str(path), _WRITE_AGAIN):
-        state = state_of(path)  # before its header is read
-    with reading(str(path), _WRITE_AGAIN), safe_open(path, framework="pt") as file:
+        state = tuple(map(state_of, contents_of(path)))  # before its header is read
+    with reading(str(path), _WRITE_AGAIN), open_tensors(path) as file:
         metadata = (file.metadata() or {}).items()
         stated = {_ROLE_OF[name]: text for name, text in metadata if name in _ROLE_OF}
         names = sorted(file.keys())  # it is not a mapping
@@ -445,37 +477,85 @@ def _parts_of(
             of_ids = file.get_tensor(found["ids"][None])
             if of_ids.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
                 raise DataError(f"{label}: {found['ids'][None]} is {of_ids.dtype}. Write integers.")
-            ids = of_ids.flatten().numpy().astype(np.int64)
+            mask_key = found.get("mask", {}).get(None)
+            rows = _unpadded(label, of_ids, file.get_tensor(mask_key) if mask_key else None)
             shape, listed = list(of_ids.shape), numbers.get("layers")
             layers, n_states = _layers_of(file, label, found["states"], shape, d_model, listed)
-            start = stated_start or 0
-            has_prompt = n_prompt == len(ids) or found["ids"][None].endswith("prompt_token_ids")
-            of_request = "" if name.isdecimal() else name or str(numbers.get("request", ""))
-            is_chunk = start > 0 and n_states == len(ids)  # has its own ids only
-            if is_chunk and not of_request:
-                raise DataError(
-                    f"{label} has the tokens from {start} of a request that it does not name. "
-                    "Write its name as `request_id`, so that its chunks can be joined."
+            if key := found.get("logits", {}).get(None):
+                if file.get_slice(key).get_shape()[-2:-1] != [n_states]:
+                    raise DataError(
+                        f"{label}: {key} has shape {tuple(file.get_slice(key).get_shape())}. Write "
+                        f"(n_tokens, d_vocab), as of the {n_states:,} hidden states, or no logits."
+                    )
+                layers["logits"] = (key, None)
+            for row, (ids, padding) in enumerate(rows):
+                one = RequestPart(
+                    path=str(path),
+                    entry=name if len(rows) == 1 else "/".join(filter(None, (name, str(row)))),
+                    state=state,
+                    name="" if name.isdecimal() else name or str(numbers.get("request", "")),
+                    ids=ids,
+                    tokens=range(0),
+                    n_states=n_states if mask_key is None else min(n_states - padding, len(ids)),
+                    n_prompt=n_prompt,
+                    layers=shared.setdefault(str(layers), layers),
+                    row=row,
+                    padding=padding,
                 )
-            if start + n_states > len(ids) and not (is_chunk or has_prompt):
-                raise DataError(
-                    f"{label} has hidden states of {n_states:,} tokens from token {start:,}, but "
-                    f"{len(ids):,} ids. Write the ids of all tokens, or those of the prompt as "
-                    "`prompt_token_ids`, and the axes as (n_tokens, n_layers, d_model)."
-                )
-            is_known = stated_start is not None or n_states >= len(ids)
-            stop = start + n_states if is_known else start
-            yield RequestPart(
-                path=str(path),
-                entry=name,
-                state=state,
-                name=of_request,
-                ids=ids,
-                tokens=range(start, stop if is_chunk else min(stop, len(ids))),
-                n_states=n_states,
-                n_prompt=n_prompt,
-                layers=shared.setdefault(str(layers), layers),
+                has_prompt = found["ids"][None].endswith("prompt_token_ids")
+                yield _placed(one, stated_start, has_prompt)
+
+
+def _placed(part: RequestPart, stated: int | None, has_prompt: bool) -> RequestPart:
+    """Return a part of a request with the tokens of its hidden states.
+
+    Args:
+        part: the part, without its tokens.
+        stated: index of the first token with hidden states; None if the file does not state it.
+        has_prompt: whether the ids are those of the prompt alone.
+
+    Raises:
+        DataError: there are too many hidden states, or they are of a request without a name.
+    """
+    start, n, n_ids, label = stated or 0, part.n_states, len(part.ids), part.place
+    is_chunk = start > 0 and n == n_ids  # has its own ids only
+    if is_chunk and not part.name:
+        raise DataError(
+            f"{label} has the tokens from {start} of a request that it does not name. Write its "
+            "name as `request_id`, so that its chunks can be joined."
+        )
+    if start + n > n_ids and not (is_chunk or has_prompt or part.n_prompt == n_ids):
+        raise DataError(
+            f"{label} has hidden states of {n:,} tokens from token {start:,}, but {n_ids:,} ids. "
+            "Write the ids of all tokens, or those of the prompt as `prompt_token_ids`, and the "
+            "axes as (n_tokens, n_layers, d_model)."
+        )
+    stop = start + n if stated is not None or n >= n_ids else start
+    return replace(part, tokens=range(start, stop if is_chunk else min(stop, n_ids)))
+
+
+def _unpadded(label: str, of_ids: Tensor, mask: Tensor | None) -> list[tuple[IntArray, int]]:
+    """Return the ids of each request of a batch, and the number of padded positions before them.
+
+    Raises:
+        DataError: the mask is not that of the ids, or has gaps.
+    """
+    rows = of_ids.reshape(-1, of_ids.shape[-1]).numpy().astype(np.int64)
+    if mask is None:
+        return [(ids, 0) for ids in rows]
+    found = list[tuple[IntArray, int]]()
+    kept = mask.reshape(-1, mask.shape[-1]).float().numpy()
+    for row, ids in enumerate(rows):
+        at = np.flatnonzero(kept[row]) if mask.shape == of_ids.shape else rows[:0, 0]
+        is_plain = len(at) > 0 and np.array_equal(kept[row, at[0] : at[-1] + 1], np.ones(len(at)))
+        if not is_plain:
+            raise DataError(
+                f"{label}: its attention_mask of shape {tuple(mask.shape)} has padding between "
+                f"tokens, or no token, or is not that of ids of shape {tuple(of_ids.shape)}. Write "
+                "1 for all tokens of a request, which are next to each other, and 0 for padding."
             )
+        found.append((ids[at], int(at[0])))
+    return found
 
 
 def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str | None, str]]]:
@@ -487,9 +567,10 @@ def _keys_of(path: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str |
     keys: dict[str, dict[str, dict[str | None, str]]] = {}
     for key in names:
         match = _KEY.fullmatch(key)
-        if match is None:
+        if match is None or (match["site"] and not is_known(match["site"])):
             continue
-        role, layer = _ROLE_OF[match["name"]], match["layer"]
+        role = "states" if match["site"] else _ROLE_OF[match["name"]]
+        layer = match["site"] or match["layer"]
         of_role = keys.setdefault(match["request"] or "", {}).setdefault(role, {})
         if layer in of_role or (of_role and None in (layer, *of_role)):
             other = of_role.get(layer, next(iter(of_role.values())))
@@ -516,8 +597,10 @@ def _layers_of(
     of_ids: list[int],
     d_model: int,
     listed: Any,
-) -> tuple[_Layers, int]:
-    """Return key and index of each layer of a request, and the number of its hidden states.
+) -> tuple[dict[str, tuple[str, slice | None]], int]:
+    """Return key and part of each layer of a request, and the number of its hidden states.
+
+    Tensors with the names of sites that are as wide as the residual stream are layers, others not.
 
     Args:
         file: the open file.
@@ -530,34 +613,44 @@ def _layers_of(
     Raises:
         DataError: a shape or dtype is not one of hidden states, or other layers are listed.
     """
-    layers, sizes, dtypes = dict[str, tuple[str, int | None]](), set[int](), set[str]()
+    layers, sizes, dtypes = dict[str, tuple[str, slice | None]](), set[int](), set[str]()
     for layer, key in states.items():
         shape = file.get_slice(key).get_shape()
+        if layer is not None and "hook_" in layer and shape[-2:] != [of_ids[-1], d_model]:
+            continue  # of heads or neurons
         dtypes.add(file.get_slice(key).get_dtype())
+        n_batch, wide = of_ids[0] if len(of_ids) == 2 else 1, shape[-1] // max(1, d_model)
         has_batch_axis = len(of_ids) == 2 and shape[:-1] == of_ids
+        if n_batch > 1 and not has_batch_axis:
+            raise DataError(
+                f"{label}: {key} has shape {tuple(shape)}, but the ids are of {n_batch:,} requests "
+                f"of {of_ids[1]:,} tokens. Write (n_requests, n_tokens, d_model)."
+            )
+        is_wide = layer is None and len(shape) == 2 and wide > 1  # layers next to each other
         has_layers = layer is None and len(shape) == 3 and not has_batch_axis
-        is_layer = len(shape) == 2 or (len(shape) == 3 and shape[0] == 1)
-        if not (has_layers or is_layer) or shape[-1] != d_model:
+        is_layer = len(shape) == 2 or has_batch_axis or (len(shape) == 3 and shape[0] == 1)
+        if not (has_layers or is_layer) or shape[-1] != d_model * (wide if is_wide else 1):
             raise DataError(
                 f"{label}: {key} has shape {tuple(shape)}; d_model of the network is {d_model}. "
                 "Allowed: (n_tokens, n_layers, d_model), or (n_tokens, d_model) for each layer."
             )
         sizes.add(shape[0] if has_layers else shape[-2])
-        if not has_layers:
+        if not (has_layers or is_wide):
             layers[layer or "0"] = (key, None)
             continue
+        n_layers, width = (wide, d_model) if is_wide else (shape[1], 1)
         with suppress(ValueError, RecursionError):
             listed = json.loads(listed) if isinstance(listed, str) else listed
-        listed = list(range(shape[1])) if listed is None else listed
+        listed = list(range(n_layers)) if listed is None else listed
         is_named = isinstance(listed, list) and {*map(type, listed)} <= {int, str}
         names = list(map(str, listed)) if is_named else []
-        if not len(set(names)) == len(names) == shape[1]:
+        if not len(set(names)) == len(names) == n_layers:
             raise DataError(
-                f"{label}: {key} has shape {tuple(shape)}, thus {counted(shape[1], 'layer')}, but "
+                f"{label}: {key} has shape {tuple(shape)}, thus {counted(n_layers, 'layer')}, but "
                 f"{' or '.join(ROLES['layers'])} is {listed!r}. List the name of each layer, and "
                 "write the axes as (n_tokens, n_layers, d_model)."
             )
-        layers |= {name: (key, n) for n, name in enumerate(names)}
+        layers |= {name: (key, slice(n * width, (n + 1) * width)) for n, name in enumerate(names)}
     if len(sizes) != 1 or len(dtypes) != 1 or not dtypes <= _DTYPES:
         raise DataError(
             f"{label}: its hidden states have {sorted(sizes)} tokens and types {sorted(dtypes)}. "

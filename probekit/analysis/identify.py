@@ -42,7 +42,7 @@ from probekit.model.sites.catalogue import (
 )
 from probekit.model.text.tokenizer import Tokenizer
 
-FINAL_NORM = "after the final norm"
+FINAL_NORM, LOGITS = "after the final norm", "logits"
 # An array is a tensor if its error, that of its worst row and that of its worst feature are at most
 # this many times those of a pass in its precision. Two passes that round independently differ by a
 # factor of up to 2; another tensor by a factor of 10 or more.
@@ -351,6 +351,75 @@ def _with_bos(reading: _Reading, bos: int, change: str) -> _Reading:
     return _Reading([[bos, *row] for row in reading.ids], [at + 1 for at in reading.at], change)
 
 
+class TokenErrors(NamedTuple):
+    """Errors of tokens at a site, in the units of `_errors`, and those that a precision explains.
+
+    Attributes:
+        errors: error of each token, shape [n_rows n_places].
+        largest: largest error that the precision explains.
+        median: median error that it explains.
+    """
+
+    errors: Tensor
+    largest: float
+    median: float
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether all errors, and their median, are explained; not if one is NaN."""
+        worst, median = self.errors.max().item(), self.errors.median().item()
+        return worst <= FACTOR * self.largest and median <= FACTOR * self.median
+
+
+@torch.inference_mode()
+def compare_tokens(
+    arrays: Mapping[str, Tensor],
+    ids: Sequence[Sequence[int]],
+    places: NDArray[np.int64],
+    network: Network,
+) -> dict[str, TokenErrors]:
+    """Return the errors of tokens at each site, of the precision that explains them if one does.
+
+    Args:
+        arrays: activations by site, shape [n_rows n_places n_features].
+        ids: token ids of each row.
+        places: positions in each row, shape (n_rows, n_places); one may be repeated.
+        network: the network, which computes them again.
+    """
+    widths = {array.shape[2] for array in arrays.values()}
+    last = _Reading([list(one) for one in ids], places.max(1).tolist())
+    tensors, at = (
+        _Tensors(network, last, widths, set(), only=list(arrays)),
+        torch.from_numpy(places),
+    )
+    computed = dict[torch.dtype | None, dict[str, Tensor]]()
+
+    def at_sites(dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        if dtype not in computed:
+            stacks = list(tensors.computed(last, at, dtype))
+            computed[dtype] = {
+                name: torch.stack([place[width].rows[number] for place in stacks], 1)
+                for width in widths
+                for number, name in enumerate(stacks[0][width].names)
+            }
+        return computed[dtype]
+
+    found, exact = dict[str, TokenErrors](), at_sites()
+    for site, given in arrays.items():
+        rows = exact[site].flatten(0, 1)[None]
+        errors = _mean_squares(given.flatten(0, 1), rows)[0].sqrt().reshape(places.shape)
+        for dtype in _PRECISIONS[_PRECISIONS.index(_dtype_of(given)) :]:
+            usual = at_sites(dtype)[site].flatten(0, 1)
+            usual = torch.where(usual.isfinite(), usual, rows[0])
+            usual = _mean_squares(usual, rows)[0].sqrt().clamp(min=_SMALLEST)
+            one = TokenErrors(errors, usual.max().item(), usual.median().item())
+            found.setdefault(site, one)
+            if one.is_rounding:
+                found[site] = one
+                break
+    return found
+
+
 class _Tensors:
     """The tensors of a network at some positions of texts, by name, computed when needed.
 
@@ -360,20 +429,26 @@ class _Tensors:
         widths: number of features of the tensors that are kept.
         with_heads: sites, by their name with `{l}`, with single heads that are kept even if they
             are computed only on request.
+        only: sites that are kept; empty for all tensors.
     """
 
     def __init__(
-        self, network: Network, reading: _Reading, widths: set[int], with_heads: set[str]
+        self,
+        network: Network,
+        reading: _Reading,
+        widths: set[int],
+        with_heads: set[str],
+        only: Sequence[str] = (),
     ) -> None:
         self.network, self.reading, self.widths = network, reading, widths
-        self.with_heads = with_heads
+        self.with_heads, self.only = with_heads, only
         self._exact = in_dtype(network, torch.promote_types(network.dtype, torch.float32))
         self._precisions: dict[torch.dtype, dict[int, _Precision]] = {}
 
     @cached_property
     def exact(self) -> dict[int, _Stack]:
         """The tensors of all rows by width."""
-        (found,) = self._computed(self.reading, (0,))
+        (found,) = self.computed(self.reading, _moved(self.reading, (0,)))
         return found
 
     def precision(self, width: int, dtype: torch.dtype) -> _Precision:
@@ -385,7 +460,7 @@ class _Tensors:
         none.
         """
         if dtype not in self._precisions:
-            (computed,) = self._computed(self.reading, (0,), dtype)
+            (computed,) = self.computed(self.reading, _moved(self.reading, (0,)), dtype)
             found = self._precisions[dtype] = dict[int, _Precision]()
             for size, (_, exact) in self.exact.items():
                 rows = computed[size].rows
@@ -401,7 +476,8 @@ class _Tensors:
         found = []
         for reading in self._other_readings():
             ends = torch.tensor([len(ids) for ids in reading.ids])
-            for shift, of_shift in zip(_SHIFTS, self._computed(reading, _SHIFTS), strict=True):
+            of_shifts = self.computed(reading, _moved(reading, _SHIFTS))
+            for shift, of_shift in zip(_SHIFTS, of_shifts, strict=True):
                 place = torch.tensor(reading.at) + shift
                 exists = (place >= 0) & (place < ends)
                 moved = f"one position {'earlier' if shift < 0 else 'later'} than stated"
@@ -425,10 +501,10 @@ class _Tensors:
             )
             yield _with_bos(self.reading, bos, change)
 
-    def _computed(
-        self, reading: _Reading, shifts: Sequence[int], dtype: torch.dtype | None = None
+    def computed(
+        self, reading: _Reading, places: Tensor, dtype: torch.dtype | None = None
     ) -> Iterator[dict[int, _Stack]]:
-        """Yield the tensors by width for each shift of the positions.
+        """Yield the tensors by width for each column of positions, shape [n_rows n_columns].
 
         Values at positions outside a text are those of another position.
         """
@@ -436,9 +512,8 @@ class _Tensors:
         if dtype not in (None, torch.float32):
             network = in_dtype(self.network, dtype)
         shapes = self.shapes
-        names = [site for site in network.sites if general_name(site) in shapes]
+        names = [site for site in self.only or network.sites if general_name(site) in shapes]
         in_stream = {row.name for row in network.sites.rows if row.in_stream and dtype is not None}
-        places = torch.tensor(reading.at)[:, None] + torch.tensor(shifts)
         ends = (places.amax(1) + 1).clamp(min=1)  # later tokens change nothing
         order = ends.argsort()
         kept: dict[str, list[Tensor]] = {site: [] for site in names}
@@ -448,7 +523,7 @@ class _Tensors:
             general = general_name(site)
             if general in in_stream:
                 value = _rounded(value, dtype)
-            if general in shapes:
+            if site in kept:
                 kept[site].append(select_positions(value, at.to(value.device)).flatten(2).cpu())
             return value
 
@@ -457,7 +532,8 @@ class _Tensors:
             ids, mask = pad([np.array(reading.ids[row][: ends[row]]) for row in batch], "right")
             at = places[batch].clamp(0, ids.shape[1] - 1)
             passes.append((ids, mask, partial(keep, at), None))
-        requested = [site for site in network.sites if general_name(site) in {*shapes, *in_stream}]
+        streams = [site for site in network.sites if general_name(site) in in_stream]
+        requested = list(dict.fromkeys((*names, *streams)))
         if names:
             list(network.run_together(passes, requested))
         values = {site: torch.cat(parts)[order.argsort()].float() for site, parts in kept.items()}
@@ -470,9 +546,9 @@ class _Tensors:
                 axis = network.sites.describe(site).axes[2].removeprefix("n_").removesuffix("s")
                 heads = value.reshape(*value.shape[:2], *shape).unbind(2)
                 found |= {f"{site}[{axis}={head}]": one for head, one in enumerate(heads)}
-        if network.config.d_model in self.widths:
+        if network.config.d_model in self.widths and not self.only:
             found |= self._outside(values)
-        for index in range(len(shifts)):
+        for index in range(places.shape[1]):
             stacks: dict[int, _Stack] = {}
             for width in self.widths:
                 names = [name for name, value in found.items() if value.shape[2] == width]
@@ -513,7 +589,11 @@ class _Tensors:
         last = values[f"blocks.{config.n_layers - 1}.hook_resid_post"]
         if not network.has_lens:
             return found
-        return found | {FINAL_NORM: network.final_norm(last).cpu().float()}
+        normed = network.final_norm(last)
+        found[FINAL_NORM] = normed.cpu().float()
+        if config.d_vocab in self.widths:
+            found[LOGITS] = network.unembed(normed.to(network.dtype)).cpu().float()
+        return found
 
     @cached_property
     def shapes(self) -> dict[str, list[int]]:
@@ -531,6 +611,11 @@ class _Tensors:
             if prod(shape) in self.widths or is_head or is_scale:
                 shapes[row.name] = shape
         return shapes
+
+
+def _moved(reading: _Reading, shifts: Sequence[int]) -> Tensor:
+    """Return the positions of all rows, moved by each shift, shape [n_rows n_shifts]."""
+    return torch.tensor(reading.at)[:, None] + torch.tensor(shifts)
 
 
 def _rounded(value: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -657,7 +742,7 @@ def _dtype_of(rows: Tensor) -> torch.dtype:
 def _claims(name: str, network: Network) -> list[str]:
     """Return the sites that a name may mean; none if it is the name of no site."""
     # Also a site that the network does not have, such as one of a block after the last.
-    is_site = name.startswith(("blocks.", "hook_", "ln_final."))
+    is_site = name.startswith(("blocks.", "hook_", "ln_final.")) or name == LOGITS
     if is_site or name.partition("[")[0] in network.sites:
         return [name]
     if (layer := _NUMBERED.fullmatch(name)) is None:

@@ -8,10 +8,14 @@ section.py  its section of the experiment file, and the rules of its keys: `chec
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
             `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
             transfer between data sets; `work(source, ...)`: a part of its fits at all sites,
-            which is timed to predict the time of a run
-page.py     what the page of a run shows, by place: `first_figures(run)` after the layer curve, and
-            `figures(run)` after all others; `sections(run)` and `curves(run)` before the table of
-            all sites, `details(run)` and `examples(run)` after the figures that are folded
+             which is timed to predict the time of a run; `further_findings(source)`:
+             warnings about the data before a run; `identity(source)`: a digest of the columns that
+             results depend on in addition to the examples
+page.py     what the page of a run shows, by place: `answers(run)` before the answer of the probe,
+            and `screen(run)`, figures and tables before the layer curve and the comparisons of the
+            first screen; `figures(run)` after all other figures; `sections(run)` and `curves(run)`
+            before the table of all sites, `details(run)` and `examples(run)` after the figures that
+            are folded; `doubts(v)` yields warnings about its verdict
 
 Each of these doors is found by its name, and an analysis has those that it needs. No module outside
 of the folders names an analysis. This one imports no libraries, so that files and commands are
@@ -77,6 +81,8 @@ class Analysis:
 
 # In the order of what they show at the same place of a page.
 ANALYSES = (
+    Analysis("unselected", {}, is_of_any_run=True),
+    Analysis("replies", {}),  # what it shows is in results.csv
     Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
@@ -86,7 +92,8 @@ ANALYSES = (
                 "finite": "fpr threshold fpr_bound",
                 "count": "false_positives n_negatives n_groups n_positive n_test_negative",
                 "number": RATES,
-            }
+            },
+            "negatives.csv": {"text": "group", "finite": "score"},
         },
         key="monitor",
         tasks="classification aggregated",
@@ -130,9 +137,9 @@ ANALYSES = (
         "left",
         {
             "left.csv": {
-                "text": "confounds known metric",
+                "text": "confounds known categories metric",
                 "number": "p gain gain_low gain_high known_score joint_score partial matched_score "
-                "n_matched n_effective C",
+                "n_matched n_effective within p_within C",
                 "count": "n_terms n_test n_groups",
             }
         },
@@ -140,6 +147,18 @@ ANALYSES = (
         tasks="classification regression",
         needs="read each row",
         over_folds=True,
+    ),
+    Analysis(
+        "unasked",
+        {
+            "unasked.csv": {
+                "text": "column message metric",
+                "boolean": "is_warned",
+                "number": "p_of_column p_holm auroc value_b difference ci_low ci_high p p_adjusted "
+                "adjusted_low adjusted_high",
+            }
+        },
+        is_of_any_run=True,
     ),
     Analysis("errors", {"confusion.csv": {"text": "truth guess", "count": "n"}, "wrong.json": {}}),
     Analysis(

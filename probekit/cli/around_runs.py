@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,20 +17,23 @@ import probekit
 from probekit.amounts import format_difference, format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
+from probekit.cli.pictures import draw_figures, figure_options, page_or_rows_option, show_paths
 from probekit.errors import MissingError
 from probekit.terminal import json_text
 
 if TYPE_CHECKING:
     from probekit.cli import terminal, view_server
-    from probekit.experiment import loader, locations, study
+    from probekit.experiment import example, loader, locations, study
     from probekit.model.weights import sources
     from probekit.pipeline.compare import compare, transfer
     from probekit.pipeline.experiment import plan, run_study
+    from probekit.pipeline.look import exports
     from probekit.probes.kinds import registry
     from probekit.report.causes import cause_words
     from probekit.report.elements import texts
     from probekit.report.elements.table import Cell
-    from probekit.report.sentences import comparisons
+    from probekit.report.pages import compare_page, transfer_page
+    from probekit.report.sentences import caveats, comparisons
     from probekit.results import causes, comparison, record, site_results
     from probekit.results import table as run_tables
 globals().update(later(__file__))
@@ -39,14 +43,29 @@ MOST_SETTINGS = 20  # of a comparison, shown in the terminal
 
 @click.command()
 @options.file_options
-def validate_command(file: Path, overrides: Texts) -> None:
+@click.option("--cell", help="Name of the only cell of a study to check.")
+def validate_command(file: Path, overrides: Texts, cell: str | None) -> None:
     """Check file and data before a run: counts, leaks, sizes, time."""
     experiment = loader.load_any(file, overrides)
     with watching() as watcher:
-        validation = probekit.validate(experiment, watcher=watcher)
+        validation = probekit.validate(experiment, cell=cell, watcher=watcher)
     terminal.echo(str(validation))
     if not validation.ok:
         sys.exit(2)
+
+
+@click.command()
+@click.argument("section", default="")
+def keys(section: str) -> None:
+    """List the keys of a section of experiment files, with defaults.
+
+    Sections are named as in the file, such as probe, or data.columns. Without one, it lists the
+    sections.
+    """
+    rows = [
+        (name, f"{words} [{given}]", text) for name, words, given, text in example.keys_of(section)
+    ]
+    terminal.show_rows(terminal.words("key", "values [default]", "meaning"), rows)
 
 
 @click.command()
@@ -144,13 +163,15 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     experiment = loader.load_experiment(file, overrides)
     with watching() as watcher:
         tables = probekit.intervene(experiment, out=out, device=device, watcher=watcher)
-    click.echo(f"\n{cause_words.cause_answer(tables)}")
     show_causes(tables)
+    for one in caveats.merged(cause_words.cause_caveats(tables)):
+        terminal.echo(f"warning: {one}", err=True)
+    click.echo(f"\n{cause_words.cause_answer(tables)}")
     click.echo(str(tables.run_dir / "causes.html"))
 
 
 def show_causes(tables: causes.CauseTables) -> None:
-    """Print details, the table of verdicts and doubts, such as texts that were left out."""
+    """Print details and the table of verdicts."""
     terminal.echo(f"\n{cause_words.cause_detail(tables)}")
     verdicts, _ = cause_words.verdict_table(tables.verdict.directions)
     if verdicts.rows:
@@ -158,10 +179,6 @@ def show_causes(tables: causes.CauseTables) -> None:
         columns = [replace(column, css="words") for column in verdicts.headings]
         rows = [[_words(place, ", "), *map(_words, answers)] for place, *answers in verdicts.rows]
         terminal.show_rows(columns, rows)
-    for sentence in tables.record.warnings:
-        terminal.echo(f"warning: {sentence}", err=True)
-    for omission in tables.record.left_out:
-        terminal.echo(f"warning: Interventions leave out {omission.reason}", err=True)
 
 
 def _words(cell: Cell | str, between: str = " ") -> str:
@@ -176,8 +193,10 @@ def _words(cell: Cell | str, between: str = " ") -> str:
 @click.argument("run_a", type=click.Path(path_type=Path))
 @click.argument("run_b", type=click.Path(path_type=Path))
 @click.option("--metric", help="Metric on the test rows.  [default: main metric of the runs]")
-@options.page_or_rows_option
-def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | None) -> None:
+@page_or_rows_option
+def compare_command(
+    run_a: Path, run_b: Path, metric: str | None, out: Path | None, paper: dict[str, Any]
+) -> None:
     """Compare two finished runs: RUN_A minus RUN_B.
 
     Each difference has an interval and a p-value.
@@ -222,7 +241,8 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
     for sentence in (*compared.notes, compared.verdict, answer):
         terminal.echo(sentence)
     if out is not None:
-        click.echo(str(compare.write_comparison(out, compared)))
+        page = partial(compare_page.comparison_page, compared)
+        show_paths(exports.write_page_or_rows(out, page, compared.rows, paper))
 
 
 @click.command()
@@ -241,8 +261,16 @@ def compare_command(run_a: Path, run_b: Path, metric: str | None, out: Path | No
 @options.cache_option
 @options.device_option
 @options.out_option
+@figure_options
 def transfer_command(
-    files: Sequence[Path], overrides: Texts, sites: Texts, kinds: Texts, out: Path, **given: Any
+    files: Sequence[Path],
+    overrides: Texts,
+    sites: Texts,
+    kinds: Texts,
+    out: Path,
+    formats: Sequence[str],
+    paper: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Train probes on each experiment and test them on all others."""
     changes = list(overrides)
@@ -279,9 +307,10 @@ def transfer_command(
         means.append((names[site] + mark, probe, own, others))
     terminal.show_rows(("layer", *terminal.words("probe"), "own test rows", "others'"), means)
     terminal.echo("*: selected by cross-validation; its scores are those above.")
-    terminal.echo(texts.line_label(comparisons.transfer_answer(result)))
+    terminal.echo(texts.line_label(" ".join(comparisons.transfer_answer(result))))
     for note in result.notes:
         terminal.echo(f"warning: {note}", err=True)
+    draw_figures(partial(transfer_page.transfer_page, result), out, formats, paper)
     click.echo(str(out / "transfer.html"))
 
 

@@ -90,7 +90,7 @@ def _sigterm_raises() -> Iterator[None]:
 
 # The commands in the order of the help.
 PURPOSES = {
-    "Start": "init experiments validate plan",
+    "Start": "init experiments keys validate plan",
     "Run experiments and read results": (
         "run worker intervene view report compare transfer apply export"
     ),

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from probekit.memory import importing
-from probekit.pipeline.look.exports import PAGE_OR_ROWS, check_ending
+from probekit.pipeline.look.exports import check_ending
 from probekit.terminal import Watcher, escape_streams
 
 if TYPE_CHECKING:
@@ -162,9 +162,6 @@ cache_option = click.option(
 )
 device_option = click.option("--device", default="cpu", help="Compute device, e.g. cuda.")
 out_option = click.option("--out", type=OutFolder(), required=True, help="Output folder.")
-page_or_rows_option = click.option(
-    "--out", type=OutputFile(*PAGE_OR_ROWS), help="Output file: .html (page) or .csv (rows)."
-)
 
 
 def set_option(where: str = "") -> Decorator:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from probekit.pipeline.look import exports, lenses
     from probekit.pipeline.look import weights as plots
     from probekit.report.elements import texts as labels
+    from probekit.report.elements.page import Page
     from probekit.report.figures import figure_files
-    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page, run_page
+    from probekit.report.pages import attribution_page, heads_page, lens_page, pair_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
@@ -82,37 +83,74 @@ def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None)
     del ctx, param
     if given is None:
         return ()
-    formats = figure_files.read_formats(given)
-    figure_files.check_engine()
-    return formats
+    return figure_files.read_formats(given)
 
 
-figure_options = together(
-    click.option(
-        "--figures",
-        "formats",
-        metavar="png,svg,pdf",
-        callback=_read_formats,
-        help="File formats to export each figure to.",
-    ),
-    click.option(
-        "--columns",
-        type=click.IntRange(1, 2),
-        default=2,
-        help="Width of --figures in columns of a paper.",
-    ),
-)
+def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the options of figures for a paper, as its argument `paper`."""
+    names = ("width", "height", "font", "names", "columns")
+
+    @wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        paper = {name: given.pop(name) for name in names if name in given}
+        return function(*args, paper=paper, **given)
+
+    inches: Any = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
+    return together(
+        click.option("--width", **inches, help="Width of figures, such as 3.25 for a column."),
+        click.option("--height", **inches, help="Height of figures."),
+        click.option(
+            "--font", default="", show_default=False, help="Font.  [default: a sans-serif one]"
+        ),
+        click.option(
+            "--rename",
+            "names",
+            type=(str, str),
+            multiple=True,
+            metavar="OLD NEW",
+            help="Name of a line, panel or axis in figures, and its replacement; repeatable.",
+        ),
+    )(command)
 
 
-def draw_figures(run_dir: Path, formats: Sequence[str], columns: int) -> None:
-    """Write the figures of a run to its folder `figures` and print the path.
+def page_or_rows_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the option of its output file, and those of figures for a paper."""
+    how = "Output file: .html (page), .csv (rows), or .pdf, .svg, .png (figures)."
+    return click.option("--out", type=OutputFile(*PAGE_OR_ROWS), help=how)(with_paper(function))
 
-    Without formats there is nothing to do.
-    """
+
+def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command with the options that write all figures of its page."""
+    return with_paper(
+        together(
+            click.option(
+                "--figures",
+                "formats",
+                metavar="png,svg,pdf",
+                callback=_read_formats,
+                help="File formats to export each figure to.",
+            ),
+            click.option(
+                "--columns",
+                type=click.IntRange(1, 2),
+                default=2,
+                help="Width of --figures in columns of a paper.",
+            ),
+        )(function)
+    )
+
+
+def draw_figures(
+    drawn: Callable[[], Any], folder: Path, formats: Sequence[str], paper: dict[str, Any]
+) -> None:
+    """Write figures, or those of a page, to `figures` in a folder; without formats nothing."""
     if formats:
-        folder, drawn = files.inside(run_dir / "figures"), run_page.run_figures(run_dir)
-        written = figure_files.write_figures(drawn, folder, formats, columns)
-        click.echo(f"{len(written)} figures in {run_dir / 'figures'}", err=True)
+        folder /= "figures"
+        inside, how = files.inside(folder), figure_files.Paper(**paper)
+        parts = drawn()
+        parts = parts if isinstance(parts, list) else figure_files.figures_of(parts)
+        written = figure_files.write_figures(parts, inside, formats, how)
+        click.echo(f"{len(written)} figures in {folder}", err=True)
 
 
 _SITES = click.option(
@@ -140,19 +178,26 @@ def warn_of_bos(tokenizer: Tokenizer, bos: Bos) -> None:
         click.echo(f"warning: {doubt}", err=True)
 
 
+def show_paths(paths: Sequence[Path]) -> None:
+    """Print a path on each line."""
+    for path in paths:
+        click.echo(str(path))
+
+
 def _write(
     out: Path | None,
-    page: Callable[..., str],
+    page: Callable[..., Page],
     result: Any,
     *,
     rows: pd.DataFrame,
     network: lenses.ModelAndTokenizer,
     bos: Bos,
+    paper: dict[str, Any],
     **more_facts: str,
 ) -> None:
-    """Write the page of a result with the facts of its model, or the rows; without `out` nothing.
+    """Write the page of a result with the facts of its model, its figures or the rows.
 
-    The ending of the output file decides whether it gets the page or the rows.
+    The ending of the output file decides which; without `out` nothing is written.
     """
     if out is not None:
         facts = {
@@ -164,8 +209,7 @@ def _write(
             **{name: provenance.versions()[name] for name in ("probekit", "torch")},
         }
         made = partial(page, result, model=network.source, facts=facts | more_facts)
-        exports.write_page_or_rows(out, made, rows)
-        click.echo(str(out))
+        show_paths(exports.write_page_or_rows(out, made, rows, paper))
 
 
 @click.command()
@@ -177,9 +221,16 @@ def _write(
 @click.option("--top-k", type=int, default=5, help="Number of tokens shown per cell.")
 @_POSITION
 @options.device_option
-@options.page_or_rows_option
+@page_or_rows_option
 def lens(
-    model: str, sites: Texts, position: int, device: str, bos: Bos, out: Path | None, **given: Any
+    model: str,
+    sites: Texts,
+    position: int,
+    device: str,
+    bos: Bos,
+    out: Path | None,
+    paper: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Show what each layer would predict: the logit lens.
 
@@ -191,7 +242,7 @@ def lens(
     with watching() as watcher:
         rows = lenses.read_lens(network, texts, **given, bos=bos, sites=sites, watcher=watcher)
     _show_lens(rows, position)
-    _write(out, lens_page.lens_page, rows, rows=rows, network=network, bos=bos)
+    _write(out, lens_page.lens_page, rows, rows=rows, network=network, bos=bos, paper=paper)
 
 
 def _show_lens(rows: pd.DataFrame, position: int) -> None:
@@ -239,8 +290,10 @@ def _show_lens(rows: pd.DataFrame, position: int) -> None:
 @_POSITION
 @bos_option()
 @options.device_option
-@options.page_or_rows_option
-def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: Any) -> None:
+@page_or_rows_option
+def attribution(
+    model: str, bos: Bos, device: str, out: Path | None, paper: dict[str, Any], **given: Any
+) -> None:
     """Decompose a logit into contributions of heads and MLPs.
 
     With --minus, the difference of two logits is decomposed.
@@ -251,7 +304,7 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
     terminal.show_table(attribution_page.largest_table(result))
     terminal.echo(attribution_page.attribution_answer(result))
     terminal.echo(attribution_page.attribution_detail(result))
-    _write(out, page, result, rows=result.rows, network=network, bos=bos)
+    _write(out, page, result, rows=result.rows, network=network, bos=bos, paper=paper)
 
 
 @click.command()
@@ -273,7 +326,7 @@ def attribution(model: str, bos: Bos, device: str, out: Path | None, **given: An
 )
 @bos_option("both texts")
 @options.device_option
-@options.page_or_rows_option
+@page_or_rows_option
 def patch_command(
     model: str,
     sites: Texts,
@@ -282,6 +335,7 @@ def patch_command(
     bos: Bos,
     device: str,
     out: Path | None,
+    paper: dict[str, Any],
     **given: Any,
 ) -> None:
     """Patch activations of a corrupt text into a clean one.
@@ -308,7 +362,7 @@ def patch_command(
     for note in pair_page.pair_notes(pair):
         terminal.echo(f"note: {note}", err=True)
     terminal.echo(pair_page.CAVEAT)
-    _write(out, pair_page.pair_page, pair, rows=pair.rows, network=network, bos=bos)
+    _write(out, pair_page.pair_page, pair, rows=pair.rows, network=network, bos=bos, paper=paper)
 
 
 @click.command()
@@ -339,8 +393,9 @@ def patch_command(
 @click.option(
     "--out",
     type=OutputFile(*ATTENTION_FILES, ".csv"),
-    help="Output file: .html (page), .pdf, .svg or .png (figure); .html or .csv for --scores.",
+    help="Output file: .html (page), .pdf, .svg or .png (figure); for --scores also .csv.",
 )
+@with_paper
 def attention(
     model: str,
     layer: int | None,
@@ -350,6 +405,7 @@ def attention(
     device: str,
     max_mb: float,
     out: Path | None,
+    paper: dict[str, Any],
     **repeats: Any,
 ) -> None:
     """Show attention: a page, head scores, or a figure for a paper.
@@ -362,7 +418,7 @@ def attention(
     texts = take_texts(repeats, required=False)
     if out is not None:
         check_ending(out, PAGE_OR_ROWS if scores else ATTENTION_FILES)
-    is_figure = out is not None and out.suffix in FIGURE_FILES
+    is_figure = out is not None and out.suffix in FIGURE_FILES and not scores
     n_random = repeats.pop("random_repeats")
     has_choice = bool(heads) or layer is not None
     for problem, is_there in {
@@ -377,8 +433,6 @@ def attention(
     }.items():
         if is_there:
             raise click.UsageError(problem)
-    if is_figure:
-        figure_files.check_engine()
     network = _load(model, device, bos)
     if scores:
         with watching() as watcher:
@@ -387,13 +441,14 @@ def attention(
             )
         _show_heads(scored)
         rows, page = scored.rows, heads_page.heads_page
-        _write(out, page, scored, rows=rows, network=network, bos=bos, read=scored.read)
+        facts: dict[str, Any] = {"paper": paper, "read": scored.read}
+        _write(out, page, scored, rows=rows, network=network, bos=bos, **facts)
     if scores or out is None:
         return
     parts = (network.model, network.tokenizer)
     if is_figure:
-        drawing = out, probekit.attention_figure(*parts, *texts, bos=bos, layer=layer, head=heads)
-        figure_files.write_drawings([drawing], figure_files.CSS_PIXELS)
+        figure = probekit.attention_figure(*parts, *texts, bos=bos, layer=layer, head=heads)
+        figure.write_image(out)
     else:
         name = Path(model).resolve().name if Path(model).is_dir() else model
         explorer = probekit.explore_attention(
@@ -413,7 +468,11 @@ def _show_heads(result: measured.ScoredHeads) -> None:
         heads = heads_page.heads_text(result, name, MOST_HEADS) or "not defined for any token"
         highest.append((score.title.lower(), heads))
     terminal.show_rows(terminal.words("score", "highest"), highest)
-    for sentence in (heads_page.UNITS, heads_page.heads_answer(result), heads_page.COUNTED):
+    for sentence in (
+        heads_page.UNITS,
+        " ".join(heads_page.heads_answer(result)),
+        heads_page.COUNTED,
+    ):
         terminal.echo(sentence)
     if result.known:
         columns = terminal.words("known for GPT-2 small", "head", "here", "rank")
@@ -440,10 +499,14 @@ def _show_heads(result: measured.ScoredHeads) -> None:
 @click.option(
     "--n-head", type=click.IntRange(1), help="Number of heads, if there is no config.json."
 )
-@click.option("--out", type=OutputFile(".html"), required=True, help="Output page (.html).")
+@click.option(
+    "--out", type=OutputFile(*ATTENTION_FILES), required=True, help="Output page or figure."
+)
+@with_paper
 def weights(model: str, out: Path, **given: Any) -> None:
     """Write a page about the weights of a model, or one tensor.
 
-    The page is a table of all tensors, or has plots of one.
+    The page is a table of all tensors, or has plots of one. --out x.pdf, .svg or .png writes its
+    figures.
     """
     click.echo(str(plots.write_weights_page(model, out, **given)))

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from probekit.experiment import example, loader, locations, study
     from probekit.report.elements import table as tables
     from probekit.report.elements import texts
-    from probekit.report.figures import figure_files
     from probekit.report.notebooks.run_result import RunResult
-    from probekit.report.pages import compare_page, losses, run_page
-    from probekit.report.sentences import caveats
+    from probekit.report.pages import compare_page, losses, run_page, study_page
     from probekit.report.sentences import tables as run_tables
     from probekit.results import causes, record, scores
     from probekit.results import study as study_results
@@ -67,7 +65,7 @@ _LEGEND = {
 @figure_options
 @click.option("--page/--no-page", default=True, help="Page of the run, report.html.")
 def run_command(
-    file: Path, overrides: Texts, formats: Sequence[str], columns: int, page: bool, **given: Any
+    file: Path, overrides: Texts, formats: Sequence[str], paper: Any, page: bool, **given: Any
 ) -> None:
     """Run an experiment: capture, fit probes, write the report.
 
@@ -89,12 +87,12 @@ def run_command(
     if of_causes := causes.open_causes(result.folder):
         around_runs.show_causes(of_causes)
     show_warnings(result)
-    draw_figures(result.folder, formats, columns)
+    draw_figures(lambda: run_page.run_figures(result.folder), result.folder, formats, paper)
     click.echo(str(result.report if page else result.results))
 
 
 def show_results(result: RunResult) -> None:
-    """Print the scores of each site, then the answer of the run and what it is compared with.
+    """Print the scores of each site, and what the reported score is compared with.
 
     There is a table of sites for each kind of probe and position; the selected site is marked.
     """
@@ -132,35 +130,36 @@ def show_results(result: RunResult) -> None:
             legend.append(f"*: selected by cross-validation{by}")
         legend += [text for name, text in _LEGEND.items() if name in columns]
         terminal.echo(f"{'; '.join(legend)}.")
-    terminal.echo("\n" + "\n".join(run_page.run_answers(causes.open_causes(result.folder), facts)))
     compared = run_tables.comparison_table(v, facts.control)
     if compared:
         terminal.echo()
         terminal.show_table(run_tables.in_words(compared))
         terminal.echo(run_tables.RULE)
-    for section in chosen.of_analyses("sections", chosen.Shown(result.folder, of_run, facts)):
+    for section in chosen.of_analyses("sections", chosen.Shown(result.folder, facts)):
         terminal.echo(f"\n{section.title}")
-        terminal.show_table(section.items[0])
+        terminal.show_table(next(x for x in section.items if isinstance(x, tables.ResultTable)))
 
 
 def show_warnings(result: RunResult) -> None:
-    """Print why there is no control task, if there is none; then the warnings, on stderr."""
+    """Print why there is no control task, the warnings (on stderr), and the answer last."""
     facts = record.load_record(result.folder / "run.json")
     if facts.control.why_none:
         terminal.echo(facts.control.why_none)
-    for sentence in caveats.caveats(facts.verdict, facts):
-        terminal.echo(f"warning: {sentence}", err=True)
+    run = chosen.Shown(result.folder, facts)
+    for one in run_page.run_caveats(run):
+        terminal.echo(f"warning: {one}", err=True)
+    terminal.echo("\n" + "\n".join(one.text for one in run_page.run_answers(run)))
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=OutputFile(".html"), help="Page of several runs.  [default: runs.html]")
 @figure_options
-def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], columns: int) -> None:
+def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], paper: Any) -> None:
     """Rebuild the page of a run, or write one page of several RUNS.
 
     Pages are built from the files of the runs. Of a pretraining run, it draws the figure of the
-    losses.
+    losses. --figures pdf also writes each figure, for a paper.
     """
     if len(runs) > 1:  # a page of all runs
         out = out or Path("runs.html")
@@ -170,25 +169,25 @@ def report(runs: tuple[Path, ...], out: Path | None, formats: Sequence[str], col
         files.write_atomic(out, compare_page.runs_page(loaded))
         for shown in loaded:
             click.echo(f"{texts.line_label(shown.name)}: {shown.answer}")
-        if formats:
-            drawn, folder = compare_page.runs_figures(loaded), out.with_suffix("") / "figures"
-            figure_files.write_figures(drawn, folder, formats, columns)
+        draw_figures(lambda: compare_page.runs_figures(loaded), out.with_suffix(""), formats, paper)
         click.echo(str(out))
         return
-    (folder,) = runs
+    (folder,), page = runs, None
     if out is not None:
         raise click.UsageError(
             "--out requires several runs; the page of a single run is its report.html."
         )
     if run_files.is_pretraining(folder):
-        if formats:
-            raise click.UsageError("--figures requires the run of an experiment.")
-        click.echo(str(losses.write_losses(folder)))
-        return
-    if not record.has_causes_alone(folder):  # interventions alone have no results of probes
-        record.check_finished(folder)
-    path = run_page.write_report(folder)
-    draw_figures(folder, formats, columns)
+        path, page = losses.write_losses(folder), losses.losses_page(folder)
+    elif folder.is_dir() and (folder / study_results.STUDY_RECORD).exists():
+        path, result = folder / "report.html", study_results.StudyResult(folder)
+        page = study_page.study_page(result)
+        files.write_atomic(path, page.html())
+    else:
+        if not record.has_causes_alone(folder):  # interventions alone have no results of probes
+            record.check_finished(folder)
+        path = run_page.write_report(folder)
+    draw_figures(lambda: page or run_page.run_figures(folder), folder, formats, paper)
     click.echo(str(path))
 
 
@@ -228,7 +227,8 @@ def init(
     if data is not None and text is not None and label is not None:
         columns = table.Columns(text=text, label=label, group=group)
     elif any((data, text, label, group)):
-        raise click.UsageError("Your own data need --data, --text and --label.")
+        found = f" Columns of {data}: {', '.join(example.table_columns(data))}." if data else ""
+        raise click.UsageError(f"Your own data need --data, --text and --label.{found}")
     paths = example.write_example(name, data, columns)
     click.echo("\n".join(map(str, paths)))
     if data is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,27 +14,36 @@ from probekit.amounts import format_number
 from probekit.cli import options
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, later, watching
-from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
-from probekit.pipeline.look.exports import ANSWER_FILES
+from probekit.cli.pictures import (
+    bos_option,
+    chat_option,
+    show_paths,
+    take_texts,
+    texts_options,
+    warn_of_bos,
+)
+from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
-    from probekit import accelerators, files, progress
+    from probekit import accelerators, progress
     from probekit.cli import terminal
     from probekit.data import readers
     from probekit.model import generation
     from probekit.model.config import Bos
+    from probekit.pipeline.compare import over as over_networks
     from probekit.pipeline.look import apply as application
     from probekit.pipeline.look import exports
     from probekit.probes.exports import table as export_table
     from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
-    from probekit.report.pages import doses_page
+    from probekit.report.pages import doses_page, over_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
 # Columns of predictions, in order; free text is the last one.
-_COLUMNS = ("number", "position", "label", "score", "alarm", "token", "text")
+_OF_ALARMS = ("alarm", "alarm_score", "threshold")
+_COLUMNS = ("number", "position", "label", "score", *_OF_ALARMS, "token", "text")
 _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be distinguished
 
 
@@ -75,7 +85,7 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 )
 @click.option("--on", type=click.Path(path_type=Path), help="File with a plain text per line.")
 @click.option(
-    "--doses", type=OutputFile(".html", ".csv"), help="Page or rows of the loss by dose to write."
+    "--doses", type=OutputFile(*PAGE_OR_ROWS), help="Page, rows or figure of the loss by dose."
 )
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
@@ -189,9 +199,8 @@ def _steered(
                 "probe": str(steer),
                 "texts": f"{len(texts):,} of {on}",
             }
-            is_page = doses.suffix == ".html"
-            page = doses_page.doses_page(dose, table, factor, where, facts, unit) if is_page else ""
-            files.write_atomic(doses, page or files.csv_text(table))
+            page = partial(doses_page.doses_page, dose, table, factor, where, facts, unit)
+            exports.write_page_or_rows(doses, page, table)
             click.echo(str(doses), err=True)
         by = (*by, float(f"{dose:.3g}"))
     by_dose = {}
@@ -263,12 +272,39 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     default="error",
     help="Handling of texts that exceed the context.",
 )
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="NETWORK ...",
+    help="Networks to compare the probe on, such as checkpoints; the first is the reference.",
+)
+@click.argument("more", nargs=-1, metavar="")
+@click.option(
+    "--on",
+    type=click.Path(path_type=Path),
+    help="Labelled rows for --over, with the columns of the run.  [default: its test rows]",
+)
 @options.device_option
-def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
-    """Apply a saved probe to new texts.
+def apply(
+    probe: Path,
+    per: Any,
+    out: Path | None,
+    over: tuple[str, ...],
+    more: tuple[str, ...],
+    on: Path | None,
+    **given: Any,
+) -> None:
+    """Apply a saved probe to new texts, or to several networks.
 
-    It predicts a label and a score per text or per token, and with --threshold an alarm.
+    It predicts a label and a score per text or per token, and with --threshold an alarm. With
+    --over it shows how AUROC, scores and rates of the probe change from network to network.
     """
+    if not over and (more or on):
+        named = "--on" if on else f"An argument after PROBE ({' '.join(more)})"
+        raise click.UsageError(f"{named} requires --over.")
+    if over:
+        _apply_over(probe, (*over, *more), on, out, given | {"per": per})
+        return
     texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
     application.check_saved_probe(probe)
     per = application.choose_per(saved, per)
@@ -289,6 +325,33 @@ def apply(probe: Path, per: Any, out: Path | None, **given: Any) -> None:
     click.echo("\t".join(names))
     for row in rows:
         click.echo("\t".join(_cell(name, row.get(name)) for name in names))
+
+
+def _apply_over(
+    probe: Path,
+    networks: tuple[str, ...],
+    on: Path | None,
+    out: Path | None,
+    given: Mapping[str, Any],
+) -> None:
+    """Print the numbers of a saved probe on networks, and write them as a page or as rows."""
+    used = {name: given[name] for name in ("threshold", "device")}
+    defaults = {"too_long": "error", **used}
+    if names := [name for name, value in given.items() if value and value != defaults.get(name)]:
+        option = names[0].replace("texts", "text").replace("_", "-")
+        raise click.UsageError(f"--over excludes --{option}.")
+    if out is not None:
+        exports.check_ending(out, PAGE_OR_ROWS)
+    with watching() as watcher:
+        found = over_networks.apply_over(probe, networks, on=on, watcher=watcher, **used)
+    for note in found.notes:
+        terminal.echo(f"warning: {note}", err=True)
+    terminal.show_table(over_page.over_table(found.rows))
+    about = found.rows, found.positive, found.threshold
+    terminal.echo(f"\n{over_page.over_answer(*about)}")
+    if out is not None:
+        page = partial(over_page.over_page, *about, found.notes, found.facts)
+        show_paths(exports.write_page_or_rows(out, page, found.rows))
 
 
 @click.command()

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from probekit.errors import ConfigError, ProbekitError
 from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.index_page import find_runs, index_page
-from probekit.report.pages.losses import losses_html
+from probekit.report.pages.losses import losses_page
 from probekit.report.pages.run_page import report_page
 from probekit.report.pages.study_page import study_page
 from probekit.results.record import STARTED
@@ -56,15 +56,15 @@ def find_page(folder: Path, target: str) -> str | None:
             raise ConfigError("Tick two runs on the list of runs.")
         from probekit.pipeline.compare.compare import compare  # imports torch
 
-        return comparison_page(compare(*chosen))
+        return comparison_page(compare(*chosen)).html()
     pages = {f"/{PurePosixPath('run', name, 'report.html')}": run for name, run in runs.items()}
     run = pages.get(unquote(url.path))
     if run is None or (run / STARTED).exists():
         return None
     if is_pretraining(run):
-        page = losses_html(run)
+        page = losses_page(run).html()
     elif (run / STUDY_RECORD).exists():
-        page = study_page(StudyResult(run))
+        page = study_page(StudyResult(run)).html()
     else:
         page = report_page(run)
     return page

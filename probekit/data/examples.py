@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from itertools import accumulate, chain, cycle
@@ -244,6 +244,8 @@ class Dataset:
         notes: one sentence with a count for each type of row that the reader skipped or repaired.
         has_groups: whether the file assigns groups; otherwise each row is its own group.
         marks_words: whether spans are words of a treebank, where "don't" is two words.
+        tables: for each table that was read, a function that reads it again, with other columns;
+            not part of the data. Empty for words.
 
     >>> dataset = Dataset("tiny", (Example("a b", "x", "g", "1"), Example("c", "y", "h", "2")))
     >>> len(dataset), list(dataset.labels), list(dataset.select([1]).groups)
@@ -255,6 +257,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     has_groups: bool = True
     marks_words: bool = False
+    tables: tuple[Callable[[Collection[str]], Any], ...] = field(default=(), compare=False)
 
     def __len__(self) -> int:
         return len(self.examples)

@@ -123,13 +123,14 @@ def parquet_table(path: Path, columns: Collection[str]) -> Table:
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
+            nested = [one.name for one in file.schema_arrow if pa.types.is_nested(one.type)]
             frame = file.read(columns=[name for name in dict.fromkeys(names) if name in columns])
     except (pa.ArrowException, OSError) as error:
         reason = str(error).split("\n", 1)[0].rstrip(".")
         raise DataError(
             f"{path} is not a valid Parquet file: {reason}. Write it again, or check the format."
         ) from error
-    return replace(frame_table(frame, columns, str(path)), names=names)
+    return replace(frame_table(frame, columns, str(path)), names=names, nested=nested)
 
 
 def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
@@ -148,7 +149,10 @@ def dataset_table(dataset: Any, columns: Collection[str], name: str) -> Table:
         for column, feature in dataset.features.items()
         if type(feature).__name__ == "ClassLabel"
     }
-    return replace(frame_table(frame, columns, name, class_names), names=dataset.column_names)
+    kinds = {column: type(one).__name__ for column, one in dataset.features.items()}
+    nested = [column for column, kind in kinds.items() if kind not in ("Value", "ClassLabel")]
+    found = frame_table(frame, columns, name, class_names)
+    return replace(found, names=dataset.column_names, nested=nested)
 
 
 def frame_table(
@@ -202,7 +206,8 @@ def frame_table(
         TableRow(RowSource(name, key=row_key), {column: cells_of[column][n] for column in cells_of})
         for n, row_key in enumerate(row_keys)
     )
-    return Table(name, rows, names=key_of_name, text=number_text)
+    nested = [one for one, key in key_of_name.items() if narrow.schema[key].is_nested()]
+    return Table(name, rows, names=key_of_name, nested=nested, text=number_text)
 
 
 def number_text(where: str, value: object) -> str:

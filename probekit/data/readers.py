@@ -6,7 +6,8 @@ raise an error that names the row.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -65,6 +66,7 @@ def read_dataset(
     name: str | None = None,
     values: Sequence[str] = (),
     pairs: str | None = None,
+    **options: Any,
 ) -> Dataset:
     r"""Return the examples of a data file, or of another source, in their order.
 
@@ -76,6 +78,7 @@ def read_dataset(
             other than a file needs a name.
         values: columns whose cells the examples of a table keep; see `examples_of`.
         pairs: column of the counterfactual text of a table; None without one.
+        options: further arguments of the reader, such as the delimiter of a table.
 
     Raises:
         ConfigError: a column is not in the file.
@@ -96,7 +99,8 @@ def read_dataset(
         words: Dataset = chosen.read(source, columns, name=name)
         return words
     read = (*columns.names, *values) if pairs is None else (*columns.names, pairs, *values)
-    return table.examples_of(chosen.read(source, read), columns, name, values, pairs)
+    found = table.examples_of(chosen.read(source, read, **options), columns, name, values, pairs)
+    return replace(found, tables=(partial(chosen.read, source, **options),))
 
 
 def read_texts(path: Path, format: str | None = None, column: str | None = None) -> tuple[str, ...]:

@@ -250,21 +250,24 @@ def without_repeated(split: Split, dataset: Dataset) -> Split:
     return Split(split.train, np.array(new))
 
 
-def in_one_group(dataset: Dataset) -> IntArray:
+def in_one_group(dataset: Dataset, *, once: bool = False) -> IntArray:
     """Return the indices of the examples whose text and span occur in no earlier group, ascending.
 
-    Folds of groups then share no text, and no text counts as several independent groups.
+    Folds of groups then share no text, and no text counts as several independent groups. With
+    `once`, no earlier example has them.
 
     >>> from probekit.data.examples import Example
     >>> rows = [("a", "g"), ("b", "g"), ("a", "g"), ("a", "h"), ("c", "h")]
     >>> examples = tuple(Example(text, "x", group, str(n)) for n, (text, group) in enumerate(rows))
     >>> in_one_group(Dataset("tiny", examples))
     array([0, 1, 2, 4])
+    >>> in_one_group(Dataset("tiny", examples), once=True)
+    array([0, 1, 4])
     """
-    first: dict[TextSpan, str] = {}
-    return np.flatnonzero(
-        [first.setdefault(one.place, one.group) == one.group for one in dataset.examples]
-    )
+    first: dict[TextSpan, str | int] = {}
+    owners = [n if once else one.group for n, one in enumerate(dataset.examples)]
+    pairs = zip(dataset.examples, owners, strict=True)
+    return np.flatnonzero([first.setdefault(one.place, owner) == owner for one, owner in pairs])
 
 
 def joined_groups(labels: Strings, groups: Strings, words: Strings) -> StringArray:

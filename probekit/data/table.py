@@ -143,12 +143,14 @@ class Table:
         where: location of the column names in messages, or name of the object.
         rows: the rows in order.
         names: names of all columns; None if they are known only from the cells of each row.
+        nested: names of the columns whose cells are known to be lists or objects.
         text: function that converts a cell to text, given its location and its value.
     """
 
     where: str
     rows: Iterable[TableRow]
     names: Collection[str] | None = None
+    nested: Collection[str] = ()
     text: Callable[[str, object], str] = plain_text
 
 
@@ -443,16 +445,19 @@ def reading_data(path: Path) -> Iterator[None]:
 def _table(path: Path, _columns: Collection[str], *, delimiter: str | None) -> Table:
     """Return the rows of a file with a delimiter; None reads JSON Lines.
 
-    `_columns` is not used: all columns are read.
+    The delimiter "" is the comma, semicolon or tab that the first line has most of. `_columns` is
+    not used: all columns are read.
     """
     text = read_text(path)
+    if delimiter == "":
+        delimiter = max(",;\t", key=text.lstrip("\r\n").partition("\n")[0].count)
     # The first line that is not blank is the header or the first row.
     header = text[: len(text) - len(text.lstrip())].count("\n") + 1
     rows = _delimited_rows(path, text, delimiter) if delimiter else _json_rows(path, text)
     return Table(f"{path}:{header}", rows)
 
 
-csv_table = partial(_table, delimiter=",")
+csv_table = partial(_table, delimiter="")
 tsv_table = partial(_table, delimiter="\t")
 json_table = partial(_table, delimiter=None)
 

@@ -19,7 +19,7 @@ from probekit.experiment.locations import resolve_data, resolve_experiment, reso
 from probekit.experiment.schema import Experiment, SplitSection, check_probe
 from probekit.model.weights.sources import KNOWN_MODELS
 from probekit.probes.settings import ProbeSettings
-from probekit.section import FolderName, Items, Section, SettingsFile, rule_error
+from probekit.section import FolderName, Items, Section, SettingsFile, Unique, rule_error
 
 GIVEN_POSITION = "given"  # name of the position in results
 
@@ -38,6 +38,8 @@ class ActivationsSection(Section):
             `data.columns.text` or `ids`
         bos: whether the model read a beginning-of-text token before each text; required if `verify`
             reads `data.columns.text`
+        outputs: columns of the data with numbers of the model's output at each row, such as the
+            entropy of the next token, for the baseline `output`
     """
 
     folder: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["activations"])
@@ -46,6 +48,7 @@ class ActivationsSection(Section):
     position: int | None = None
     verify: Annotated[str, Field(min_length=1)] | None = Field(None, examples=["gpt2"])
     bos: bool | None = None
+    outputs: Unique[str] = Field((), examples=["[entropy, margin]"])
 
 
 class RowColumns(Section):
@@ -153,6 +156,8 @@ class ActivationExperiment(SettingsFile):
         needy = [name for name in ("ids", "position") if getattr(columns, name) is not None]
         if given.verify is None and needy:
             raise rule_error(f"`{needy[0]}` requires `activations.verify`", "data.columns")
+        if given.outputs and "output" not in self.probe.baselines:
+            raise rule_error("`outputs` requires the baseline `output`", "activations.outputs")
         if self.data.file is not None:
             reads_text = given.verify is not None and columns.ids is None
             if reads_text and columns.text is None:

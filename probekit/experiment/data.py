@@ -77,6 +77,8 @@ class DataSection(HoldingSection):
         test: file of the test rows
         hub: data set of the hub, instead of files
         memory: written by a run whose rows were passed in Python
+        delimiter: character between the cells of `csv` and `tsv`; null takes the comma, semicolon
+            or tab that the first line of `csv` has most of
         special_tokens: how special tokens that are written out in a text, such as <|im_start|>, are
             read: as plain characters, or as the tokens
         pairs: column with the counterfactual of each text, for `interventions`: a text with as many
@@ -96,6 +98,7 @@ class DataSection(HoldingSection):
     memory: MemorySection | None = None
     card: Card = None
     columns: Columns = Columns()
+    delimiter: Annotated[str, Field(pattern=r"^[^\r\n\"]$")] | None = None
     special_tokens: Literal["text", "tokens"] = "text"
     pairs: OptionalColumn = None
     positive: Positive = None
@@ -156,6 +159,8 @@ class DataSection(HoldingSection):
             )
         if self.format == "hub" and self.hub is None:
             raise rule_error("`format: hub` requires the section `hub`, such as {name: ORG/NAME}")
+        if self.delimiter is not None and self.format not in ("csv", "tsv"):
+            raise rule_error(f"the format {self.format} has no delimiter", "delimiter")
         if self.pairs is not None and self.has_words:
             raise rule_error(
                 f"`pairs` names a column of a table, and the format {self.format} has none", "pairs"
@@ -240,11 +245,12 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
     columns = data.columns
     if data.label_of_reply is not None:  # a rule on replies sets the labels
         columns = columns.model_copy(update={"label": ""})
+    options: dict[str, Any] = {} if data.delimiter is None else {"delimiter": data.delimiter}
     read = partial(read_dataset, columns=columns, values=values, pairs=data.pairs)
     examples: list[Example] = []
-    notes: list[str] = []
+    notes, tables = list[str](), list[Any]()
     for side, source in sources.items():
-        part = read(source, format=data.format, name=data.name)
+        part = read(source, format=data.format, name=data.name, **options)
         if not side:  # there is one table, which has no side
             return part
         # Row numbers given by the reader repeat in the second table.
@@ -253,5 +259,6 @@ def read_sources(data: DataSection, sources: Mapping[str, Any], values: Sequence
             group = f"{side} {example.group}" if own_group else example.group
             examples.append(replace(example, id=f"{side} {example.id}", group=group, split=side))
         notes += [f"{side}: {note}" for note in part.notes]
+        tables += part.tables
     # Everything else is the same in both parts.
-    return replace(part, examples=tuple(examples), notes=tuple(notes))
+    return replace(part, examples=tuple(examples), notes=tuple(notes), tables=tuple(tables))

@@ -1,19 +1,22 @@
 """Bundled experiments listed, and an experiment of one's own started from an example."""
 
 import io
+import json
 import os
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
-from probekit.data.readers import TableFormat, read_dataset
+from probekit.amounts import joined_names
+from probekit.data.readers import FORMATS, TableFormat, read_dataset
 from probekit.data.table import Columns
-from probekit.errors import ConfigError, nearest
+from probekit.errors import ConfigError, UnknownNameError, nearest
 from probekit.experiment.document import read_document
 from probekit.experiment.loader import SCHEMA, load_any, schemas
 from probekit.experiment.locations import bundled_data, bundled_files, resolve_recipe
@@ -29,6 +32,7 @@ _EVERY = 3  # the sample has every third subject
 _ROWS = 16  # of each subject in the sample
 _TABLES = get_args(TableFormat)
 _MOST_LABELS = 4  # in the question about a table
+_LONGEST = 20  # characters of each of them
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,16 @@ def write_example(
     values = yaml.load(_TEMPLATE.read_text(encoding="utf-8").replace(_NAME, name))
     values["name"] = values["data"]["name"] = name
     if table is not None:
-        columns, kind = columns or Columns(), table.suffix[1:].lower()
-        if kind not in _TABLES:
-            raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+        from probekit.data.labels import appearance, misspelt_labels, similar  # imports pandas
+
+        columns, kind = columns or Columns(), _format_of(table)
         dataset = read_dataset(table, format=kind, columns=columns)
         labels = sorted(set(dataset.labels))
-        shown = ", ".join(labels) if len(labels) <= _MOST_LABELS else f"{len(labels):,} labels"
+        # Labels that need work, or are long, would make a question of their own.
+        is_plain = all(appearance(one) == one.casefold() and len(one) <= _LONGEST for one in labels)
+        doubtful = [*misspelt_labels(dataset), *similar("label", dataset)]
+        is_shown = is_plain and not doubtful and len(labels) <= _MOST_LABELS
+        shown = ", ".join(labels) if is_shown else f"{len(labels):,} labels"
         values["question"] = f"Can the {columns.label} ({shown}) be decoded at the last token?"
         values["data"]["format"] = kind
         values["data"]["file"] = Path(os.path.relpath(table, place.parent)).as_posix()
@@ -148,6 +156,79 @@ def write_example(
                 with path.open("x", encoding="utf-8", newline="\n") as file:
                     file.write(content)
     return [*contents]
+
+
+def keys_of(section: str) -> list[tuple[str, str, str, str]]:
+    """Return name, allowed values, default and description of each key of a section.
+
+    Args:
+        section: a section of experiment files, such as `probe` or `data.columns`; "" for the file.
+
+    Raises:
+        UnknownNameError: there is no such section.
+
+    >>> keys_of("monitor")[1]
+    ('format', 'csv, tsv, jsonl or parquet', '"csv"', 'format of this file')
+    """
+    schema = json.loads(schemas()[SCHEMA])
+    here, definitions = schema, schema["$defs"]
+    for name in filter(None, section.split(".")):
+        keys = here.get("properties", {})
+        if name not in keys:
+            raise UnknownNameError(f"No key {name!r} in an experiment. {nearest(name, list(keys))}")
+        inner = [one for one in _alternatives(keys[name]) if "$ref" in one]
+        here = definitions[inner[0]["$ref"].rpartition("/")[2]] if inner else {}
+    required = here.get("required", [])
+    return [
+        (
+            name,
+            joined_names(list(dict.fromkeys(map(_value_words, _alternatives(one))))).replace(
+                " and ", " or "
+            ),
+            "required" if name in required else json.dumps(one.get("default")),
+            str(one.get("description", "")),
+        )
+        for name, one in here.get("properties", {}).items()
+    ]
+
+
+def _alternatives(key: Any) -> Iterator[Any]:
+    """Yield the schemas of a key's values and of the items of its lists; null is left out."""
+    for one in key.get("anyOf", key.get("oneOf", [key])):
+        if "items" in one and isinstance(one["items"], dict):
+            yield from _alternatives(one["items"])
+        elif "enum" in one:
+            yield from ({"const": value} for value in one["enum"])
+        elif one.get("type") != "null":
+            yield one
+
+
+def _value_words(one: Any) -> str:
+    """Return the values that a schema allows in a word."""
+    if "const" in one:
+        return str(one["const"])
+    return "a section" if "$ref" in one else str(one.get("type", "any"))
+
+
+def _format_of(table: Path) -> str:
+    """Return the format of a table by its extension; ConfigError for another one."""
+    kind = table.suffix[1:].lower()
+    if kind not in _TABLES:
+        raise ConfigError(f"{table}: unknown extension. {nearest(kind, _TABLES)}")
+    return kind
+
+
+def table_columns(table: Path) -> list[str]:
+    """Return the names of the columns of a table.
+
+    Raises:
+        ConfigError: it has another extension.
+        MissingError: it does not exist.
+        DataError: it cannot be read.
+    """
+    found = FORMATS[_format_of(table)].read(table, ())
+    first = next(iter(found.rows), None)
+    return list(found.names or (() if first is None else first.cells))
 
 
 def sample_rows() -> str:

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from probekit.data.positions import TURNS, Offset, PositionRule
 from probekit.errors import ConfigError
+from probekit.experiment.ask import AskSection
 from probekit.model.proven.choice import computed_by
 from probekit.model.weights.sources import at_revision, ignoring, name_in_memory
 from probekit.probes.targets import MOST_NETWORKS
@@ -152,7 +153,7 @@ class ModelSection(HoldingSection):
         return {step: f"{name}@step{step}" for step in self.checkpoints or ()}
 
 
-class TokensSection(Section):
+class TokensSection(AskSection):
     """Tokenization and probed positions.
 
     Attributes:

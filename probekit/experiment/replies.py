@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 
 from probekit.chosen.registry import asked
 from probekit.data.positions import REPLY
+from probekit.experiment.ask import check_ask
 from probekit.section import Items, Section, Seed, rule_error, unique_items
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ OptionalRequests = Annotated[
 
 
 def check_replies(experiment: Experiment) -> None:
-    """Check the rules for positions in replies, and for replies that the network generates."""
+    """Check the rules for questions after texts, positions in replies, and generated replies."""
+    check_ask(experiment)
     data, position = experiment.data, experiment.tokens.position
     generate, messages = experiment.capture.generate, data.columns.messages
     others: dict[str, Any] = {"reply": data.columns.reply, "start": data.columns.start}

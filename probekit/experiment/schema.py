@@ -52,7 +52,8 @@ class SplitSection(Section):
             nested cross-validation inside the sources
         seed: random seed for the selection of test groups
         drop_repeated: whether to remove test rows whose text and span are also in train; with
-            `folds`, rows whose text and span are in an earlier group
+            `folds`, rows whose text and span are in an earlier group; `all` also removes repeated
+            rows of one group or side
         word_disjoint: whether to remove rows so that no probed word is in both train and test
     """
 
@@ -60,7 +61,7 @@ class SplitSection(Section):
     folds: int | None = Field(None, ge=2, le=100)
     leave_out: str | None = Field(None, min_length=1, examples=["source"])
     seed: Seed = 0
-    drop_repeated: bool = False
+    drop_repeated: Literal[False, True, "all"] = False
     word_disjoint: bool = False
 
     @model_validator(mode="before")

@@ -64,14 +64,17 @@ class DirectionSet:
     def of_weights(cls, weights: Floats, X: Features) -> DirectionSet:
         """Return directions along weights (n_directions, n_features), with orthogonal projections.
 
-        The weights are those of raw features; X (n_rows, n_features) are the training rows.
+        The weights are those of raw features; X (n_rows, n_features) are the training rows. A
+        feature that varies less than float32 resolves of the one that varies most has weight 0:
+        standardised, its rounding would be a feature like the others, of a huge raw weight.
 
         >>> X = np.array([[0.0, 1.0], [6.0, 1.0]])
         >>> found = DirectionSet.of_weights(np.array([[2.0, 0.0]]), X)
         >>> found.unit.tolist(), found.spread.tolist()
         ([[1.0, 0.0]], [3.0])
         """
-        unit = _units(weights)
+        spread = np.std(X, axis=0, dtype=np.float64)
+        unit = _units(weights * (spread > np.finfo(np.float32).eps * spread.max(initial=0.0)))
         return cls(unit, unit, (X @ unit.T).std(axis=0), X.mean(axis=0, dtype=np.float64))
 
 

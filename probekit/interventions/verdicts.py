@@ -8,7 +8,8 @@ The effect, its interval over groups of test rows and a p-value decide. `yes`: p
 questions that have a test) is below 0.05 and the interval is above 0. `no`: the interval is
 within 5 % of the effect of the whole vector around 0. Otherwise the verdict is `undecided`, which
 includes an effect that is certainly negative: steering against the label, or erasure that enlarges
-the difference.
+the difference. It also includes an effect where the whole vector has at most 5 % of it, and
+significantly less: the site carries nothing to the answers, and the edit leaves the data.
 
 The p-values of steering and erasure compare a direction with those of the same method on permuted
 labels. Their sizes are simulated by `python -m benchmarks.causes`.
@@ -87,6 +88,11 @@ class CausalVerdict:
     question: Question | Literal["swap"] = "swap"
     answer: Answer | Literal[""] = ""
     p_holm: float = float("nan")
+
+    @property
+    def is_artefact(self) -> bool:
+        """Whether the direction moves the measure, but its whole vector carries nothing to it."""
+        return bool(self.exceeds_whole) and abs(self.whole) <= NEGLIGIBLE * abs(self.effect)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,13 +237,12 @@ def answer_of(found: CausalVerdict, p: float) -> Answer:
     Comparisons with NaN are false: without a p-value the answer is never `yes`, and without an
     effect of the whole vector never `no`.
     """
-    low, high = found.low, found.high
-    if np.isnan([found.effect, low, high]).any():
+    if np.isnan([found.effect, found.low, found.high]).any():
         return "undecided"
-    if p < LEVEL and low > 0 and found.effect > found.rounding:
-        return "yes"
+    if p < LEVEL and found.low > 0 and found.effect > found.rounding:
+        return "undecided" if found.is_artefact else "yes"
     margin = max(NEGLIGIBLE * abs(found.whole), found.rounding)
-    return "no" if max(abs(low), abs(high)) <= margin else "undecided"
+    return "no" if max(abs(found.low), abs(found.high)) <= margin else "undecided"
 
 
 def detection(
@@ -357,8 +362,8 @@ def two_sided_p(observed: float, null: Floats) -> float:
     """
     if np.isnan(observed):
         return float("nan")
-    is_less = np.abs(null) < abs(observed) - ROUNDING  # false for NaN
-    return float((1 + (~is_less).sum()) / (1 + len(null)))
+    # The comparison is false for NaN.
+    return float((1 + (~(np.abs(null) < abs(observed) - ROUNDING)).sum()) / (1 + len(null)))
 
 
 def best_p_values(observed: Floats, null: Floats) -> Floats:
@@ -402,8 +407,8 @@ def summary(result: CauseResult) -> str:
     undecided = [one for one in result.verdicts if one.answer == "undecided"]
     if undecided:
         questions = " and ".join(one.question for one in undecided)
-        reasons = "; ".join(dict.fromkeys(map(why_undecided, undecided)))
-        first = f"The data do not decide whether this direction {questions}, because {reasons}."
+        why = "; ".join(dict.fromkeys(map(why_undecided, undecided)))
+        first = f"The data do not decide whether this direction {questions}, because {why}."
     else:
         listed = ", ".join(f"{one.question} {one.answer}" for one in result.verdicts)
         first = _USED.get(
@@ -460,6 +465,7 @@ def why_undecided(verdict: CausalVerdict) -> str:
         ),
         (np.isnan(verdict.p_holm), "there is no p-value"),
         (verdict.p_holm >= LEVEL, f"the p-value, adjusted for the questions, is not below {LEVEL}"),
+        (verdict.is_artefact, "the whole vector has no such effect, which indicates an artefact"),
         (True, "the effect is within rounding errors"),
     )
     return next(reason for holds, reason in cases if holds)

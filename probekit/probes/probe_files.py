@@ -101,7 +101,9 @@ class ProbeFacts(Facts):
         weights: the digest of the model's weights; "" if it is not known.
         n_heads: the number of heads of the model, which the weights do not determine; None if it
             is not known.
-        layer_norm_epsilon: the epsilon of the model's layer norms; None if it is not known.
+        layer_norm_epsilon: the epsilon of the model's norms; None if it is not known.
+        norm_is_centred: whether these subtract the mean (layer norm) or not (RMS norm); None if it
+            is not known.
         tokenizer: the digest of the vocabulary; "" if it is not known.
         cache: the key of the cache that the rows were read from; "" for a probe of another tool.
         hyperparameters: the hyperparameters of the fit, such as the selected C.
@@ -133,6 +135,7 @@ class ProbeFacts(Facts):
     weights: str
     n_heads: int | None = None
     layer_norm_epsilon: float | None = None
+    norm_is_centred: bool | None = None
     tokenizer: str
     cache: str
     hyperparameters: dict[str, Scalar] = {}
@@ -248,7 +251,8 @@ def damaged_probe(path: Path, why: str) -> DataError:
 def _suggestion(folder: Path) -> str:
     """Return a sentence that lists up to 10 probes, or runs with probes, in a folder."""
     for advice, patterns in _IN_FOLDERS:
-        paths = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        found = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        paths = [path for path in found if path.is_dir() or probe_files(path)[0].exists()]
         # A run is found by its folder of probes, a probe by its tensors.
         named = (path.parent if path.is_dir() else path for path in paths)
         names = [str(path.relative_to(folder)).removesuffix(".safetensors") for path in named]

@@ -197,7 +197,14 @@ class CausesRecord(BaseModel):
     preferred: float | None = None
     warnings: tuple[str, ...] = ()
 
+    @property
+    def answers_rarely(self) -> bool:
+        """Whether right answers are so rarely preferred that the first warning is about it."""
+        return self.preferred is not None and self.preferred < MOSTLY
 
+
+MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
+MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
 FOLDER = "causes"  # name within the folder of a run
 RECORD = "causes.json"
 TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(

@@ -59,6 +59,9 @@ def judge(
         compared = {}
     named, others = _differences(scores, differences, score)
     selectivity = None if task is None else _selectivity(table, task)
+    columns = rows_of("unasked.csv")
+    warned = [] if columns is None else [row for _, row in only(columns, is_warned=True).iterrows()]
+    of_columns = {f"column {row['column']}": row for row in warned if row["metric"]}
     places = _Places(scores)
     curve: list[float] = []  # test scores of the task on the line of the chosen site
     if best is not None:
@@ -81,7 +84,8 @@ def judge(
             target: _rival(target, compared[target], named, others, selectivity)
             for target in verdicts.COMPARED
             if target in compared
-        },
+        }
+        | {name: _difference(row, name, is_named=True) for name, row in of_columns.items()},
         neighbours=tuple(rival for target, rival in named.values() if not target),
         named=tuple(named),
         n_networks=len(set(NETWORKS) & set(table["target"])),
@@ -95,6 +99,7 @@ def judge(
         length_leads=_length_leads(compared),
         learns_control=_learns(compared.get("control"), selectivity),
         sources=None if sources is None else _over_sources(sources),
+        unasked=tuple(row["message"] for row in warned),
         length_of_rule=None if rules is None else _length_of_rule(rules),
     )
 
@@ -169,33 +174,34 @@ def compared_rows(row: pd.Series, scores: Scores) -> dict[str, pd.Series]:
         ]
     # A nested choice has the name of the target that is scored at the chosen sites.
     target_of_choice = {choice: target for target, choice in NESTED.items()}
-    compared = {}
     # A later row replaces an earlier one of its target: the random networks at their own chosen
     # sites replace those at the site of `row`.
-    for _, other in pd.concat(parts).iterrows():
-        compared[target_of_choice.get(str(other["target"]), other["target"])] = other
-    return compared
+    found = (other for _, other in pd.concat(parts).iterrows())
+    return {target_of_choice.get(str(one["target"]), one["target"]): one for one in found}
 
 
 def _score(task: pd.Series, scores: Scores, reported: pd.Series) -> HeadlineScore:
     """Return the reported score; `task` is its test row, `reported` the row of the choice."""
-    if reported["target"] == HEADLINE:
-        p_values = only(scores.rows, target=HEADLINE, metric="p_value")["value"]
-    else:
-        at_site = same_features(scores.sited, reported)
-        p_values = only(at_site, target="task", metric="p_best")["value"]
-    sites = Counter(
-        site_with_head(row["site"], row["head"]) for row in scores.choices
-    ).most_common()
+    p = "p_value" if reported["target"] == HEADLINE else "p_best"
+    p_values = _of_reported(scores, reported, p)["value"]
+    sites = Counter(site_with_head(row["site"], row["head"]) for row in scores.choices)
     return HeadlineScore(
-        site=sites[0][0],
+        site=sites.most_common(1)[0][0],
         p=None if p_values.empty else float(p_values.iloc[0]),
         n=int(task["n_test"]),
         n_groups=int(task["n_groups"]),
-        sites=dict(sites),
+        sites=dict(sites.most_common()),
         **{name: task[name] for name in ("metric", "position", "probe", "view")},
         **{name: float(task[name]) for name in (*INTERVAL, "chance")},
     )
+
+
+def _of_reported(scores: Scores, reported: pd.Series, metric: str) -> pd.DataFrame:
+    """Return the test rows of a metric for the reported score."""
+    if reported["target"] == HEADLINE:
+        return only(scores.rows, metric=metric, split="test", target=HEADLINE)
+    rows = same_features(scores.sited, reported)
+    return only(rows, metric=metric, split="test", target="task")
 
 
 def _differences(
@@ -279,8 +285,9 @@ def _rival(
             return rival
     rival = Rival(name=target, metric=row["metric"], value=row["value"])
     if target == "control" and selectivity is not None:
-        limits = {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
-        return rival.model_copy(update={"difference": selectivity["value"], **limits})
+        changes = {"difference": selectivity["value"], "n": int(row["n_test"])}
+        changes |= {"ci_low": selectivity["ci_low"], "ci_high": selectivity["ci_high"]}
+        return rival.model_copy(update=changes)
     # Other probes of the task are at the embedding, or read concatenated sites.
     return others.get(answers_name(row), rival) if row["site"] else rival
 
@@ -480,12 +487,7 @@ def _false_positives(scores: Scores, reported: pd.Series) -> tuple[float, ...] |
     """
     # A metric without a threshold gets the name "", which no row has.
     metric, allowed = ACHIEVED.get(reported["metric"], ("", 1.0))
-    if reported["target"] == HEADLINE:
-        rows = only(scores.rows, metric=metric, split="test", target=HEADLINE)
-    else:
-        rows = only(
-            same_features(scores.sited, reported), metric=metric, split="test", target="task"
-        )
+    rows = _of_reported(scores, reported, metric)
     above = rows[rows["value"] > allowed]
     return None if above.empty else tuple(above.iloc[0][INTERVAL])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -273,12 +273,14 @@ class RowPrediction:
             classes, the score of `label`. For a probe of numbers, the predicted number.
         scores: the score of each class if there are more than two; else empty.
         alarm: whether a monitor raises an alarm; None without a threshold.
+        compared: the score of the alarm's label, and the threshold that it must exceed.
     """
 
     label: str | None
     score: float
     scores: tuple[float, ...] = ()
     alarm: bool | None = None
+    compared: tuple[float, float] | None = None
 
     @property
     def text(self) -> str:
@@ -312,6 +314,34 @@ class TextReading:
     answers: tuple[RowPrediction, ...]
     answer: RowPrediction | None = None
     n_cut: int = 0
+
+
+class TextReadings(list[TextReading]):
+    """The predictions of a probe for texts, shown as a table.
+
+    Attributes:
+        classes: labels of the probe.
+        per: unit of the rows of the table.
+    """
+
+    def __init__(
+        self, readings: Iterable[TextReading], classes: Sequence[str], per: Per = "text"
+    ) -> None:
+        super().__init__(readings)
+        self.classes, self.per = tuple(classes), per
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each text, or for each token."""
+        import pandas as pd  # commands that read no texts do not need it
+
+        return pd.DataFrame(tidy_rows(self, self.classes, self.per))
+
+    def __repr__(self) -> str:
+        return self.table.to_string(index=False, max_rows=20, max_colwidth=60)
+
+    def _repr_html_(self) -> str:
+        return self.table.to_html(index=False, max_rows=20)
 
 
 def tidy_rows(
@@ -349,6 +379,8 @@ def _values(answer: RowPrediction | None, classes: Sequence[str]) -> dict[str, A
         return {"label": None, "score": None}
     label = {"label": answer.label} if answer.label is not None else {}
     by_class = zip(classes, answer.scores, strict=False)  # no scores for two classes
-    alarm = {} if answer.alarm is None else {"alarm": answer.alarm}
+    alarm: dict[str, Any] = {} if answer.alarm is None else {"alarm": answer.alarm}
+    if answer.compared is not None:
+        alarm |= dict(zip(("alarm_score", "threshold"), answer.compared, strict=True))
     of_classes = {f"score:{name}": score for name, score in by_class}
     return label | {"score": answer.score} | alarm | of_classes

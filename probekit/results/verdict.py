@@ -23,7 +23,8 @@ TOO_FEW_GROUPS = "too few groups"
 
 # Scores that the reported one is compared with, in the order of the table of comparisons.
 COMPARED = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
-# Of these, the ones that can explain away the result: the probe must be better than each of them.
+# Of these, the ones that can explain away the result: the probe must be better than each of them,
+# and than each column of the data that predicts the label.
 RIVALS = (*BASELINES, "random_weights", "embedding")
 
 
@@ -136,6 +137,7 @@ class Rival(BaseModel, frozen=True):
         is_constant: whether it guesses the same for all rows: the majority class and its equals.
         is_association: whether `p` is that of a one-sided test of association between predictions
             and labels, not of the difference; only for constant guesses.
+        n: number of its test rows if they may be fewer; 0 for those of the reported score.
         is_opposite: whether, without an association, the reported score is below chance; only for
             the majority class.
     """
@@ -154,6 +156,7 @@ class Rival(BaseModel, frozen=True):
     is_constant: bool = False
     is_association: bool = False
     is_opposite: bool = False
+    n: int = 0
 
     @property
     def decisive_p(self) -> float:
@@ -166,9 +169,8 @@ class Rival(BaseModel, frozen=True):
 
         A lead is negative if the reported score is behind.
         """
-        if METRICS[self.metric].lower_is_better:
-            return -self.ci_high, -self.ci_low
-        return self.ci_low, self.ci_high
+        low, high = self.ci_low, self.ci_high
+        return (-high, -low) if METRICS[self.metric].lower_is_better else (low, high)
 
     @property
     def verdict(self) -> str:
@@ -333,7 +335,8 @@ class Verdict(BaseModel, frozen=True):
         close: cross-validated score and place of candidates that score about as the best one,
             which is the first.
         several: "kind of probe" and "position" if the probed sites differ in them.
-        rivals: the scores that the reported one is compared with, by target, ordered as `COMPARED`.
+        rivals: the scores that the reported one is compared with, by target, ordered as `COMPARED`;
+            then columns of the data with a warning, by "column NAME".
         neighbours: neighbouring sites and other kinds of probe, which do not affect the verdict.
         named: names in differences.csv of all rivals named before the test rows were used.
         n_networks: number of networks with random weights.
@@ -348,6 +351,7 @@ class Verdict(BaseModel, frozen=True):
         length_leads: whether the length of the text alone is better than a bag of words.
         learns_control: whether the control task is learnt, and selectivity is not above 0.
         sources: scores of sources that were left out whole; None without `split.leave_out`.
+        unasked: a sentence for each column of the data that is not used and predicts the label.
         length_of_rule: the selected rule of an aggregated probe, and, with intervals, the AUROC of
             texts, that at equal length, and the correlation within labels of score and length; None
             if the interval of that contains 0.
@@ -378,6 +382,7 @@ class Verdict(BaseModel, frozen=True):
     length_leads: bool = False
     learns_control: bool = False
     sources: SourceScores | None = None
+    unasked: tuple[str, ...] = ()
     length_of_rule: tuple[str, Estimated, Estimated, Estimated] | None = None
 
     @property
@@ -403,8 +408,8 @@ class Verdict(BaseModel, frozen=True):
         A rival that was not named before the test rows were used is one of them if its score
         reaches the interval of the reported score.
         """
-        rivals = {name: self.rivals[name] for name in RIVALS if name in self.rivals}
-        return {name: rival for name, rival in rivals.items() if self._is_doubt(rival)}
+        found = {name: one for name, one in self.rivals.items() if self._is_doubt(one)}
+        return {name: one for name, one in found.items() if name in RIVALS or name not in COMPARED}
 
     def _is_doubt(self, rival: Rival) -> bool:
         """Whether the probe is not clearly better than a rival; see `doubts`.
@@ -443,6 +448,4 @@ class Verdict(BaseModel, frozen=True):
     def is_below_majority(self) -> bool:
         """Whether the reported score is significantly worse than the majority class."""
         majority = self.rivals.get("majority")
-        return (
-            majority is not None and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE
-        )
+        return bool(majority and majority.is_named and majority.verdict == SIGNIFICANTLY_WORSE)

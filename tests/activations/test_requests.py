@@ -3,15 +3,16 @@
 No engine runs here: the files have the forms that vLLM documents, or those of hooks.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from probekit.activations.forward import make_batches
+from probekit.activations.given.served.table import open_tensors
 from probekit.activations.requests import read_requests
 from probekit.data.positions import RowPlan
 from tests.activations.captures import last_and_mean
@@ -151,13 +152,16 @@ def test_as_many_layers_of_one_token_as_ids_are_no_batch_of_tokens(tmp_path):
     assert not read_requests(write(tmp_path, [one]), WIDTH).choose(TEXTS[2:3], plan).chosen
 
 
-def test_sampled_rows_are_read_at_their_last_position(tmp_path):
+def test_sampled_rows_are_read_at_tokens_of_their_own_and_at_the_last(tmp_path):
     plan = last_and_mean(TEXTS)  # all means begin at token 0
     requests = read_requests(write(tmp_path, map(request, TEXTS)), WIDTH).choose(TEXTS, plan)
     states, ids, at = requests.sample(TEXTS, plan, 8)
-    assert at == [len(one) - 1 for one in ids]
-    expected = np.stack([states_of(np.array(one))[-1, 1].numpy() for one in ids])
-    np.testing.assert_allclose(states["1"], expected, rtol=1e-6, atol=1e-7)
+    assert at[:, -1].tolist() == [len(one) - 1 for one in ids]
+    assert set(at[3]) == set(range(len(TEXTS[1])))  # all tokens of the longest mean
+    assert set(at[2]) == {len(TEXTS[1]) - 1}
+    for row, one in enumerate(ids):
+        expected = states_of(np.array(one))[at[row], 1]
+        np.testing.assert_allclose(states["1"][row], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_later_tokens_and_other_requests_are_counted(tmp_path, snapshot):
@@ -292,19 +296,20 @@ def test_a_truncated_file_is_refused(tmp_path, refused):
 def test_a_file_that_changes_during_the_read_is_refused(tmp_path, refused, monkeypatch, when):
     write(tmp_path, [request(TEXTS[2])])
 
-    def opened(path, framework):
-        file = safe_open(path, framework)
-        write(tmp_path, [request([*TEXTS[2], 5])])
-        return file
+    @contextmanager
+    def opened(path):
+        with open_tensors(path) as file:
+            write(tmp_path, [request([*TEXTS[2], 5])])
+            yield file
 
     found = read_requests(tmp_path, WIDTH).all
     if when == "between":
         write(tmp_path, [request([*TEXTS[2], 5])])
     else:
-        monkeypatch.setattr("probekit.activations.requests.safe_open", opened)
+        monkeypatch.setattr("probekit.activations.requests.open_tensors", opened)
     if when == "header":
         found = read_requests(tmp_path, WIDTH).all
-        monkeypatch.setattr("probekit.activations.requests.safe_open", safe_open)
+        monkeypatch.setattr("probekit.activations.requests.open_tensors", open_tensors)
     refused(found[0].states, ["0"], np.array([0]))
 
 
@@ -323,7 +328,6 @@ def test_hidden_files_and_folders_with_the_name_of_files_are_no_requests(tmp_pat
     assert rows_of(tmp_path)[SITES[0]].shape == (8, WIDTH)
 
 
-@pytest.mark.parametrize("name", ["data_0.pt", "cmpl-0.safetensors.zst"])
-def test_pickles_and_compressed_files_are_not_opened(name, tmp_path, refused):
-    (tmp_path / name).write_bytes(b"anything")
+def test_pickles_are_not_opened(tmp_path, refused):
+    (tmp_path / "data_0.pt").write_bytes(b"anything")
     refused(read_requests, tmp_path, WIDTH)

@@ -7,7 +7,7 @@ import sys
 
 from probekit.cli.main import cli
 
-HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib")
+HEAVY = ("torch", "sklearn", "pandas", "scipy", "transformers", "plotly", "joblib", "matplotlib")
 FILES = ("missing", "mistaken")
 # An invalid command line for each command. They run in this order in one process, so the one that
 # imports more is last.
@@ -20,7 +20,7 @@ COMMANDS = (
     "cache import missing.yaml missing",
     *(f"cache {command} missing" for command in ("show", "verify", "repair", "rm", "gc", "pull")),
     "cache export missing --out folder",
-    *("init ?", "intervene missing.yaml", "compare missing missing"),
+    *("init ?", "keys prob", "intervene missing.yaml", "compare missing missing"),
     *(
         f"{command} missing"
         for command in ("sites", "params", "verify", "report", "view", "worker")

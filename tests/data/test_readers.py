@@ -9,6 +9,7 @@ import pytest
 from probekit.data.examples import Example
 from probekit.data.readers import DEFAULT_COLUMNS, FORMATS, FormatName, read_dataset, read_texts
 from probekit.data.table import Columns, read_messages
+from probekit.experiment.data import DataSection, read_examples
 from tests.stored import each_row
 
 ALL_COLUMNS = Columns(
@@ -63,6 +64,23 @@ def test_every_format_gives_the_same_examples(read, format, line_end, mark):
     dataset = read(mark + line_end.join([header, *rest]).encode(), format, ALL_COLUMNS)
     assert dataset.examples == EXAMPLES
     assert dataset.name == "file"
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_the_delimiter_of_csv_is_found_in_its_first_line(read, delimiter):
+    dataset = read(CONTENTS["tsv"].replace("\t", delimiter), "csv", ALL_COLUMNS)
+    texts = [example.text.replace(delimiter, "\t") for example in dataset.examples]
+    assert texts == [example.text for example in EXAMPLES]
+    assert read("text,label;x\na;b,c\n", "csv", Columns(label="label;x")).labels.tolist() == ["c"]
+
+
+def test_a_delimiter_may_be_given(tmp_path, refused):
+    (tmp_path / "rows.csv").write_text("text|label,x\nOne|a\n")
+    given = {"name": "x", "format": "csv", "root": str(tmp_path), "file": "rows.csv"}
+    data = DataSection(**given, delimiter="|", columns={"label": "label,x"})
+    assert read_examples(data).labels.tolist() == ["a"]
+    for wrong in ({"delimiter": "||"}, {"format": "jsonl", "delimiter": "|"}):
+        refused(DataSection, **given | wrong)
 
 
 def test_a_row_without_group_and_id_is_its_own_group(read):

@@ -4,8 +4,9 @@ import pytest
 
 from probekit.data.table import Columns
 from probekit.experiment.data import read_examples
-from probekit.experiment.example import write_example
+from probekit.experiment.example import keys_of, write_example
 from probekit.experiment.loader import SCHEMA, load_experiment
+from probekit.experiment.schema import Experiment
 from probekit.pipeline.experiment.validate import validate
 
 
@@ -71,3 +72,31 @@ def test_the_commands_print_what_to_do_next(call):
     assert done.endswith("Next:\n  probekit validate mine.yaml\n  probekit run mine.yaml\n")
     listed = call("experiments").stdout
     assert "probekit run capitals" in listed or "quickstart" in listed
+
+
+def test_columns_are_listed_where_one_is_missing(tmp_path, call):
+    (tmp_path / "rows.csv").write_text("it;class\na;x\nb;y\n")
+    done = call("init", "mine", "--data", "rows.csv")
+    assert done.code == 2
+    assert "Columns of rows.csv: it, class." in done.stderr
+
+
+@pytest.mark.parametrize("odd", ["A ", "l\u0430bel", "a sentence that is no label"])
+def test_labels_that_need_work_are_not_in_the_question(tmp_path, odd):
+    rows = [f"text {number},{'a' if number % 2 else odd}" for number in range(8)]
+    (tmp_path / "rows.csv").write_text("\n".join(["it,class", *rows]))
+    columns = Columns(text="it", label="class")
+    yaml, *_ = write_example(tmp_path / "mine", tmp_path / "rows.csv", columns)
+    experiment = load_experiment(yaml)
+    assert experiment.question == "Can the class (2 labels) be decoded at the last token?"
+
+
+def test_keys_of_a_section_are_those_of_the_schema(call, refused):
+    done = call("keys", "data.columns")
+    assert "column with the text" in " ".join(done.stdout.split())
+    assert [name for name, *_ in keys_of("")] == [*Experiment.model_fields]
+    kinds = {name: (values, default) for name, values, default, _ in keys_of("probe.kinds")}
+    assert kinds["kind"][0].startswith("logistic, ridge, lda")
+    assert kinds["kind"][1] == "required"
+    assert {name: default for name, _, default, _ in keys_of("split")}["seed"] == "0"
+    refused(keys_of, "data.colums")

@@ -225,6 +225,16 @@ def test_the_probe_direction_is_that_of_a_single_fit():
     np.testing.assert_allclose(found.spread, (X @ found.unit.T).std(axis=0))
 
 
+def test_a_feature_that_is_rounding_of_another_one_is_no_direction():
+    codes = np.arange(40) % 2
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    X[:, 0] += 2 * codes
+    X[:, 2] = 1e-9 * codes  # separates the classes, as any feature that is standardised
+    found = directions_of("probe", X, codes[None])
+    assert found.unit[0, 2] == 0
+    assert found.spread[0] > 0.1
+
+
 def test_leace_of_one_direction_erases_like_the_eraser():
     X, codes = sample()
     found = directions_of("leace", X, codes[None])

@@ -1,5 +1,7 @@
 """The rule of verdicts and their statistics; intervals and p-values hold with skewed effects."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,15 @@ NAN = float("nan")
 def test_the_rule_and_the_reason_of_undecided_verdicts(given, snapshot):
     (found,) = verdicts.verdicts({"steers": evidence(**given)})
     assert f"{found.answer}: {verdicts.why_undecided(found)}" == snapshot
+
+
+@pytest.mark.parametrize(("whole", "answer"), [(0.04, "undecided"), (0.06, "yes")])
+def test_an_effect_that_the_whole_vector_lacks_is_an_artefact(whole, answer):
+    # A part of the direction that does not depend on the label moves the answers.
+    one = replace(evidence(whole=whole), exceeds_whole=True)
+    (found,) = verdicts.verdicts({"steers": one})
+    assert found.answer == answer
+    assert ("artefact" in verdicts.why_undecided(found)) == (answer == "undecided")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,13 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, Gran
 from transformers import Qwen3_5TextConfig as Hybrid
 
 from probekit import load_model, run, validate
-from probekit.errors import UnknownNameError
+from probekit.errors import DataError, UnknownNameError
 from probekit.experiment.loader import load_any_experiment
 from probekit.model.weights.sources import MINI
+from probekit.pipeline.capture.captures import capture_only
 from tests.pipeline.intervene.cause_experiment import write_experiment
+from tests.pipeline.planted import QUICK, Planted
+from tests.pipeline.serving import hidden_states, write_requests
 from tests.pipeline.test_families import COMMANDS
 from tests.pipeline.texts import text_of
 
@@ -112,3 +115,23 @@ def test_commands_on_a_model(folder, call, tmp_path):
         assert found.code == 0, f"{command}: {found.stderr}"
         if words[0] in ("sites", "verify"):
             assert "sites proven" in found.stdout
+
+
+def test_requests_of_a_network_without_a_family_are_verified(folder, tmp_path):
+    """The engine that proves itself computes the rows that are compared."""
+    planted = Planted(tmp_path)
+    sites = [f"blocks.{layer}.hook_resid_post" for layer in (0, 1)]
+    how = (*QUICK, f"model.source={folder}", f"capture.sites={sites}")
+    files = hidden_states(planted.load(*how), planted.cache, sites)
+
+    def imported(name, requests):
+        place = write_requests(tmp_path / name, requests)
+        settings = (*how, f"capture.requests={place}", "tokens.position={at: mean}")
+        return capture_only(planted.load(*settings), cache_root=tmp_path / f"{name} cache")["task"]
+
+    right = imported("right", [(ids, states.bfloat16()) for ids, states in files]).store
+    assert set(right.sites) == set(sites)
+    for _, states in files:
+        states[:-1] = states[:-1].roll(1, 1)  # another layer, except at the last token
+    with pytest.raises(DataError, match=r"blocks\.\d\.hook_resid_post is not the network's"):
+        imported("wrong", files)

@@ -180,6 +180,9 @@ def test_a_path_without_a_probe_is_refused_with_what_is_in_it(stem, tmp_path, pa
         file = tmp_path / "runs/one" / f"{name}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
+        if name in probes:
+            file.with_suffix(".json").touch()
+    (tmp_path / "runs/one/0a/probes/attention.safetensors").touch()  # nor is this one
     for name in ("empty", "runs/trained"):
         (tmp_path / name).mkdir()
     refused(SavedProbe.load, tmp_path / path)

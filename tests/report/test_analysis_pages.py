@@ -39,7 +39,7 @@ def attributed(*values, **changes):
 @pytest.fixture(scope="module")
 def lens(tmp_path_factory):
     path = tmp_path_factory.mktemp("pages") / "lens.html"
-    path.write_text(lens_page(BOTH, model="made", facts=FACTS), "utf-8")
+    path.write_text(lens_page(BOTH, model="made", facts=FACTS).html(), "utf-8")
     return path
 
 
@@ -87,7 +87,7 @@ def test_sentences_and_table_of_an_attribution_are_those_that_are_stored(snapsho
 
 
 def test_code_in_the_detail_is_marked_as_code_and_no_machine_path_is_shown():
-    page = attribution_page(attributed(), model="/data/mine/made", facts={})
+    page = attribution_page(attributed(), model="/data/mine/made", facts={}).html()
     assert "<code>--minus</code> gives a logit difference" in page
     assert "/data/mine" not in page
 
@@ -116,16 +116,16 @@ HEAD_SCORES = {
 def test_sentences_and_known_heads_are_those_that_are_stored(snapshot, name):
     """Known heads have their value and rank."""
     scored = ScoredHeads(HEAD_SCORES[name], "a text", KNOWN)
-    assert "\n".join([heads_answer(scored), *map(str, known_heads_table(scored).rows)]) == snapshot
+    assert "\n".join([*heads_answer(scored), *map(str, known_heads_table(scored).rows)]) == snapshot
 
 
 def test_the_page_of_a_text_of_one_token_has_no_share_of_next_tokens():
-    assert "one token each" in lens_page(lens_rows(("A",)), model="made", facts={})
+    assert "one token each" in lens_page(lens_rows(("A",)), model="made", facts={}).html()
 
 
 def test_a_page_of_undefined_scores_has_no_numbers(snapshot):
     none = ScoredHeads(HEAD_SCORES["undefined scores"], "a text")
-    assert text_of(heads_page(none, model="made", facts={})) == snapshot
+    assert text_of(heads_page(none, model="made", facts={}).html()) == snapshot
 
 
 GROUND = "getComputedStyle(document.querySelectorAll('.plot .textpoint text')[{at}]).fill"
@@ -174,9 +174,9 @@ def test_pointing_at_a_cell_shows_its_tokens(browser, lens):
 
 def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser, tmp_path):
     rows = lens_rows(tuple(f" word{number}" for number in range(1024)))
-    page = lens_page(rows, model="made", facts={})
+    page = lens_page(rows, model="made", facts={}).html()
     assert "too many cells" in page
-    assert "too many cells" not in lens_page(lens_rows(), model="made", facts={})
+    assert "too many cells" not in lens_page(lens_rows(), model="made", facts={}).html()
     (tmp_path / "long.html").write_text(page, "utf-8")
     browser.open(tmp_path / "long.html", width=700)
     assert browser.evaluate("document.querySelector('section h2').textContent.length") < 120

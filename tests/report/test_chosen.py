@@ -15,6 +15,7 @@ from probekit.chosen.directions.page import (
 )
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
 from probekit.chosen.page import Shown, of_analyses
+from probekit.chosen.registry import ANALYSES
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
 from probekit.results.scores import Scores
@@ -89,7 +90,8 @@ def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, tabl
     none = WITH_NULL.assign(certainty=np.nan)
     for one in (WITH_NULL, some, none, COSINES.assign(null_high=np.nan)):
         one.to_csv(tmp_path / "cosines.csv", index=False)
-        shown = Shown(tmp_path, scores, SimpleNamespace(verdict=judged(table)))
+        shown = Shown(tmp_path, SimpleNamespace(verdict=judged(table)))
+        vars(shown)["scores"] = scores
         assert [part.caption for part in of_analyses("figures", shown)] == snapshot
 
 
@@ -162,7 +164,7 @@ def test_tokens_without_characters_are_not_marked(wrong):
 def test_a_damaged_file_is_named(tmp_path, wrong):
     (tmp_path / "wrong.json").write_text(json.dumps(wrong | {"classes": 3}))
     with pytest.raises(DataError, match=r"(?s)wrong\.json"):
-        list(of_analyses("examples", Shown(tmp_path, None, None)))
+        list(of_analyses("examples", Shown(tmp_path, None)))
 
 
 def test_the_table_of_sites_sorts_by_keys_and_is_saved_whole(browser, report_of, tmp_path):
@@ -216,3 +218,86 @@ def test_a_figure_is_drawn_once(browser, report_of, tmp_path):
     plots = "[...document.querySelectorAll('.plot')]"
     open_plots = f"{plots}.filter(plot => !plot.closest('details')).length"
     assert browser.evaluate("window.draws") == browser.evaluate(open_plots)
+
+
+def interval(name, value, low, high):
+    """A number of a file with its interval."""
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
+DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
+CUES = {"metric": "accuracy", "value": 0.9, "without_others": 0.88, "p": 0.02}
+RULE = {"rule": "max", "is_selected": True, "metric": "accuracy", "value": 0.8, "n_texts": 240}
+# Analysis, row of its first file, whether it found nothing of use, and words of its sentence.
+ANSWERS = {
+    "a monitor": (
+        "monitor",
+        MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
+        False,
+        "At 1 % false positives, the monitor detects 70 % [50, 80] of red (48 test rows).",
+    ),
+    "no detection": (
+        "monitor",
+        MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1),
+        True,
+        "detects 0 % [0, 1.5] of red",
+    ),
+    "other negatives": (
+        "monitor",
+        MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.3, 0.2, 0.4),
+        True,
+        "but also raises an alarm on 30 % [20, 40] of the other 50.",
+    ),
+    "a stack": (
+        "stack",
+        DIFFERENCE | interval("difference", 0.04, 0.01, 0.07),
+        False,
+        "All 8 sites together are better than the best one: accuracy 0.90 and 0.86, difference "
+        "+0.04 [0.01, 0.07], p = 0.010.",
+    ),
+    "no better stack": (
+        "stack",
+        DIFFERENCE | interval("difference", 0.0, -0.1, 0.1) | {"p": 0.8},
+        True,
+        "are not significantly better than the best one",
+    ),
+    "cues": (
+        "leakage",
+        CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
+        True,
+        "Without the cues, accuracy is 0.58 instead of 0.90; without as many other words, 0.88",
+    ),
+    "no cues": (
+        "leakage",
+        CUES | interval("difference", 0.01, -0.1, 0.1) | {"without_cues": 0.89},
+        False,
+        "(difference +0.01 [−0.10, 0.10], p = 0.020).",
+    ),
+    "confounds": ("left", {"confounds": "length", "p": 0.4}, True, "are not shown to predict"),
+    "a rule": (
+        "aggregation",
+        RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.6, 0.51, 0.7),
+        False,
+        "by the rule max: AUROC 0.90 [0.85, 0.95] over 240 texts, 0.60 [0.51, 0.70] at equal",
+    ),
+    "a rule of length": (
+        "aggregation",
+        RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.52, 0.45, 0.6),
+        True,
+        "0.52 [0.45, 0.60] at equal length.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_first_sentence_of_an_analysis_is_red_if_it_found_nothing_of_use(name):
+    analysis, row, is_useless, words = ANSWERS[name]
+    scores = SimpleNamespace(rows=pd.DataFrame({"positive": ["red"]}))
+    verdict = SimpleNamespace(score=SimpleNamespace(probe="logistic"))
+    run = SimpleNamespace(rows=lambda _: pd.DataFrame([row]), scores=scores, verdict=verdict)
+    (of_analysis,) = (one for one in ANALYSES if one.name == analysis)
+    (found,) = of_analysis.door("page", "answers")(run)
+    assert words in found.text
+    assert (found.css == "bad") == is_useless
+    assert not list(of_analysis.door("page", "answers")(SimpleNamespace(rows=lambda _: None)))

@@ -46,7 +46,7 @@ def test_positions_count_as_lines_of_a_comparison(comparison):
         many = replace(comparison, rows=pd.concat(moved))
         lines = [trace for trace in difference_figure(many).data if trace.error_y.array]
         assert len(lines) == 2 * n
-        assert comparison_page(many).count('class="drawing"') == n_figures
+        assert comparison_page(many).html().count('class="drawing"') == n_figures
 
 
 def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparison):
@@ -60,7 +60,7 @@ def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot
     assert drawn(go.Figure(cosines.figure)) == snapshot
     # Nothing was tested, so nothing is reported.
     bare = replace(transfer, cosines=transfer.cosines.assign(n_null=0, p=np.nan))
-    assert "permutations, so p" not in transfer_page(bare)
+    assert "permutations, so p" not in transfer_page(bare).html()
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])
@@ -78,11 +78,11 @@ def test_a_cell_without_a_score_is_empty(transfer, snapshot, is_dropped):
     assert changed(*maps) == snapshot(name="a cell less")
     scores, *_ = place_parts(bare, *bare.chosen)
     assert "nan" not in scores.description
-    assert not re.search(r"\bnan\b", text_of(transfer_page(bare)))
+    assert not re.search(r"\bnan\b", text_of(transfer_page(bare).html()))
 
 
 def test_a_page_of_undefined_scores_has_a_figure_without_cells(transfer, snapshot):
     bare = replace(transfer, scores=transfer.scores.assign(**dict.fromkeys(SCORE, np.nan)))
-    assert "No score of a probe on another data set is defined." in transfer_page(bare)
+    assert "No score of a probe on another data set is defined." in transfer_page(bare).html()
     scores, *_ = place_parts(bare, *bare.chosen)
     assert drawn(go.Figure(scores.figure)) == snapshot

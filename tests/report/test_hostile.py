@@ -52,7 +52,7 @@ def test_comparison(check, tmp_path):
     made = make_comparison(WITH_NUL)
     rows = made.rows.replace({"mass_mean": EVIL, PLACES[2]: EVIL})
     rows.loc[0, ["position_a", "view_a"]] = EVIL
-    page = comparison_page(replace(made, rows=rows, settings={EVIL: (EVIL, WITH_NUL)}))
+    page = comparison_page(replace(made, rows=rows, settings={EVIL: (EVIL, WITH_NUL)})).html()
     assert check(written(tmp_path, page)) >= 10
 
 
@@ -61,7 +61,7 @@ def test_transfer(check, tmp_path):
     names = {"third": EVIL, "logistic": EVIL, PLACES[2]: EVIL}
     tables = {"scores": made.scores.replace(names), "cosines": made.cosines.replace(names)}
     tables |= {"names": (*made.names[:2], EVIL), "model": EVIL, "chosen": (PLACES[1], EVIL)}
-    assert check(written(tmp_path, transfer_page(replace(made, **tables)))) >= 10
+    assert check(written(tmp_path, transfer_page(replace(made, **tables)).html())) >= 10
 
 
 @pytest.mark.parametrize("tensor", [None, f"h.1.{WITH_NUL}.weight"], ids=["all", "one"])

@@ -8,7 +8,12 @@ import pytest
 
 from probekit.report.figures.layer_curve import curve_figure, layer_curve
 from probekit.report.figures.views import curve_rows
-from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import (
+    decodable_from,
+    learning_part,
+    share_parts,
+    sparse_part,
+)
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import method
 from probekit.report.sentences.tables import filled_columns, site_rows
@@ -90,7 +95,7 @@ FIGURES = {
     "learning: baselines of its position": lambda: go.Figure(
         part(learning_part, learning(MOVED)).figure
     ),
-    "by share of the reply": lambda: figure(share_part, SHARES),
+    "by share of the reply": lambda: figure(share_parts, SHARES),
     "compression": lambda: layer_curve(Scores.of(described(TABLE)), "compression"),
     "a linear chain for trees": lambda: layer_curve(Scores.of(OF_TREES), "uuas"),
     "the Brier score is better if lower": lambda: layer_curve(Scores.of(CALIBRATED), "brier"),
@@ -150,18 +155,20 @@ def test_of_many_sizes_a_curve_shows_the_best():
 @pytest.mark.parametrize(
     ("p", "words"),
     [
-        ({"share:0.5": 0.01, "share:1": 0.02}, "From 50 % on, the score is above"),
-        ({"share:0": 0.01, "share:1": 0.02}, "From 100 % on, the score is above"),
+        ({"share:0.5": 0.01, "share:1": 0.02}, "From 50 % of the reply on, the score is above"),
+        ({"share:0": 0.01, "share:1": 0.02}, "From 100 % of the reply on, the score is above"),
         ({"share:0.5": 0.01}, "At the last share the score is not above"),
     ],
 )
-def test_the_caption_names_the_share_from_which_the_label_is_decodable(p, words):
+def test_the_answer_names_the_share_from_which_the_label_is_decodable(p, words):
     tested = SHARES[SHARES["split"].eq("test") & SHARES["target"].eq("task")]
     tested = tested[tested["metric"].eq(tested["main_metric"])]
     tested = tested.assign(metric="p_holm", value=tested["position"].map(p).fillna(0.5))
     shares = pd.concat([SHARES, tested], ignore_index=True)
-    assert part(share_part, shares).caption.startswith(words)
-    assert not part(share_part, SHARES).caption.startswith(words[:4])
+    text, is_useless = decodable_from(Scores.of(shares))
+    assert text.startswith(words)
+    assert is_useless == words.startswith("At the last")
+    assert decodable_from(Scores.of(SHARES)) == ("", False)
 
 
 def test_the_curve_by_k_has_its_numbers_in_words(snapshot):

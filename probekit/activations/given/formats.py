@@ -298,7 +298,7 @@ class ZarrArray(SiteArray):
                 f"read the others as {array.fill_value}. {_REWRITE}"
             )
         n_bytes = n_chunks * math.prod(sizes) * array.dtype.itemsize
-        _check_unpacked(f"{self._folder}", n_bytes, sum(path.stat().st_size for path in files))
+        check_unpacked(f"{self._folder}", n_bytes, sum(path.stat().st_size for path in files))
         return tuple(array.shape)
 
     def _parts(self, n_rows: int) -> Iterator[FloatArray]:
@@ -359,7 +359,7 @@ class ParquetArray(SiteArray):
                 chunks = [file.metadata.row_group(group).column(n) for n in stored]
                 n_bytes += sum(4 * chunk.num_values for chunk in chunks)  # as float32
                 n_stored += sum(chunk.total_compressed_size for chunk in chunks)
-        _check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
+        check_unpacked(f"{self._path}: the column {self._column!r}", n_bytes, n_stored)
         width = width or 0  # a file without rows
         inner = (width,) if self._inner is None else tuple(self._inner)
         is_shape = self._inner is None or all(type(size) is int and size > 0 for size in inner)
@@ -409,7 +409,7 @@ class ParquetArray(SiteArray):
         return parquet.ParquetFile(self._path)
 
 
-def _check_unpacked(place: str, n_bytes: int, n_stored: int) -> None:
+def check_unpacked(place: str, n_bytes: int, n_stored: int) -> None:
     """Check that stored bytes do not unpack to so many that they may not fit into memory.
 
     Raises:

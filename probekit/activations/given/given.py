@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from probekit.activations.given.checks import FEWEST, unusable
 from probekit.activations.given.formats import NpyArray, SiteArray, dtype_name, find_arrays, natural
 from probekit.activations.records import FloatArray
 from probekit.amounts import counted
@@ -530,7 +531,8 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
     """Return the digest of an array, and a hash of each row, after one pass over its numbers.
 
     Raises:
-        DataError: a number is NaN or infinite, or cannot be stored as float32.
+        DataError: a number is NaN or infinite, or cannot be stored as float32; or all numbers of a
+            row, or all rows, are equal.
     """
     width = math.prod(array.shape[1:])
     # Odd weights: the product with an even one would lose bits of a number.
@@ -543,15 +545,14 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
         for rows in _parts(array):
             with np.errstate(over="ignore"):
                 in_float32 = rows.astype(np.float32, copy=False)
-            wrong = np.flatnonzero(~np.isfinite(in_float32).all(axis=1))
-            if len(wrong):
-                value = in_float32[wrong[0]][~np.isfinite(in_float32[wrong[0]])][0]
-                overflow = _OVERFLOWS.get(array.dtype) if np.isinf(value) else None
+            if (wrong := unusable(in_float32)) is not None:
+                index, n_wrong, problem = wrong
+                is_infinite = np.isinf(in_float32[index]).any()
+                overflow = _OVERFLOWS.get(array.dtype) if is_infinite else None
                 advice = overflow or "Remove the row from all sites and labels, or compute it again"
                 raise DataError(
-                    f"{name}: row {n_before + wrong[0]} contains {value} "
-                    f"({counted(len(wrong), 'such row')} among the first {n_before + len(rows):,})."
-                    f" {advice}."
+                    f"{name}: row {n_before + index} {problem} ({counted(n_wrong, 'such row')} "
+                    f"among the first {n_before + len(rows):,}). {advice}."
                 )
             n_before += len(rows)
             bits = (rows + rows.dtype.type(0)).view(f"u{rows.itemsize}")  # -0.0 becomes 0.0
@@ -559,4 +560,10 @@ def _contents(name: str, array: SiteArray) -> tuple[str, npt.NDArray[np.uint64]]
             keys.append(hashes)
             yield rows
 
-    return _digest(array, checked()), np.concatenate(keys)
+    total, hashes = _digest(array, checked()), np.concatenate(keys)
+    if n_before > 1 and width >= FEWEST and (hashes == hashes[0]).all():
+        raise DataError(
+            f"{name}: all {n_before:,} rows are equal, so nothing can be decoded. Compute them "
+            "again, or leave the site out with `sites`."
+        )
+    return total, hashes

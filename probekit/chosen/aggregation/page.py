@@ -8,19 +8,53 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from probekit.amounts import percent
-from probekit.chosen.page import Shown, written_table
+from probekit.amounts import fixed, format_number, percent
+from probekit.chosen.page import Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
+from probekit.report.sentences.caveats import Caveat
 from probekit.results.table import OF_RULES, metric_name
+from probekit.results.verdict import Verdict
+
+CHANCE = 0.5  # of the AUROC
 
 NOTE = (
     "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
     "with 95 % intervals over groups; each rule has its best C. AUROC at equal length: of as many "
     "texts of both labels at each length. Correlation with length: rank correlation within labels."
 )
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield the selected rule and its score at any length and at equal length, if there is one."""
+    rules = run.rows("aggregation.csv")
+    if rules is None:
+        return
+    (row,) = (one for _, one in rules.iterrows() if one["is_selected"])
+    if np.isnan(row["auroc"]):  # of more than two labels
+        score = f"{metric_name(str(row['metric']))} {fixed(row['value'], 2)}, cross-validated"
+        yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
+        return
+    yield sentence(
+        f"Texts are scored best by the rule {row['rule']}: AUROC {estimate_words(row, 'auroc')} "
+        f"over {row['n_texts']:,} texts, {estimate_words(row, 'equal')} at equal length.",
+        is_useless=not row["equal_low"] > CHANCE,
+    )
+
+
+def doubts(v: Verdict) -> Iterator[Caveat]:
+    """Yield a warning if the score of a text is correlated with its length."""
+    if v.length_of_rule is not None:
+        rule, *estimates = v.length_of_rule
+        auroc, at_equal_length, within = (format_number(*one) for one in estimates)
+        yield Caveat(
+            "length-of-rule",
+            f"The score of a text by the rule {rule} is correlated with its length (within labels "
+            f"{within}). The cross-validated AUROC is {auroc}, at equal length {at_equal_length}: "
+            "choose thresholds on texts as long as those that are monitored.",
+        )
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
@@ -39,7 +73,7 @@ def sections(run: Shown) -> Iterator[PageSection]:
     yield PageSection("Rules that score a text", [table, note])
 
 
-def figures(run: Shown) -> Iterator[FigurePart]:
+def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the figure of scores by token and of texts flagged, if there is one."""
     flagged = run.rows("flagged.csv")
     if flagged is None:

@@ -179,6 +179,8 @@ def scatter_plane(rows: pd.DataFrame, method: str) -> go.Figure:
         )
     figure.update_xaxes(title_text=rows["axis_x"].iloc[0])
     figure.update_yaxes(title_text=rows["axis_y"].iloc[0])
+    if method == "PCA":  # both axes in one unit
+        figure.update_yaxes(scaleanchor="x")
     return figure
 
 

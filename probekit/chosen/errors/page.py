@@ -154,7 +154,7 @@ def figures(run: Shown) -> Iterator[FigurePart]:
         "Confusion matrix",
         figure_json(confusion_matrix(rows)),
         f"True labels (rows) and labels predicted by {run.probe} (columns), on "
-        f"{counts.to_numpy().sum():,} held-out rows. Each row sums to 1; hover for counts.",
+        f"{counts.to_numpy().sum():,} held-out rows. Numbers: rows; colours: shares of a label.",
         f"Confusion matrix of {run.probe}. {'; '.join(named) or 'No row is misclassified'}.",
         is_open=False,
         height=10 + 1.9 * max(len(counts), 5),
@@ -222,7 +222,10 @@ def confusion_matrix(rows: pd.DataFrame) -> go.Figure:
     ]
     colours, most = Colours(0.0, 1.0, MAGNITUDES, is_diverging=False), 2 * MOST_TEXTS
     axes: Any = {"across": labels, "down": labels, "title": "predicted", "down_title": "true"}
-    return text_map(shares, hover, colours, **axes, most_texts=most)
+    texts = [f"{n:,}" for n in counts.to_numpy().ravel()]
+    figure = text_map(shares, hover, colours, **axes, texts=texts, most_texts=most)
+    figure.update_xaxes(constrain="domain")
+    return figure.update_yaxes(scaleanchor="x", constrain="domain")
 
 
 def confusion_counts(rows: pd.DataFrame) -> pd.DataFrame:

@@ -43,10 +43,11 @@ def check(settings: LeakageSection, experiment: Experiment) -> None:
             "`leakage` needs texts that the serving engine has not read: remove `capture.requests`",
             "leakage",
         )
-    if tokens.chat or "all" in (position.at, position.pieces) or position.at == "index":
+    is_plain = not tokens.chat and tokens.ask is None
+    if not is_plain or "all" in (position.at, position.pieces) or position.at == "index":
         raise rule_error(
             "`leakage` needs plain texts with one row each, at a word and not at an index: "
-            "not `tokens.chat`, `at: all`, `at: index` or `pieces: all`",
+            "not `tokens.chat`, `tokens.ask`, `at: all`, `at: index` or `pieces: all`",
             "leakage",
         )
     has_spans = data.has_words or data.columns.start is not None

@@ -16,13 +16,16 @@ from probekit.chosen.selected_probe import SelectedProbe
 from probekit.errors import DataError
 from probekit.lazy_rows import Floats, LazyRows
 from probekit.probes.data import ProbeData
+from probekit.probes.score.metric_table import association
 from probekit.probes.score.metrics import (
     WIDER_OVER_FOLDS,
     ClassPredictions,
     NumberPredictions,
     Resamples,
+    take,
 )
 from probekit.probes.score.scored import Predictions, metrics_of
+from probekit.probes.targets import TARGETS
 from probekit.products import without_tf32
 
 
@@ -55,9 +58,11 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
     groups, own = prober.data.groups[left.test], truth[left.test]
     widening = WIDER_OVER_FOLDS if prober.is_nested else 1.0
     resamples = Resamples.leave_one_out(groups, widening=widening)
-    row: dict[str, Any] = {"confounds": joined_names(settings), "known": known.description}
-    row["n_terms"] = n_terms
+    cells = dict(chosen.source.design.dataset.examples[0].values)
+    words = [TARGETS[OUTPUT].phrase if n == OUTPUT and n not in cells else n for n in settings]
+    row: dict[str, Any] = {"confounds": joined_names(words), "known": known.description}
     wider = replace(resamples, widening=WIDER_OVER_FOLDS)  # test rows share the model of z
+    row |= {"categories": joined_names([*known.categories]), "n_terms": n_terms}
     row["p"] = statistics.p_of_signs(left.association, wider)
     metric = "spearman" if is_number else "auroc"
     row |= {"metric": metric, "gain": None, "gain_low": None, "gain_high": None, "partial": None}
@@ -72,7 +77,7 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         row["p"] = row["p"] if n_of_class[-2:][0] >= FEWEST_UNITS else np.nan
         gain = statistics.gain_in_bits(left, own, resamples)
         row |= {"gain": gain.value, "gain_low": gain.ci_low, "gain_high": gain.ci_high}
-    row |= _matched(known, chosen)
+    row |= _matched(known, chosen) | _within(known, chosen, metric)
     for name, scores in (("known_score", left.known), ("joint_score", left.joint)):
         row[name] = _score(metric, own, scores, prober.splits[0].fitted.positive)
     C = parts[0].penalty if len({part.penalty for part in parts}) == 1 else None
@@ -89,8 +94,7 @@ def _matched(known: Known, chosen: SelectedProbe) -> dict[str, Any]:
     own, rows = chosen.predictions, chosen.prober.test_rows
     if not known.categories or own is None or own.n_classes != 2 or own.scores is None:
         return row
-    strata = [values[rows] for values in known.categories.values()]
-    weights = statistics.matched_weights(own.truth, strata)
+    weights = statistics.matched_weights(own.truth, known.strata[rows])
     if weights.any():
         from sklearn.metrics import roc_auc_score
 
@@ -98,6 +102,30 @@ def _matched(known: Known, chosen: SelectedProbe) -> dict[str, Any]:
         row["matched_score"] = float(roc_auc_score(own.truth, margin, sample_weight=weights))
         row["n_effective"] = float(weights.sum() ** 2 / np.square(weights).sum())
     return row | {"n_matched": np.count_nonzero(weights)}
+
+
+def _within(known: Known, chosen: SelectedProbe, metric: str) -> dict[str, Any]:
+    """Return the score of the selected probe within strata, and its p; empty without categories.
+
+    The score is the mean over the strata with several labels, by their number of rows.
+    """
+    row, scored, prober = dict[str, Any](within=None, p_within=None), chosen.scored, chosen.prober
+    rows = prober.test_rows
+    if not known.categories or not isinstance(scored, ClassPredictions | NumberPredictions):
+        return row
+    if (of_rows := association(metric, scored.family)) is None:
+        return row
+    strata = known.strata[rows]
+    folds = prober.fold_of(chosen.spec.text) * (strata.max() + 1)
+    widening = WIDER_OVER_FOLDS if prober.is_nested else 1.0
+    groups = np.unique(prober.data.groups[rows], return_inverse=True)[1]
+    row["p_within"] = statistics.p_within(of_rows(scored), groups, folds + strata, widening)
+    parts = [take(scored, strata == stratum) for stratum in np.unique(strata)]
+    parts = [part for part in parts if len(np.unique(part.truth)) > 1]
+    scores = [metrics_of(one)[metric](one, Resamples.whole(len(one.truth)))[0] for one in parts]
+    if parts:
+        row["within"] = np.average(scores, weights=[len(one.truth) for one in parts])
+    return row
 
 
 def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> float:
@@ -136,7 +164,7 @@ def outputs(activations: Any, position: int) -> Mapping[str, Floats]:
     found: Mapping[str, Floats] | None = activations.outputs(position)
     if found is None:
         raise DataError("`confounds` has `output`, but these activations have no output numbers.")
-    return found
+    return {name.replace("_", " "): column for name, column in found.items()}
 
 
 def lengths(data: ProbeData) -> dict[str, Floats]:

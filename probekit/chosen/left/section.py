@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of the text, and the numbers of the network's output, unless the data have columns of these names.
 LENGTH, OUTPUT = "length", "output"
 FEWEST_GROUPS = 3  # for each value of a category, on average
+FEW_VALUES = 10  # of a number that may be a category
 
 Confounds = Annotated[
     Distinct[Annotated[str, Field(min_length=1)]] | None,
@@ -76,19 +77,19 @@ def check_rows(
                 raise UnknownNameError(f"No column {name!r}. {nearest(name, allowed)}")
         for name in [one for one in settings if one in names]:
             cells = [dict(one.values)[name].strip() for one in dataset.examples]
-            if "" in cells:
-                where = dataset.examples[cells.index("")].where
-                raise DataError(f"{where}: `{name}` is empty. Fill it in, or leave the row out.")
-            if numbers_in(cells) is not None:
-                continue
-            values = set(cells)
-            if len(values) * FEWEST_GROUPS > n_groups:
+            values, numbers = set(cells), numbers_in(cells)
+            for row, cell in enumerate(cells):
+                if cell == "" or (numbers and not math.isfinite(numbers[row])):
+                    text = f"{dataset.examples[row].where}: `{name}` is {cell or 'empty'}. Fill in "
+                    raise DataError(f"{text}a finite value, or leave the row out.")
+            if not numbers and len(values) * FEWEST_GROUPS > n_groups:
                 raise DataError(
                     f"`{name}` has {len(values):,} values in {n_groups:,} groups. A category needs "
                     f"at least {FEWEST_GROUPS} groups for each value on average: join its values."
                 )
             pairs = set(zip(cells, labels, strict=True))
-            if not experiment.reads_numbers and len(pairs) == len(values) and len(values) > 1:
+            is_few = not experiment.reads_numbers and (not numbers or len(values) <= FEW_VALUES)
+            if is_few and 1 < len(values) == len(pairs):
                 of_group = set(zip(dataset.group_codes.tolist(), cells, labels, strict=True))
                 whole = f"Every group has one `{name}` and one label, and no"
                 raise DataError(
@@ -101,11 +102,10 @@ def check_rows(
 def numbers_in(cells: Sequence[Any]) -> list[float] | None:
     """Return the cells as numbers; None if one of them is none, so that they are categories.
 
-    >>> numbers_in(["1", "2.5"]), numbers_in(["1", "one"]), numbers_in(["nan"])
-    ([1.0, 2.5], None, None)
+    >>> numbers_in(["1", "2.5"]), numbers_in(["1", "one"])
+    ([1.0, 2.5], None)
     """
     try:
-        found = [float(cell) for cell in cells]
+        return [float(cell) for cell in cells]
     except ValueError:
         return None
-    return found if all(map(math.isfinite, found)) else None

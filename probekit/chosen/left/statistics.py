@@ -26,9 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax, ndtri
 from scipy.stats import rankdata
+from scipy.stats import t as student_t
 
 from probekit.amounts import FEWEST_UNITS, counted
+from probekit.chosen.left.section import FEW_VALUES
 from probekit.lazy_rows import Codes, Floats, LazyRows, Mask, Rows
+from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.differences import DRAWS, Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, sign_patterns
 from probekit.probes.score.metrics import Resamples, mean_of_rows
@@ -41,7 +44,6 @@ OFF = 1e-9  # a C at which all weights are 0 within rounding
 GRID_OF_KNOWN = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # values of C of the model of z
 ALPHAS = tuple(float(10.0**power) for power in range(-2, 10))  # penalties of regressions
 KNOTS = 5  # of the spline of a number
-FEW_VALUES = 10  # of a number that may be a category
 # Next to the smallest C, a fit with an offset takes many steps that change nothing.
 SEARCH, FINAL = StoppingRule(1e-6, 300, 1e-6), StoppingRule(max_iter=300)
 LEAST_LOG = -12.0  # of a probability; a class that a fold has not learnt gets it
@@ -65,6 +67,12 @@ class Known(NamedTuple):
         for name, values in self.categories.items():
             own.append(f"{name} ({counted(len(np.unique(values)), 'value')})")
         return ", ".join(own)
+
+    @property
+    def strata(self) -> Codes:
+        """The number (n_rows,) of the combination of the values of all categories."""
+        columns = np.stack([*self.categories.values()], axis=1).astype(str)
+        return np.unique(columns, axis=0, return_inverse=True)[1].ravel()
 
     def ranked(self) -> list[Floats]:
         """Return the numbers, and an indicator of each value of a category but the first."""
@@ -164,12 +172,12 @@ def of_classes(
     truth = np.eye(n_classes)[codes]
     rows = train, fold_of_row, test, n_classes
     flat = np.zeros((len(codes), n_classes))
-    known, _ = _logistic(terms, own, flat, *rows, GRID_OF_KNOWN, None)
+    known, _ = logistic(terms, own, flat, *rows, GRID_OF_KNOWN, None)
     known = log_softmax(known.clip(LEAST_LOG), axis=1)
-    added, penalty = _logistic(X, own, known, *rows, (OFF, *grid), typical)
+    added, penalty = logistic(X, own, known, *rows, (OFF, *grid), typical)
     added = np.where(np.isfinite(added), added, 0.0)
     centred = added - added.mean(axis=1, keepdims=True)
-    expected, _ = _ridge(terms, centred[train], train, fold_of_row, test)
+    expected, _ = ridge(terms, centred[train], train, fold_of_row, test)
     residuals = truth - np.exp(known)
     association = ((centred - expected) * residuals)[test].sum(axis=1)
     joint = log_softmax(known + added, axis=1)
@@ -181,15 +189,15 @@ def of_numbers(
 ) -> Left:
     """Return the addition for labels that are numbers, by their ranks; see `of_classes`."""
     ranks = normal_scores(y, y[train])[:, None]
-    known, _ = _ridge(terms, ranks[train], train, fold_of_row, test)
+    known, _ = ridge(terms, ranks[train], train, fold_of_row, test)
     rest = ranks - known
-    added, penalty = _ridge(X, rest[train], train, fold_of_row, test)
-    expected, _ = _ridge(terms, added[train], train, fold_of_row, test)
+    added, penalty = ridge(X, rest[train], train, fold_of_row, test)
+    expected, _ = ridge(terms, added[train], train, fold_of_row, test)
     association = ((added - expected) * rest)[test, 0]
     return Left(test, association, known[test, 0], (known + added)[test, 0], penalty)
 
 
-def _logistic(
+def logistic(
     X: Rows,
     own: Codes,
     offset: Floats,
@@ -225,7 +233,7 @@ def _logistic(
     return scores, grid[best]
 
 
-def _ridge(
+def ridge(
     X: Rows, y: Floats, train: Codes, fold_of_row: Codes, test: Codes
 ) -> tuple[Floats, float]:
     """Return numbers (n_rows, n_out) by ridge regression on X, held out for training rows.
@@ -273,23 +281,58 @@ def gain_in_bits(left: Left, codes: Codes, resamples: Resamples) -> Difference:
     return paired_differences([(joint, known)], resamples)[0]
 
 
-def matched_weights(codes: Codes, strata: Sequence[NDArray[Any]]) -> Floats:
+def matched_weights(codes: Codes, strata: Codes) -> Floats:
     """Return weights (n,) with which each label in a stratum counts as the rarest one there.
 
     Labels are then unrelated to the strata, which alone have an AUROC of exactly 0.5.
 
     Args:
         codes: label codes (n,).
-        strata: values (n,) of each category; a stratum has the same of all.
+        strata: the stratum (n,) of each row; see `Known.strata`.
 
-    >>> matched_weights(np.array([0, 0, 1, 1]), [np.array(["a", "a", "a", "b"])]).tolist()
+    >>> matched_weights(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1])).tolist()
     [0.5, 0.5, 1.0, 0.0]
     """
-    _, stratum = np.unique(np.stack(strata, axis=1).astype(str), axis=0, return_inverse=True)
-    counts = np.zeros((stratum.max() + 1, codes.max() + 1))
-    np.add.at(counts, (stratum.ravel(), codes), 1)
-    weights: Floats = counts.min(axis=1)[stratum] / counts[stratum, codes]
+    counts = np.zeros((strata.max() + 1, codes.max() + 1))
+    np.add.at(counts, (strata, codes), 1)
+    weights: Floats = counts.min(axis=1)[strata] / counts[strata, codes]
     return weights
+
+
+def p_within(rows: RowScores, groups: Codes, strata: Codes, widening: float = 1.0) -> float:
+    """Return the one-sided p of an association within strata, by t over groups.
+
+    Scores and labels are centred in each cell, the rows of a group in a stratum, or, if the cells
+    have one label each, in each stratum. Their products are summed by group. If predictions and
+    labels are independent within strata, these sums are 0 on average. NaN with too few groups, as
+    where every stratum has one label.
+
+    Args:
+        rows: the score of each row under each label.
+        groups: the group (n_samples,) of each row.
+        strata: its stratum (n_samples,), such as the source and the outer fold.
+        widening: the factor on standard errors; see `Resamples`.
+
+    Source: Liang and Zeger (1993), Regression analysis for correlated data (sums by group).
+    """
+
+    def centred(values: Floats, units: Codes) -> Floats:
+        """Return values (n_samples, n) minus their mean in each unit."""
+        sums = np.stack([np.bincount(units, weights=one) for one in values.T], axis=1)
+        found: Floats = values - (sums / np.maximum(np.bincount(units), 1)[:, None])[units]
+        return found
+
+    cells = np.unique(np.stack([groups, strata]), axis=1, return_inverse=True)[1].ravel()
+    spread = np.abs(centred(rows.labels, cells)).sum(axis=1)
+    varies = (np.bincount(cells, weights=spread) > ROUNDING)[cells]
+    units = np.unique(np.where(varies, cells, -1 - strata), return_inverse=True)[1]
+    products = (centred(rows.labels, units) * centred(rows.scores, units)).sum(axis=1)
+    sums = np.bincount(groups, weights=products)
+    sums = sums[np.abs(sums) > ROUNDING * np.abs(rows.scores).sum()]
+    if len(sums) < FEWEST_UNITS:
+        return np.nan
+    t = sums.sum() / np.sqrt(np.square(sums).sum()) / widening
+    return float(student_t.sf(t, len(sums) - 1))
 
 
 def partial_rank_correlation(a: Floats, b: Floats, numbers: Sequence[Floats]) -> float:

@@ -1,5 +1,7 @@
 """Thresholds of the selected probe from negatives of their own: monitor.csv and probes/monitor.
 
+negatives.csv   score and group of each negative, or of its text if the probe reads texts
+
 The false positive rate of a threshold is the probability that a row of a new group has a higher
 score, where each group counts once, whatever its number of rows. Its estimate is the mean over the
 groups of negatives of the share of their rows, and its upper bound that of Clopper and Pearson for
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
@@ -75,6 +78,7 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
             **{"name": file.stem, "format": settings.format, "pairs": None},
         }
         dataset = read_sources(data.model_copy(update=changes), {"": Path(data.root) / file}, ())
+        dataset = experiment.tokens.asked_of(dataset)
         n_read, found = len(dataset), read(dataset)
         # A text that looks like an earlier one is not new, nor is a known group.
         known = {appearance(example.text) for example in own.examples}
@@ -103,8 +107,8 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
     return replace(found, findings=tuple(findings))
 
 
-def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of monitor.csv, and save the selected probe with its thresholds."""
+def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, Any]:
+    """Return thresholds and scores of negatives, and save the selected probe with thresholds."""
     negatives, X_negatives = chosen.further("negatives")
     prober, probe, tested = chosen.prober, chosen.saved, chosen.prober.test_rows
     positive = prober.positive
@@ -124,7 +128,8 @@ def tables(settings: MonitorSection, chosen: SelectedProbe) -> dict[str, list[di
     thresholds = tuple(AlarmThreshold(**{name: row[name] for name in fields}) for row in rows)
     facts = probe.facts.model_copy(update={"positive": positive, "thresholds": thresholds})
     chosen.save(replace(probe, facts=facts), MONITOR)
-    return {"monitor.csv": rows}
+    scored = pd.DataFrame({"score": of_negatives, "group": groups})
+    return {"monitor.csv": rows, "negatives.csv": scored}
 
 
 def detections(probe: SavedProbe, label: str, X: LazyRows, texts: GroupedTokens | None) -> Floats:

@@ -4,8 +4,14 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from probekit.chosen.page import TEST_RATES, Columns, Shown, written_table
+from probekit.amounts import fixed
+from probekit.chosen.page import TEST_RATES, Columns, Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import PageSection, Paragraph
+from probekit.report.elements.texts import class_label
+from probekit.report.sentences.answer import unit_of
+from probekit.report.sentences.caveats import Caveat
+from probekit.results.judging import ACHIEVED
+from probekit.results.verdict import Verdict
 
 NOTE = (
     "With 95 % confidence, the false positive rate (FPR) on new negatives of the same kind is at "
@@ -14,6 +20,40 @@ NOTE = (
     "them, and their rates have 95 % intervals over groups. A test FPR above the bound means that "
     "the negatives of the test rows are of another kind."
 )
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield the detection rate of the monitor at its first rate, and whether it is too loud."""
+    rows = run.rows("monitor.csv")
+    if rows is None or run.verdict.score is None:
+        return
+    row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
+    unit = unit_of([run.verdict.score.probe])
+    text = f"At {100 * row['fpr']:g} % false positives, the monitor detects "
+    text += f"{estimate_words(row, 'tpr', in_percent=True)} of {label} "
+    text += f"({row['n_positive']:,.0f} test {unit})"
+    is_loud = row["test_fpr_low"] > row["fpr_bound"]
+    if is_loud:
+        rate = estimate_words(row, "test_fpr", in_percent=True)
+        text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
+    # Alarms at random would detect as many as there are false positives.
+    is_useless = is_loud or not row["tpr_low"] > row["fpr"]
+    yield sentence(f"{text}.", is_useless=is_useless)
+
+
+def doubts(v: Verdict) -> Iterator[Caveat]:
+    """Yield a warning if the threshold of the metric raises too many alarms on test rows."""
+    if v.false_positives is not None and v.score is not None:
+        value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
+        # An undefined interval is written as "nan".
+        interval = "" if low == "nan" else f" [{low}, {high}]"
+        allowed = f"{100 * ACHIEVED[v.score.metric][1]:g} %"
+        yield Caveat(
+            "achieved-fpr",
+            f"The false positive rate on the test rows is {value} %{interval}, above the {allowed} "
+            f"that the threshold allows on training rows: a threshold for {allowed} on the test "
+            "rows would detect fewer positive rows.",
+        )
 
 
 def sections(run: Shown) -> Iterator[PageSection]:

@@ -16,6 +16,8 @@ import pandas as pd
 from probekit.chosen.registry import TEST_ROWS
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Dataset, RowExamples
+from probekit.experiment.ask import SWAPPED
+from probekit.experiment.schema import Experiment
 from probekit.probes.fitters import RowPredictions
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
@@ -30,6 +32,8 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
     known = {name: tested.column(name) for name in ("id", "text", "group")}
     rows = pd.DataFrame(known | {"truth": tested.labels}, index=test_rows)
     rows.insert(1, "line", _lines(tested))
+    if isinstance(experiment := chosen.source.experiment, Experiment) and experiment.tokens.balance:
+        rows[SWAPPED] = [dict(example.values)[SWAPPED] for example in tested.examples]
     return {TEST_ROWS: rows.join(_predicted(chosen))}
 
 

@@ -7,17 +7,42 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_number
-from probekit.chosen.page import Shown
+from probekit.chosen.page import Shown, sentence
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import WITHIN
 from probekit.report.elements import style
-from probekit.report.elements.page import FigurePart, figure_json
+from probekit.report.elements.page import FigurePart, Paragraph, figure_json
 from probekit.report.elements.style import GREY, LINES, SERIES_COLOURS, error_bars, plotly_text
 from probekit.report.pages.parts import title
+from probekit.report.sentences.caveats import Caveat
+from probekit.report.sentences.comparisons import sources_sentence
 from probekit.results.table import metric_name
-from probekit.results.verdict import SourceScores
+from probekit.results.verdict import SourceScores, Verdict
 
 
-def first_figures(run: Shown) -> Iterator[FigurePart]:
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield the mean score over sources and the worst one, if sources were left out."""
+    if (sources := run.verdict.sources) is not None:
+        yield sentence(sources_sentence(sources), is_useless=is_at_chance(sources))
+
+
+def is_at_chance(sources: SourceScores) -> bool:
+    """Return whether the score of the worst source is at or below chance."""
+    sign = METRICS[sources.metric].sign
+    return sign * sources.worst_value <= sign * sources.worst_chance
+
+
+def doubts(v: Verdict) -> Iterator[Caveat]:
+    """Yield a warning if the score of a source is at or below chance."""
+    if v.sources is not None and v.score is not None and is_at_chance(v.sources):
+        yield Caveat(
+            "source-at-chance",
+            f"The score is at or below chance for the {v.sources.column} {v.sources.worst}: the "
+            "probe may read what the others have in common, instead of the label.",
+        )
+
+
+def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the figure of the scores by source, if there are any."""
     rows, v = run.rows("sources.csv"), run.verdict
     if rows is None or v.sources is None:

@@ -2,15 +2,26 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import fixed, format_number
-from probekit.chosen.page import TEST_RATES, TESTED, Columns, Shown, written_table
+from probekit.amounts import LEVEL, fixed, format_number, percent
+from probekit.chosen.page import (
+    TEST_RATES,
+    TESTED,
+    Columns,
+    Shown,
+    estimate_words,
+    sentence,
+    written_table,
+)
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
+from probekit.report.sentences.answer import p_words
 
 STACK = (
     "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
@@ -31,6 +42,24 @@ CASCADE = (
 CASCADE_COLUMNS: Columns = {"setting": "setting", "requested FPR": "fpr", "cost": "cost"}
 
 
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield whether all sites together are better than the best one, if there is a stack."""
+    rows = run.rows("stack.csv")
+    if rows is None:
+        return
+    row, metric = rows.iloc[0], METRICS[str(rows["metric"].iloc[0])]
+    relation = "not significantly better than"
+    if row["p"] < LEVEL:
+        relation = "better than" if metric.sign * row["difference"] > 0 else "worse than"
+    test = "too few groups for a test" if np.isnan(row["p"]) else p_words(row["p"])
+    yield sentence(
+        f"All {row['n_sites']} sites together are {relation} the best one: {metric.title} "
+        f"{fixed(row['value'], 2)} and {fixed(row['single'], 2)}, difference "
+        f"{estimate_words(row, 'difference')}, {test}.",
+        is_useless=relation != "better than",
+    )
+
+
 def sections(run: Shown) -> Iterator[PageSection]:
     """Yield the section with the scores of the stack, if there is one."""
     rows = run.rows("stack.csv")
@@ -41,8 +70,8 @@ def sections(run: Shown) -> Iterator[PageSection]:
         yield PageSection("Stack of all sites", [table, note])
 
 
-def curves(run: Shown) -> Iterator[PageSection]:
-    """Yield the section with the true positive rate by cost, if there is a cascade."""
+def screen(run: Shown) -> Iterator[FigurePart]:
+    """Yield the true positive rate by cost, if there is a cascade."""
     rows = run.rows("cascade.csv")
     if rows is None:
         return
@@ -51,14 +80,21 @@ def curves(run: Shown) -> Iterator[PageSection]:
         f"{format_number(row['tpr'])}"
         for _, row in rows.iterrows()
     ]
-    part = FigurePart(
+    yield FigurePart(
         "True positive rate by share of the network",
         figure_json(cascade_figure(rows)),
-        f"{CASCADE} Bars: 95 % intervals over groups.",
+        f"{CASCADE} Texts: shares of the rows that words pass on to the site, and the site to all "
+        "sites. Bars: 95 % intervals over groups.",
         f"True positive rate by share of the network: {'; '.join(listed)}.",
     )
-    fold = Fold("Settings of the cascade", [cascade_table(rows)])
-    yield PageSection("Cascade of words, one site and all sites", [part, fold])
+
+
+def curves(run: Shown) -> Iterator[PageSection]:
+    """Yield the section with the settings of a cascade, if there is one."""
+    rows = run.rows("cascade.csv")
+    if rows is not None:
+        fold = Fold("Settings of the cascade", [cascade_table(rows)])
+        yield PageSection("Cascade of words, one site and all sites", [fold])
 
 
 def cascade_table(rows: pd.DataFrame) -> ResultTable:
@@ -83,7 +119,13 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
             y=points["tpr"].tolist(),
             error_y=error_bars(ends, "tpr", 1),
             name=f"FPR {100 * float(str(fpr)):g} %",
-            mode="lines+markers",
+            mode="lines+markers" if number else "lines+markers+text",
+            text=[
+                f"{percent(row['passed_1'])}, {percent(row['passed_2'])}"
+                * (not row["setting"].endswith(ALONE))
+                for _, row in points.iterrows()
+            ],
+            textposition="bottom right",
             line={"color": marker["color"], "width": 2},
             marker=marker,
             hovertext=[
@@ -104,6 +146,7 @@ def cascade_figure(rows: pd.DataFrame) -> go.Figure:
             line={"color": GREY, "dash": "dot", "width": 1},
             annotation_text=plotly_text(stages),
             annotation_position="bottom right" if cost < 0.5 else "bottom left",
+            annotation_yshift=16 * (0 < cost < 1),  # above those at the ends
         )
     figure.update_xaxes(title_text="share of the network, mean of test rows", range=[-0.03, 1.03])
     figure.update_yaxes(title_text="true positive rate", range=[0, 1.04])

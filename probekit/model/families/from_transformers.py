@@ -43,13 +43,17 @@ def from_transformers(
     """
     for inside in ("module", "_orig_mod") * 2:  # of DataParallel, and of torch.compile
         model = getattr(model, inside, model)
-    title, is_model = type(model).__name__, hasattr(getattr(model, "config", None), "to_dict")
+    title, is_model = type(model).__name__, _has_config(model)
     if not is_model or any(parameter.is_meta for parameter in model.parameters()):
         fault = "weights on the meta device: not loaded, or offloaded" if is_model else "no config"
-        raise CheckpointError(
-            f"The {title} has {fault}. Pass a model of transformers that is in memory, such as "
-            "LlamaForCausalLM.from_pretrained(FOLDER)."
-        )
+        remedy = "a model of transformers that is in memory, such as "
+        remedy += "LlamaForCausalLM.from_pretrained(FOLDER)"
+        # What has no config may be no module.
+        for name, one in () if is_model else getattr(model, "named_modules", dict)():
+            if _has_config(one):
+                remedy = f"the network inside: model.{name}, a {type(one).__name__}"
+                break
+        raise CheckpointError(f"The {title} has {fault}. Pass {remedy}.")
     for name, one in model.named_modules():
         if has_hook(one):
             raise CheckpointError(f"The {title} has a forward hook at {name!r}. Remove it.")
@@ -68,6 +72,10 @@ def from_transformers(
         raise CheckpointError(f"{error}\nIt has a network inside: pass {place}.") from error
     network.load_state_dict(tensors, assign=True)
     return network.requires_grad_(False)
+
+
+def _has_config(model: Any) -> bool:
+    return hasattr(getattr(model, "config", None), "to_dict")
 
 
 def shared_tensors(

@@ -12,11 +12,7 @@ MINI = Path(__file__).parents[1] / "mini"
 
 HPARAMS = "hparams.json"  # config of OpenAI's original checkpoints of GPT-2
 # Sets of files with GPT-2's vocabulary, in order of precedence.
-VOCABULARY_FILES = (
-    ("tokenizer.json",),
-    ("vocab.json", "merges.txt"),
-    ("encoder.json", "vocab.bpe"),
-)
+VOCABULARY_FILES = ("tokenizer.json",), ("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")
 # Files next to the vocabulary that not every model has.
 OPTIONAL_FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +20,6 @@ from probekit.data.readers import FORMATS
 from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.experiment.loader import load_any_experiment
 from probekit.files import inside, read_csv
-from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.pipeline.measure.significance import difference_columns
 from probekit.probes.score.differences import Difference
 from probekit.probes.score.metric_table import METRICS
@@ -34,7 +33,6 @@ from probekit.probes.score.scored import (
 )
 from probekit.probes.score.unpaired import Side, unpaired_differences
 from probekit.probes.targets import HEADLINE, NESTED_PROBE
-from probekit.report.pages.compare_page import comparison_page
 from probekit.results.comparison import (
     COLUMNS,
     Pairing,
@@ -424,16 +422,6 @@ def differences(
     on_same_rows = [([of_a], [take(of_b, indices_in_b)]) for _, of_a, of_b in pairs]
     widening = max(resamples_a.widening, resamples_b.widening)
     return differences_of(metric, on_same_rows, replace(resamples_a, widening=widening))
-
-
-def write_comparison(path: Path, comparison: RunComparison) -> Path:
-    """Write the rows (.csv) or the page (.html) of a comparison and return the path.
-
-    Raises:
-        ConfigError: The extension is not one of these.
-        StoreError: The file cannot be written.
-    """
-    return write_page_or_rows(path, partial(comparison_page, comparison), comparison.rows)
 
 
 def _notes_on_rows(

@@ -192,7 +192,7 @@ def transfer(
     for name, table in files.items():
         write_atomic(folder / name, csv_text(table))
     write_atomic(folder / "transfer.json", pretty_json(record))
-    write_atomic(folder / "transfer.html", transfer_page(result))
+    write_atomic(folder / "transfer.html", transfer_page(result).html())
     return result
 
 

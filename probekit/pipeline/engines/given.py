@@ -32,6 +32,7 @@ from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.engines.engine import TASK, Activations, Engine
 from probekit.pipeline.engines.table import How
 from probekit.pipeline.setup.design import ExperimentDesign, PositionRows, Probed
+from probekit.pipeline.setup.output import output_of_file
 from probekit.pipeline.setup.texts import check_examples, check_sparse
 from probekit.provenance import digest_json
 from probekit.results.record import ModelFacts, TensorIdentity
@@ -40,6 +41,7 @@ from probekit.section import KeyLocation
 _LEFT_OUT = "The activations were given, so networks with random weights"
 _LACKS_TEXTS = " and baselines that read the texts are left out, which need `texts`"
 _LACKS_TOKENS = ", and so are the control task and the word-identity baseline, which need `tokens`"
+_LACKS_OUTPUTS = ", and so is the network's own confidence, which needs `outputs`"
 _MOST_SITES = 3  # listed in a message
 _COMPARED = 32  # rows that are computed again
 
@@ -185,6 +187,8 @@ class GivenEngine(Engine):
             key = "columns" if isinstance(error, ConfigError) else "file"
             with experiment.at("data", key):
                 raise
+        with experiment.at("activations", "outputs"):
+            outputs = output_of_file(path, data.format, settings.outputs)
         cells = [dict(example.values) for example in dataset.examples]
         words, ids, at = ([row[name] for row in cells] if name else () for name in kept[1:])
         read, texts = None, None if columns.text is None else dataset.column("text").tolist()
@@ -205,11 +209,8 @@ class GivenEngine(Engine):
             given = open_activations(
                 settings.folder, sites=settings.sites, position=settings.position
             )
-        return given_engine(experiment, dataset, tokens, given, read, has_texts=texts is not None)
-
-    def with_outputs(self, outputs: Mapping[str, Floats] | None) -> Self:
-        """Return the engine with numbers of the output of the model, each (n_rows,)."""
-        return replace(self, activations=replace(self.activations, given_outputs=outputs))
+        how: dict[str, Any] = {"outputs": outputs, "has_texts": texts is not None}
+        return given_engine(experiment, dataset, tokens, given, read, **how)
 
     @property
     def given(self) -> GivenActivations:
@@ -299,6 +300,7 @@ def given_engine(
     given: GivenActivations,
     read: ReadTokens | None = None,
     *,
+    outputs: Mapping[str, Floats] | None = None,
     has_texts: bool = False,
 ) -> GivenEngine:
     """Return the engine of activations with their rows.
@@ -310,6 +312,7 @@ def given_engine(
         tokens: word or token of each row; None if they are unknown.
         given: the activations.
         read: tokens of the rows that are computed again; None for none.
+        outputs: numbers of the output of the model by name, each (n_rows,); None for none.
         has_texts: whether the texts that the network read are known.
 
     Raises:
@@ -352,13 +355,14 @@ def given_engine(
     found = [*_warnings(given, design, experiment.probe.reads == "classes")]
     lacks = " are left out" if has_texts else _LACKS_TEXTS
     lacks += "" if has_types else _LACKS_TOKENS
+    lacks += _LACKS_OUTPUTS if outputs is None and "output" in experiment.probe.baselines else ""
     found.append(("left-out", f"{_LEFT_OUT}{lacks}."))
     warnings = (Finding("warning", code, message) for code, message in found)
     design = replace(design, findings=(*design.findings, *warnings))
     return GivenEngine(
         experiment=experiment,
         design=design,
-        activations=GivenRows(given, experiment.activations.source),
+        activations=GivenRows(given, experiment.activations.source, given_outputs=outputs),
         selections=given.sites,
         widths=[widths[site.text] for site in given.sites],
         axis_sizes=given.axis_sizes,

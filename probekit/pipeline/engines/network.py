@@ -194,19 +194,17 @@ class CapturedRows(Activations):
         experiment, identity = self.experiment, self.stores[TASK].identity
         config = config_of(identity.config)
         rule = experiment.tokens.positions[position]
-        of_position = rule.model_dump(exclude={"share", "between"})
-        if rule.share is not None:
-            of_position["share"] = rule.share[0]
-        if rule.between is not None:
-            of_position |= {"after": rule.between[0], "before": rule.between[1]}
+        of_position = rule.model_dump(exclude={"share", "between"}) | experiment.tokens.asking
+        of_position |= {} if rule.share is None else {"share": rule.share[0]}
+        of_position |= dict(zip(("after", "before"), rule.between or (), strict=False))
         model, capture = experiment.model, experiment.capture
         facts = {"position": of_position} | experiment.tokens.model_dump(include={"bos", "chat"})
         facts |= {"special_tokens": experiment.data.special_tokens, "model": model.name}
         facts["tokenizer_source"] = model.source if model.memory else None
         facts |= {"compute": model.dtype, "dtype": capture.dtype, "view": capture.view}
         facts |= {"n_heads": config.n_heads, "layer_norm_epsilon": config.norm_epsilon}
-        facts |= {"weights": identity.weights, "tokenizer": identity.tokenizer}
-        return facts | {"cache": identity.key}
+        facts |= {"norm_is_centred": config.norm_is_centred, "weights": identity.weights}
+        return facts | {"tokenizer": identity.tokenizer, "cache": identity.key}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,14 +20,14 @@ from probekit.activations.records import Location
 from probekit.activations.requests import Requests, read_requests
 from probekit.activations.upkeep import described_errors, removed_after_failure
 from probekit.amounts import counted, joined_names
-from probekit.analysis.identify import identify
+from probekit.analysis.identify import LOGITS, compare_tokens, identify
 from probekit.data.examples import Dataset, Finding
 from probekit.data.positions import RowPlan
 from probekit.errors import DataError, nearest
 from probekit.experiment.replies import RequestsSection
 from probekit.experiment.schema import Experiment
 from probekit.model.network import Network
-from probekit.model.sites.catalogue import VERIFIED
+from probekit.model.sites.catalogue import DIFFERS, VERIFIED
 from probekit.pipeline.engines.engine import TASK
 from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
@@ -35,6 +36,11 @@ from probekit.pipeline.setup.texts import ReadTexts, TextReader
 from probekit.results.record import TensorIdentity
 
 IDENTIFIED_ROWS = 32  # rows of requests that are computed again
+_WITHOUT_OUTPUT = (
+    "The baseline `output`, the network's own confidence, is left out: requests have no logits, "
+    "and the network does not read the texts again. To compare with it, leave out "
+    "`capture.requests`."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +96,10 @@ class RequestsEngine(NetworkEngine):
     def with_stored(self) -> Self:
         """Return the engine with the requests that serve its texts, and a finding on these."""
         chosen = self.reading(self.texts)
-        found = Finding("info", "requests", chosen.stored.described)
-        design = replace(self.design, findings=(*self.design.findings, found))
+        found = [Finding("info", "requests", chosen.stored.described)]
+        if "output" in self.experiment.probe.baselines:
+            found.append(Finding("warning", "left-out", _WITHOUT_OUTPUT))
+        design = replace(self.design, findings=(*self.design.findings, *found))
         return replace(chosen, design=design)
 
     def reading(self, texts: ReadTexts) -> Self:
@@ -115,7 +123,8 @@ class RequestsEngine(NetworkEngine):
                 that it probes.
         """
         requests, texts = self.stored, self.texts
-        of_layer, ids, positions = requests.sample(texts.ids, texts.plan, IDENTIFIED_ROWS)
+        of_layer, ids, places = requests.sample(texts.ids, texts.plan, IDENTIFIED_ROWS)
+        logits = of_layer.pop(LOGITS, None)
         # Files number their layers, or name the site of each.
         names = {one: one for one in of_layer if not one.lstrip("-").isdecimal()}
         names |= stated
@@ -131,8 +140,12 @@ class RequestsEngine(NetworkEngine):
         if len(set(names.values())) < len(names):
             raise DataError(f"several layers have the same site: {names}. Give each its own.")
         named = {names.get(layer, f"tensor {layer}"): layer for layer in of_layer}
-        arrays = {name: of_layer[layer] for name, layer in named.items()}
-        found = identify(arrays, ids, model, positions=positions)
+        arrays = {name: of_layer[layer][:, -1] for name, layer in named.items()}
+        if logits is not None and model.has_lens:
+            arrays[LOGITS] = logits[:, -1]
+        found = identify(arrays, ids, model, positions=places[:, -1].tolist())
+        if LOGITS in found and found[LOGITS].label == DIFFERS:
+            raise DataError(f"the logits are not the network's: {found[LOGITS].sentence}.")
         layers = dict[str, str]()
         for name, layer in named.items():
             if found[name].label.startswith(VERIFIED):
@@ -146,6 +159,19 @@ class RequestsEngine(NetworkEngine):
                 f"no layer in {requests.folder} is {joined_names(absent)}:{''.join(lines)}\nProbe "
                 "the layers that the files have (`capture.sites`), or let the engine write the "
                 "others."
+            )
+        given = {site: of_layer[layers[site]].flatten(2) for site in texts.sites}
+        for site, one in compare_tokens(given, ids, places, model).items():
+            if one.is_rounding:
+                continue
+            row, column = divmod(int(one.errors.nan_to_num(inf).argmax()), places.shape[1])
+            request = requests.chosen[np.asarray(ids[row]).tobytes()].parts[0].place
+            raise DataError(
+                f"{request}: token {places[row, column]} at {site} is not the network's: its error "
+                f"is {one.errors[row, column]:.3g} standard deviations, and precision explains "
+                f"{one.largest:.2g}; the median of {one.errors.numel():,} tokens is "
+                f"{one.errors.median():.2g}, and precision explains {one.median:.2g}. Let the "
+                "engine write its requests again, each token from the same layer and prompt."
             )
         return replace(requests, layers=layers)
 

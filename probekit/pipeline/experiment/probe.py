@@ -3,25 +3,31 @@
 Labels, groups and tokens are texts, numbers, arrays, tensors or columns of tables.
 """
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from probekit.accelerators import check_device
 from probekit.activations.given.given import Position, open_activations
+from probekit.activations.local import default_root
 from probekit.data.examples import Dataset, Example, RowExamples, StringArray, check_field
-from probekit.data.frames import plain_cells, plain_texts
+from probekit.data.frames import memory_table, plain_cells, plain_texts, tables_in
 from probekit.errors import ConfigError, DataError, check_ordered, path_of
 from probekit.experiment.activations import ActivationExperiment, resolve_activations
 from probekit.experiment.document import Document
+from probekit.files import as_store_error
 from probekit.pipeline.engines.given import ReadTokens, given_engine
 from probekit.pipeline.experiment.steps import run_source
 from probekit.pipeline.setup.output import check_length, output_columns
 from probekit.progress import shown_progress
+from probekit.provenance import digest_file, digest_json
 from probekit.report.notebooks.run_result import RunResult
 from probekit.terminal import Watcher
 from probekit.workers import check_workers
@@ -36,11 +42,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     groups: Iterable[Any] | None = None,
     tokens: Iterable[Any] | None = None,
     confounds: Any = None,
+    columns: Any = None,
     split: Mapping[str, Any] | Iterable[str] | None = None,
     probe: Mapping[str, Any] | None = None,
     sites: Sequence[str] = ("*",),
     position: Position | None = None,
-    verify: str | Path | None = None,
+    verify: str | Path | Any = None,
     texts: Sequence[str] | None = None,
     bos: bool | None = None,
     ids: Sequence[Sequence[int]] | None = None,
@@ -74,14 +81,17 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
         tokens: word or token of each row, for the control task and the word-identity baseline.
         confounds: data frame, or mapping from names to columns, that may explain the label: numbers
             or categories of each row. The page shows what the probe adds to them.
+        columns: data frame, or list of dicts, of further columns of the rows: the page warns of
+            those that predict the label.
         split: the section `split` of an experiment, such as `{"folds": 5}`; or "train" or "test"
             for each row.
         probe: the section `probe` of an experiment, such as `{"kinds": [{"kind": "lda"}]}`.
         sites: names or globs of the sites to probe.
         position: for arrays of shape (n_rows, n_positions, n_features): index of the position, the
             same for all rows or one for each.
-        verify: name or folder of the model that computed the activations. Some rows are computed
-            again, and the record and the page state which tensor each array is; see `identify`.
+        verify: name or folder of the model that computed the activations, or with `ids` the network
+            itself, which is saved in the folder of caches. Some rows are computed again, and the
+            record and the page state which tensor each array is; see `identify`.
         texts: the text that the model read for each row, for the baselines that read texts, the
             errors on the page, and `verify`.
         bos: if `verify` reads `texts`: whether the model read a beginning-of-text token before
@@ -118,12 +128,12 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     """
     known = {} if confounds is None else _columns_of(confounds)
     arrays = activations if isinstance(activations, dict) else {}
-    columns: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
-    columns |= {"position": position, "texts": texts, "ids": ids, "at": at, "outputs": outputs}
-    columns |= {f"activations[{key!r}]": one for key, one in arrays.items()}
-    columns |= {f"confounds[{key!r}]": one for key, one in known.items()}
+    by_row: dict[str, Any] = {"labels": labels, "groups": groups, "tokens": tokens, "split": split}
+    by_row |= {"position": position, "texts": texts, "ids": ids, "at": at, "outputs": outputs}
+    by_row |= {f"activations[{key!r}]": one for key, one in arrays.items()}
+    by_row |= {f"confounds[{key!r}]": one for key, one in known.items()} | {"columns": columns}
     # Rows are read by position, so that columns with an index must be in the same order.
-    indexes = {key: column.index for key, column in columns.items() if hasattr(column, "iloc")}
+    indexes = {key: column.index for key, column in by_row.items() if hasattr(column, "iloc")}
     for key, index in indexes.items():
         first, order = next(iter(indexes.items()))
         is_other = len(index) == len(order) and not index.equals(order)
@@ -133,9 +143,7 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
                 f"the order in which they stand. Sort one like the other: x.loc[y.index]."
             )
     folder = str(Path(activations).absolute()) if isinstance(activations, str | Path) else None
-    if verify is not None:
-        path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
-    path = None if verify is None else str(verify)
+    path = None if verify is None else _path_of_network(verify, ids)
     of_arrays = {"folder": folder, "source": source, "sites": sites, "bos": bos, "verify": path}
     of_data = {"name": name, "positive": None if positive is None else str(positive)}
     values: dict[str, Any] = {"name": name, "question": question, "activations": of_arrays}
@@ -165,22 +173,49 @@ def probe(  # noqa: PLR0913  # one call, whose options have defaults
     examples = _with_cells(
         RowExamples(np.arange(len(truth)), truth, names, row_texts, sides), known
     )
-    dataset = Dataset(name, examples, has_groups=names is not None)
+    dataset = Dataset(
+        name, examples, has_groups=names is not None, tables=_tables_of(columns, len(truth))
+    )
 
     read = None
-    if verify is not None:
-        read = _read_tokens(str(verify), len(truth), texts, bos, ids, at)
+    if path is not None:
+        read = _read_tokens(path, len(truth), texts, bos, ids, at)
     results_folder = path_of("out", out)
     check_workers(workers)
     check_device(device)
     with shown_progress(watcher, progress=progress) as shown:
         given = open_activations(activations, sites=experiment.activations.sites, position=position)
         engine = given_engine(
-            experiment, dataset, words, given, read, has_texts=read_texts is not None
-        ).with_outputs(output_columns(outputs, len(truth)))
+            experiment, dataset, words, given, read, outputs=output_columns(outputs, len(truth)),
+            has_texts=read_texts is not None,
+        )  # fmt: skip
         return run_source(
             engine, out=results_folder, device=device, workers=workers, watcher=shown, page=page
         )
+
+
+def _path_of_network(verify: Any, ids: Any) -> str:
+    """Return name or folder of a network; one in memory is saved, by its files.
+
+    Raises:
+        ConfigError: it is no network, or is in memory and has no `ids`, as it has no tokenizer.
+        StoreError: it cannot be written into the default folder of caches.
+    """
+    if not hasattr(verify, "save_pretrained"):
+        path_of("verify", verify, "Save the network with `save_pretrained`, and give its folder.")
+        return str(verify)
+    if ids is None:
+        raise ConfigError("A network in memory has no tokenizer: give `ids`, or its folder.")
+    root = Path(str(default_root())) / "networks"
+    with as_store_error("write", root):
+        root.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=root) as folder:
+            verify.save_pretrained(folder)
+            files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
+            place = root / digest_json({path.name: digest_file(path) for path in files})[:24]
+            if not place.exists():
+                shutil.copytree(folder, place)
+    return str(place)
 
 
 def _read_tokens(
@@ -209,6 +244,14 @@ def _read_tokens(
     return ReadTokens.drawn(model, bos, lists.get("texts"), lists.get("ids", []), lists["at"])
 
 
+def _tables_of(columns: Any, n_rows: int) -> tuple[Any, ...]:
+    """Return a function that reads a table of further columns, or none."""
+    tables = () if columns is None else tables_in(columns)
+    for one in tables:
+        check_length("columns", one.rows, n_rows)
+    return tuple(partial(memory_table, one) for one in tables)
+
+
 def _columns_of(confounds: Any) -> dict[str, Any]:
     """Return the columns of a data frame or a mapping, by name."""
     names = getattr(confounds, "columns", confounds)
@@ -217,6 +260,8 @@ def _columns_of(confounds: Any) -> dict[str, Any]:
             f"confounds is of type {type(confounds).__name__}. Pass a data frame, or a mapping "
             "from names to columns."
         )
+    if len(set(map(str, names))) < len(list(names)):
+        raise ConfigError(f"confounds has two columns of one name: {list(names)}. Rename one.")
     return {str(name): confounds[name] for name in names}
 
 

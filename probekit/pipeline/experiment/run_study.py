@@ -125,7 +125,7 @@ def run_study(
         (folder / STARTED).unlink()
         result = studies.StudyResult(folder)
         if page:
-            write_atomic(folder / "report.html", study_page(result))
+            write_atomic(folder / "report.html", study_page(result).html())
     return result
 
 

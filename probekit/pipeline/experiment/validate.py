@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from probekit.activations.replies import NotGeneratedError
 from probekit.amounts import counted, duration, first_names, percent, size_in_words
+from probekit.chosen.registry import doors
 from probekit.data.examples import WORD, Finding, by_level
-from probekit.errors import DataError, ProbekitError
+from probekit.errors import DataError, ProbekitError, UnknownNameError, nearest
 from probekit.experiment.activations import AnyExperiment
 from probekit.experiment.loader import make_any, make_experiment
 from probekit.experiment.schema import Experiment
@@ -37,6 +38,8 @@ from probekit.terminal import SILENT, Watcher
 _MOST_ROWS = 1000  # of each side that the check of words reads, so that it is fast
 _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
+_LEAST_OF_GROUP = 4  # rows of a group in which a single label may be odd
+_MOST_ODD = 0.2  # share of the groups
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 
 
@@ -109,6 +112,7 @@ def validate(
     over: Mapping[str, Any] | None = None,
     model: Network | None = None,
     data: Any = None,
+    cell: str | None = None,
     watcher: Watcher = SILENT,
 ) -> ValidationReport:
     """Return the findings on the data of an experiment or study and the estimated cost of its run.
@@ -118,14 +122,21 @@ def validate(
         over: values of each varied key of a study; see `run`.
         model: network in memory; see `run`.
         data: rows in memory; see `run`.
+        cell: name of the only cell of a study to check, with all its findings.
         watcher: receives the number of cells of a study that were checked.
 
     Raises:
-        ProbekitError: a file is missing or cannot be read. Problems in readable data are returned
-            as findings.
+        ProbekitError: a file is missing or cannot be read, or there is no such cell. Problems in
+            readable data are returned as findings.
     """
     # Problems of the file itself are raised, those of the data are findings.
     made = make_any(experiment, over)
+    if cell is not None:
+        cells = {one.name: one.experiment for one in made.cells} if isinstance(made, Study) else {}
+        if cell not in cells:
+            near = nearest(cell, list(cells)) if cells else "Only studies have cells."
+            raise UnknownNameError(f"No cell {cell!r}. {near}")
+        made = cells[cell]
     if isinstance(made, Study) and model is None and data is None:
         return _of_study(made, watcher)
     return _of_experiment(make_experiment(made, model=model), data, {})
@@ -144,7 +155,9 @@ def _of_experiment(
         design, texts = source.design, source.texts
         found = [*findings(design, probers := make_probers(experiment, design))]
         if texts is not None and experiment.probe.reads == "classes":
-            found += _separating_words(design)
+            found += [*_separating_words(design), *_same_token(design), *_odd_labels(design)]
+        for _, door in doors("measure", "further_findings"):
+            found += door(source)
         if isinstance(experiment, Experiment) and experiment.interventions:
             from probekit.pipeline.intervene.inputs import cause_findings  # imports pandas
 
@@ -292,6 +305,43 @@ def _separating_words(design: ExperimentDesign) -> list[Finding]:
         "does not give."
     )
     return [Finding("warning", "separating-words", message)]
+
+
+def _same_token(design: ExperimentDesign) -> Iterator[Finding]:
+    """Yield a note for each position at which all rows probe the same token."""
+    for position in design.positions:
+        tokens = np.unique(position.types.astype(str))
+        if design.has_types and len(tokens) == 1:
+            message = (
+                f"Every row probes the token {str(tokens[0])!r} at {position.text}: the probe "
+                "reads what the network has gathered there; word identity scores as the majority."
+            )
+            yield Finding("info", "same-token", message)
+
+
+def _odd_labels(design: ExperimentDesign) -> Iterator[Finding]:
+    """Yield a warning on rows whose label is the only one of its kind in a group of one label.
+
+    There is none unless nearly all groups of `_LEAST_OF_GROUP` rows have one label.
+    """
+    labels, codes = design.dataset.labels, design.dataset.group_codes
+    n_odd, first = 0, ""
+    large = [code for code, n in enumerate(np.bincount(codes)) if n >= _LEAST_OF_GROUP]
+    for code in large:
+        rows = np.flatnonzero(codes == code)
+        names, counts = np.unique(labels[rows], return_counts=True)
+        if len(names) == 2 and counts.min() == 1:
+            odd = design.dataset.examples[rows[labels[rows] == names[counts.argmin()]][0]]
+            n_odd += 1
+            first = first or (
+                f"{odd.label!r} in {odd.where or odd.id}, where the other "
+                f"{len(rows) - 1} rows of group {odd.group!r} are {names[counts.argmax()]!r}"
+            )
+        elif len(names) > 1:
+            return
+    if n_odd and n_odd <= _MOST_ODD * len(large):
+        message = f"{counted(n_odd, 'group')} of one label with one odd row: {first}. Check it."
+        yield Finding("warning", "odd-labels", message)
 
 
 def _quick_word_guess(train: NDArray[Any], codes: Codes, others: NDArray[Any]) -> Codes:

@@ -44,13 +44,12 @@ from probekit.pipeline.setup.texts import read_card
 from probekit.progress import recorded_stage, shown_progress
 from probekit.provenance import pretty_json
 from probekit.report.pages.causes_page import write_causes_page
-from probekit.results.causes import FOLDER, RECORD, TABLES, CausesRecord, CauseTables
+from probekit.results.causes import FOLDER, MOSTLY, RECORD, TABLES, CausesRecord, CauseTables
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import make_table
 from probekit.terminal import Watcher
 
 _OF_PAIRS = ("patch", "swap")  # edits that write values of the counterfactual
-_MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
 Step = EffectStep | VerdictStep
 
 
@@ -137,7 +136,7 @@ def write_causes(
     preferred = None if edits.unedited is None else numbers[edits.unedited.file]["share"]
     rows: dict[str, list[Row]] = {name: [] for name in TABLES}
     warnings = []
-    if preferred is not None and preferred < _MOSTLY:
+    if preferred is not None and preferred < MOSTLY:
         warnings.append(
             f"Without edits, the network prefers the right answer over the wrong one in "
             f"{percent(preferred)} of {len(inputs.test):,} test texts: effects on an answer "

@@ -26,6 +26,7 @@ from probekit.activations.forward import make_batches, run_batches
 from probekit.activations.records import FloatArray, batch_tokens
 from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
 from probekit.experiment.activations import GIVEN_POSITION
+from probekit.experiment.ask import AskSection
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
 from probekit.lazy_rows import Floats
@@ -44,7 +45,7 @@ from probekit.pipeline.setup.texts import TextEncoder, n_features
 from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results import record
-from probekit.results.network import Per, RowPrediction, TextReading
+from probekit.results.network import Per, RowPrediction, TextReading, TextReadings
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
@@ -129,12 +130,15 @@ def apply_probe(
     too_long: TooLong = "error",
     threshold: float | None = None,
     watcher: Watcher = SILENT,
-) -> list[TextReading]:
+) -> TextReadings:
     """Return a probe's predictions for each text: at every token and at its training position.
+
+    The result is a list whose `table` is a data frame.
 
     There is no prediction at the position if only the data set marks it, such as a word, or if the
     text has no such position. The model runs only up to the probe's site, in batches of texts of
-    similar length; batch and order change scores at most in the last bits.
+    similar length; batch and order change scores at most in the last bits. A probe of a question
+    (`tokens.ask`) reads it after each text, and the texts of the readings contain it.
 
     Args:
         probe: a saved probe.
@@ -158,16 +162,18 @@ def apply_probe(
     errors.check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
     texts = [texts] if isinstance(texts, str) else texts
     errors.check_ordered("texts", texts)
-    texts = list(texts)
+    asked = AskSection.of_probe(probe.facts.position).asked
+    texts = [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
     if not texts:
         raise errors.DataError("There is no text to apply the probe to. Give one or more.")
     check_device(device)
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
     network = load_network(probe, model, device, allow_other_model, watcher)
-    return predict_texts(
+    readings = predict_texts(
         probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
     )
+    return TextReadings(readings, probe.classes, choose_per(probe, None))
 
 
 def predict_texts(
@@ -272,14 +278,18 @@ def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> lis
     scores = outputs[:, 0] if outputs.shape[1] == 1 else outputs
     labels = probe.decide(scores).tolist() if probe.classes else [None] * len(scores)
     alarms: list[bool | None] = [None] * len(scores)
+    compared: list[tuple[float, float] | None] = [None] * len(scores)
     if threshold is not None:
         alarms = probe.alarms(scores, threshold).tolist()
+        (limit,) = (one.threshold for one in probe.facts.thresholds if one.fpr == threshold)
+        detected = probe.for_class(str(probe.facts.positive), scores).tolist()
+        compared = [(score, limit) for score in detected]
     # With more than two classes, a score is a list of theirs.
     return [
-        RowPrediction(label, max(score), tuple(score), alarm)
+        RowPrediction(label, max(score), tuple(score), alarm, both)
         if isinstance(score, list)
-        else RowPrediction(label, score, alarm=alarm)
-        for label, score, alarm in zip(labels, scores.tolist(), alarms, strict=True)
+        else RowPrediction(label, score, alarm=alarm, compared=both)
+        for label, score, alarm, both in zip(labels, scores.tolist(), alarms, compared, strict=True)
     ]
 
 

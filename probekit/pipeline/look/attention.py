@@ -98,7 +98,7 @@ def attention_figure(
     """Return the attention patterns of a text as a figure for a paper, in its printed size.
 
     It is one column (8.5 cm) wide, with text of 7 and 8 points. `write_image("head.pdf")` writes
-    it; this requires the extra `png`.
+    it.
 
     Args:
         model: the model.

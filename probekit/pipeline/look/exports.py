@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from probekit.errors import ConfigError
 
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from probekit.probes.saved_probe import SavedProbe
+    from probekit.report.elements.page import Page
     from probekit.results.network import Per, TextReading
 
 # The command line reads these before any work, so that this file imports little.
 ANSWER_FILES = (".html", ".csv", ".jsonl")
-PAGE_OR_ROWS = (".csv", ".html")
 FIGURE_FILES = (".pdf", ".svg", ".png")
+PAGE_OR_ROWS = (".csv", ".html", *FIGURE_FILES)
 ATTENTION_FILES = (".html", *FIGURE_FILES)
 
 
@@ -43,18 +45,36 @@ def _write(path: Path, content: str) -> None:
     sweep_drafts(path.parent.glob(f".{glob.escape(path.name)}.*"))
 
 
-def write_page_or_rows(path: Path, page: Callable[[], str], rows: pd.DataFrame) -> Path:
-    """Write a page (.html) or its rows (.csv) and return the path.
+def write_page_or_rows(
+    path: Path,
+    page: Callable[[], Page],
+    rows: pd.DataFrame | None = None,
+    paper: Mapping[str, Any] = MappingProxyType({}),
+) -> list[Path]:
+    """Write a page (.html), its figures (.pdf, .svg, .png) or its rows (.csv); return the paths.
+
+    Args:
+        path: output file; with several figures, that of the first one, next to the others.
+        page: returns the page.
+        rows: the numbers of the page; None if it has none as rows.
+        paper: how figures are drawn; see `probekit.report.figures.figure_files.Paper`.
 
     Raises:
         ConfigError: the extension is not one of these.
-        StoreError: the file cannot be written.
+        DataError: figures are requested, and the page has none.
+        UnknownNameError: the font is not installed, or no figure has a name to be replaced.
+        StoreError: a file cannot be written.
     """
     from probekit.files import csv_text
 
     check_ending(path, PAGE_OR_ROWS)
-    _write(path, page() if path.suffix == ".html" else csv_text(rows))
-    return path
+    if path.suffix in FIGURE_FILES:
+        from probekit.report.figures import figure_files
+
+        figures = figure_files.figures_of(page())
+        return figure_files.write_pictures(figures, path, figure_files.Paper(**paper))
+    _write(path, csv_text(rows) if path.suffix == ".csv" and rows is not None else page().html())
+    return [path]
 
 
 def write_answers(path: Path, readings: Sequence[TextReading], probe: SavedProbe, per: Per) -> Path:

@@ -1,8 +1,11 @@
 """Pages about the weights of a model, or of a file with some of its tensors."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +13,13 @@ from torch import Tensor
 
 from probekit.analysis.heads import circuits, head_norms, output, query_key_value, summarise
 from probekit.errors import ConfigError, UnknownNameError, nearest
-from probekit.files import write_atomic
 from probekit.model.config import WeightNames
 from probekit.model.families.gpt2 import PUBLISHED, WEIGHTS
 from probekit.model.families.table import model_config
 from probekit.model.weights.checkpoint import CHECKPOINT_FILES, Checkpoint, open_checkpoint
 from probekit.model.weights.hub import find_model
 from probekit.model.weights.sources import HPARAMS, ignored_keys
+from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.report.pages.weights_page import MOST_CELLS, overview_page, weight_page
 from probekit.results.network import HeadWeights, WeightTensor
 
@@ -36,18 +39,20 @@ def write_weights_page(
     columns: Sequence[int] = (),
     corner: int | None = None,
     n_head: int | None = None,
+    paper: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
-    """Write a self-contained page about the weights of a model and return its path.
+    """Write a page about the weights of a model, or its figures, and return the (first) path.
 
     Args:
         source: `mini`, a hub name, a folder, or a file of weights, which may be incomplete.
-        out: output page.
+        out: output page (.html) or figure (.pdf, .svg, .png).
         tensor: name of the tensor to plot; None for an overview of all.
         columns: columns of a matrix to plot as curves; by default those of the position embeddings
             that vary most smoothly with the position, and none for other matrices.
         corner: number of rows and columns shown of a large matrix; by default CORNER. Position
             embeddings are shown completely, unless they have more than MOST_CELLS cells.
         n_head: number of heads, if there is no config.json next to the weights.
+        paper: how figures are drawn; see `write_page_or_rows`.
 
     Raises:
         MissingError: there are no such weights.
@@ -64,9 +69,8 @@ def write_weights_page(
                 "--tensor wpe.weight."
             )
         names = sorted(checkpoint.tensors, key=_in_order)
-        page = overview_page(summarise((name, _read(checkpoint, name)) for name in names), source)
-        write_atomic(out, page)
-        return out
+        rows = summarise((name, _read(checkpoint, name)) for name in names)
+        return write_page_or_rows(out, partial(overview_page, rows, source), paper=paper)[0]
     stored = _read(checkpoint, tensor)
     if stored.ndim not in (1, 2) or not stored.numel():
         raise ConfigError(
@@ -90,8 +94,7 @@ def write_weights_page(
     corner = None if is_complete else corner or CORNER
     heads = _heads(source, checkpoint, attention[1], attention[2], n_head) if attention else None
     weight = WeightTensor(summarise([(tensor, stored)]), values, tuple(columns), corner, heads)
-    write_atomic(out, weight_page(weight, source))
-    return out
+    return write_page_or_rows(out, partial(weight_page, weight, source), paper=paper)[0]
 
 
 def _open(source: str) -> tuple[Checkpoint, WeightNames]:

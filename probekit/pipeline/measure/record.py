@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from probekit.amounts import counted, first_names
+from probekit.chosen.registry import doors
 from probekit.data.checks import check_dataset, repeated_share
 from probekit.data.examples import Dataset, Example, Finding, by_level
 from probekit.data.positions import IntArray
@@ -51,6 +52,7 @@ def run_key(source: Engine, card: str | None) -> str:
     reduce(dict.__getitem__, sections, config).pop(folder, None)
     given = {"config": config, "card": card, "data": source.design.dataset.digest}
     given |= {"further": source.further_digests, "activations": source.identity()}
+    given |= {one.name: of(source) for one, of in doors("measure", "identity")}
     installed, code = versions(), {"parts": PART_VERSIONS, "sources": digest_sources()}
     libraries = {name: installed[name] for name in _LIBRARIES}
     return digest_json(given | code | {"libraries": libraries})[:12]

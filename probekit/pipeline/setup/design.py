@@ -152,8 +152,7 @@ class ExperimentDesign:
     @cached_property
     def texts(self) -> Objects:
         """The text of each row, shape (n_rows,); of given activations their token or name."""
-        texts = np.array([example.text for example in self.dataset.examples], dtype=object)
-        return cast(Objects, texts[self.example])
+        return self.dataset.column("text")[self.example]
 
     def texts_at(self, position: int) -> tuple[Objects | None, Objects | None]:
         """Return the texts that baselines read at a position, and the reply in each, (n_rows,).
@@ -256,6 +255,12 @@ def _held_out(
         n_read, split = len(split.test), splitting.without_repeated(split, dataset)
         n_dropped = n_read - len(split.test)
         dataset = _noting_removed(dataset, n_dropped, "removed from test: {} also in train")
+        if settings.drop_repeated == "all":
+            sides = [split.train, split.test]
+            kept = [one[splitting.in_one_group(dataset.select(one), once=True)] for one in sides]
+            n_dropped = sum(map(len, sides)) - sum(map(len, kept))
+            dataset = _noting_removed(dataset, n_dropped, "removed: {} whose text occurs before")
+            split = Split(*kept)
     rows = Split(*(np.flatnonzero(np.isin(example, side)) for side in (split.train, split.test)))
     if settings.word_disjoint:
         before, labels = rows, dataset.labels[example]
@@ -283,9 +288,9 @@ def _nested(
     """
     has_classes, tested = experiment.probe.reads == "classes", np.arange(len(dataset))
     if experiment.split.drop_repeated:
-        tested = splitting.in_one_group(dataset)
+        tested = splitting.in_one_group(dataset, once=experiment.split.drop_repeated == "all")
         n_dropped = len(dataset) - len(tested)
-        template = "removed: {} whose text and span also occur in an earlier group"
+        template = "removed: {} whose text and span also occur before"
         dataset = _noting_removed(dataset, n_dropped, template)
     labels, groups = dataset.labels[tested], dataset.group_codes[tested]
     if has_classes:

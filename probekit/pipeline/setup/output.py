@@ -1,10 +1,11 @@
 """Numbers of a network's output: those that an experiment captures, and those that are given."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,17 @@ from probekit.activations.outputs import OutputNumbers
 from probekit.activations.store import ActivationStore
 from probekit.data.examples import Finding
 from probekit.data.frames import plain_cells
-from probekit.errors import ConfigError, DataError
+from probekit.data.readers import FORMATS
+from probekit.data.table import shown
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
+from probekit.experiment.ask import SWAPPED
 from probekit.experiment.schema import Experiment
 from probekit.lazy_rows import Floats
 from probekit.model.text.tokenizer import Tokenizer
 from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
+
+LARGEST = 1e100  # of a given number; its square is finite
 
 
 def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | None:
@@ -29,17 +35,22 @@ def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | 
     Raises:
         DataError: an answer is empty, or both answers of a row begin with the same token.
     """
-    columns = experiment.data.columns.answers
+    asked = experiment.tokens.answers
+    columns = experiment.data.columns.answers if asked is None else asked
+    key = ("data", "columns", "answers") if asked is None else ("tokens", "answers")
     if "output" not in experiment.probe.baselines or experiment.capture.requests is not None:
         return None
     if columns is None:
         return OutputNumbers()
     first, pairs = cache(partial(first_token, texts.tokenizer)), []
     for example in texts.dataset.examples:
-        cells = dict(example.values)
-        one, other = (cells.get(name, name) for name in columns)  # a column, or the answer itself
+        cells = {} if asked else dict(example.values)
+        # A column, or the answer itself; swapped if the question has them swapped.
+        one, other = (cells.get(name, name) for name in columns)
+        if dict(example.values).get(SWAPPED) == "yes" and asked:
+            one, other = other, one
         begins_line = experiment.tokens.chat or example.text[-1:].isspace()
-        with experiment.at("data", "columns", "answers"):
+        with experiment.at(*key):
             if not (one.strip() and other.strip()):
                 raise DataError(f"{example.where}: an answer is empty. Fill it in.")
             if sum(name in cells for name in columns) == 1:
@@ -101,6 +112,28 @@ def first_token(tokenizer: Tokenizer, answer: str, begins_line: bool) -> int:
     return int(tokenizer.encode(f"{before}{gap}{answer}", bos=False).ids[n_before])
 
 
+def output_of_file(path: Path, format: str, names: Sequence[str]) -> dict[str, Floats] | None:
+    """Return columns of a table of rows as numbers, each (n_rows,); None without names.
+
+    Raises:
+        UnknownNameError: a column does not exist.
+        DataError: a cell is not a finite number.
+    """
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for row in FORMATS[format].read(path, names).rows if names else ():
+        for name, column in found.items():
+            if name not in row.cells:
+                raise UnknownNameError(f"No column {name!r}. {nearest(name, row.cells)}")
+            try:
+                column.append(float(row.cells[name]))
+            except (TypeError, ValueError):
+                column.append(math.nan)
+            if not math.isfinite(column[-1]):
+                cell = shown(row.cells[name])
+                raise DataError(f"{row.source}: column {name!r} is {cell}, not a finite number.")
+    return {name: np.array(column) for name, column in found.items()} or None
+
+
 def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
     """Return the columns of `outputs` as numbers, each (n_rows,); None without them.
 
@@ -121,8 +154,11 @@ def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
         cells = plain_cells(f"outputs[{name!r}]", outputs[name])
         check_length(f"outputs[{name!r}]", cells, n_rows)
         for row, cell in enumerate(cells):
-            if not isinstance(cell, Real) or not math.isfinite(cell):
-                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, not a finite number.")
+            if not isinstance(cell, Real) or not abs(float(cell)) < LARGEST:
+                where = f"outputs[{name!r}][{row}]"
+                raise DataError(f"{where} is {cell!r}, not a number below {LARGEST:.0e}.")
+        if str(name) in found:
+            raise DataError(f"outputs has two columns {str(name)!r}. Rename one.")
         found[str(name)] = np.array(cells, dtype=np.float64)
     return found
 

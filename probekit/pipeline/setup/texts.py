@@ -228,7 +228,7 @@ class TextReader:
             text = examples_read[number].text[: int(tokens[number].offsets[-1, 1])]
             examples_read[number] = replace(examples_read[number], text=text)
         dataset = replace(dataset, examples=tuple(examples_read))
-        findings = _special_tokens(dataset, self.encoder)
+        findings = [*experiment.tokens.findings(dataset), *_special_tokens(dataset, self.encoder)]
         if n := len(cut):
             rows = rows_of([examples_read[number] for number in cut])
             message = (
@@ -319,7 +319,7 @@ def read_rows(experiment: Experiment) -> Dataset:
                     f"{example.where}: {reason} needs conversations that end with the turn of the "
                     f"{needed}. Remove the last message, or the row."
                 )
-    return dataset
+    return experiment.tokens.asked_of(dataset)
 
 
 def _special_tokens(dataset: Dataset, encoder: TextEncoder) -> list[Finding]:

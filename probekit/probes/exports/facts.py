@@ -42,12 +42,13 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
     if len(facts.sites) == 1 and "hook_resid_" in facts.site and "mid" not in facts.site:
         layer = layer_read(facts.site)
         place = f"the output of block {layer}, counted from 0" if layer >= 0 else "the embedding"
+    norm = {True: "layer norm", False: "RMS norm", None: "norm"}[facts.norm_is_centred]
     yield (
         f"- Reads {facts.site} of {facts.model} ({place}): raw activations of "
         f"{probe.n_features} features, computed in {facts.compute}."
         if facts.view == "raw"
         else f"- Reads {facts.site} of {facts.model} ({place}), normalized over the "
-        f"{probe.n_features} features as by its layer norm without the affine part "
+        f"{probe.n_features} features as by its {norm} without the affine part "
         f"(epsilon {facts.layer_norm_epsilon})."
     )
     keys = ", ".join(f"{key}: {value}" for key, value in facts.position.items())

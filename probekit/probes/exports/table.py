@@ -18,7 +18,7 @@ from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest
 from probekit.files import write_atomic
 from probekit.probes.exports.facts import readme
 from probekit.probes.exports.plain import plain_probe
-from probekit.probes.exports.vector import SteeringVector
+from probekit.probes.exports.vector import SteeringVector, layer_read
 from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
 
@@ -35,6 +35,7 @@ class ExportFormat:
         steers: whether it is a vector that steers, in place of a probe.
         has_layers: whether it can hold probes of several layers.
         is_raw: whether it can hold only probes of raw rows.
+        at_blocks: whether it reads or steers only the output of a block.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ExportFormat:
     steers: bool = False
     has_layers: bool = False
     is_raw: bool = True
+    at_blocks: bool = False
 
 
 FORMATS = {
@@ -53,9 +55,15 @@ FORMATS = {
         ExportFormat("torch", ".pt", "state_dict of nn.Linear", has_layers=True),
         ExportFormat("sklearn", ".skops", "fitted model of scikit-learn", "skops"),
         ExportFormat("onnx", ".onnx", "model of ONNX Runtime", "onnx", has_layers=True),
-        ExportFormat("vllm_hook", ".py", "hook of vLLM-Lens that scores each token"),
-        ExportFormat("vllm_vector", ".json", "steering vector of vLLM-Lens", steers=True),
-        ExportFormat("gguf", ".gguf", "control vector of llama.cpp and repeng", "gguf", True),
+        ExportFormat(
+            "vllm_hook", ".py", "hook of vLLM-Lens that scores each token", at_blocks=True
+        ),
+        ExportFormat(
+            "vllm_vector", ".json", "steering vector of vLLM-Lens", steers=True, at_blocks=True
+        ),
+        ExportFormat(
+            "gguf", ".gguf", "control vector of llama.cpp and repeng", "gguf", True, at_blocks=True
+        ),
     )
 }
 
@@ -79,7 +87,7 @@ def export_probe(
     """
     if to not in FORMATS:
         raise UnknownNameError(f"There is no format {to!r}. {nearest(to, FORMATS)}")
-    row, facts = FORMATS[to], probe.facts
+    row = FORMATS[to]
     if row.needs and find_spec(row.needs) is None:
         raise ConfigError(
             f"The format {to} needs the package {row.needs}. Install it: "
@@ -87,22 +95,8 @@ def export_probe(
         )
     if not row.steers and (towards is not None or by != 1.0):
         raise ConfigError(f"`towards` and `by` are for vectors that steer; {to} holds a probe.")
-    if facts.aggregation is not None:
-        raise ConfigError(
-            "This probe scores a text by a rule over its tokens, which no other tool has. Export a "
-            "probe of single rows."
-        )
-    if row.is_raw and facts.view != "raw":
-        raise ConfigError(
-            f"This probe reads normalized rows, which {to} cannot state. Use the format plain, or "
-            "fit the probe with `capture.view: raw`."
-        )
-    if len(probe.layers) > 1 and not row.has_layers:
-        able = ", ".join(one.name for one in FORMATS.values() if one.has_layers)
-        raise ConfigError(
-            f"This {facts.kind} probe has {len(probe.layers)} layers; {to} holds one. Formats of "
-            f"several layers: {able}."
-        )
+    if reason := why_not(row, probe):
+        raise ConfigError(reason)
     path = Path(path)
     if not path.name:
         raise ConfigError(f"{path} is a folder. Give the name of a file.")
@@ -116,6 +110,49 @@ def export_probe(
     write_atomic(path, content)
     write_atomic(about, readme(written, row.what, code))
     return path, about
+
+
+def why_not(row: ExportFormat, probe: SavedProbe) -> str:
+    """Return why a format cannot hold a probe, and what to do; "" if it can."""
+    facts = probe.facts
+    if facts.aggregation is not None:
+        return (
+            "This probe scores a text by a rule over its tokens, which no other tool has. Export a "
+            "probe of single rows."
+        )
+    if row.is_raw and facts.view != "raw":
+        return (
+            f"This probe reads normalized rows, which {row.name} cannot state. Use the format "
+            "plain, or fit the probe with `capture.view: raw`."
+        )
+    if len(probe.layers) > 1 and not row.has_layers:
+        able = ", ".join(one.name for one in FORMATS.values() if one.has_layers)
+        return (
+            f"This {facts.kind} probe has {len(probe.layers)} layers; {row.name} holds one. "
+            f"Formats of several layers: {able}."
+        )
+    try:
+        _ = row.at_blocks and layer_read(facts.site)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def export_commands(probe: SavedProbe, name: str) -> list[str]:
+    """Return a command for each format that can hold a probe, with a comment on the file.
+
+    Args:
+        probe: the probe.
+        name: its name in the commands, such as RUN/probes/final.
+    """
+    rows = [row for row in FORMATS.values() if not why_not(row, probe)]
+    towards = " --towards LABEL" if len(probe.classes) > 2 else ""
+    commands = [
+        f"probekit export {name} --to {row.name} --out {row.name}{row.ending}{towards * row.steers}"
+        for row in rows
+    ]
+    width = max(map(len, commands), default=0)
+    return [f"{one:{width}}  # {row.what}" for one, row in zip(commands, rows, strict=True)]
 
 
 def exported_probe(path: Path, model: str) -> SavedProbe | None:

@@ -116,7 +116,7 @@ _ROWS = (
         "accuracy",
         has_p=True,
         is_main=True,
-        sentence="{score} of held-out {unit}",
+        sentence="{score} of held-out {unit} classified correctly",
         in_percent=True,
     ),
     Metric("balanced_accuracy", "balanced accuracy", has_p=True, has_parts=True, in_percent=True),

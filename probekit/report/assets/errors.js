@@ -8,7 +8,7 @@ const lists = new Map([...section.querySelectorAll("[data-probe]")].map((list) =
 /** Shows a list in the section, and its first errors below the curve. */
 function show(name) {
   for (const [own, list] of lists) list.hidden = own !== name;
-  const parts = [...lists.get(name).querySelectorAll("h3, .count, .examples")];
+  const parts = [...lists.get(name).querySelectorAll("h3, .count, p:not(.note), .examples")];
   peek.replaceChildren(...parts.map((part) => part.cloneNode(true)));
   peek.querySelector("h3").removeAttribute("id");
 }

@@ -97,6 +97,40 @@ function dropScale(drawing, data) {
   if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
+const rgb = (colour) => (colour.match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
+
+/** The relative luminance (WCAG) of a colour scale at a share of its length. */
+function luminance(scale, share) {
+  const above = Math.max(1, scale.findIndex(([at]) => at >= share));
+  const [[start, low], [end, high]] = [scale[above - 1], scale[above]];
+  const [from, to] = [rgb(low), rgb(high)];
+  const linear = from.map((part, at) => {
+    const value = (part + (to[at] - part) * (share - start) / (end - start)) / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+}
+
+const MIDDLE = 0.179; // luminance with the same contrast to black and white
+
+/** Reverses scales from light to dark on a dark page, on which their end would not be visible, and writes cells in the ink that fits. */
+function darken(data) {
+  for (const map of data.filter(({ type, colorscale }) => type === "heatmap" && colorscale?.[0]?.[1]?.startsWith("rgb"))) {
+    const { colorscale, zmin, zmax, z, xaxis } = map;
+    if (luminance(colorscale, 0) < 0.7 || luminance(colorscale, 1) > 0.1) continue;
+    map.reversescale = true;
+    for (const { mode, x, y, xaxis: own, textfont } of data) {
+      if (mode !== "text" || own !== xaxis || !Array.isArray(textfont?.color)) continue;
+      textfont.color = x.map((column, cell) => {
+        const value = z[y[cell]][column];
+        if (value === null) return "#000000"; // on the light grey of cells without a value
+        const share = Math.min(1, Math.max(0, (value - zmin) / (zmax - zmin)));
+        return luminance(colorscale, 1 - share) > MIDDLE ? "#000000" : "#ffffff";
+      });
+    }
+  }
+}
+
 /** Reads the figure of a plot once. */
 const loaded = (plot) => (plot.loading ??= unpack(plot.querySelector("script")).then((text) => {
   plot.shown = { figure: JSON.parse(text), style: plot.querySelector(".drawing").getAttribute("style") ?? "" };
@@ -115,6 +149,7 @@ function prepared(plot) {
     dropScale(drawing, data);
     stack(drawing, layout);
   }
+  if (document.documentElement.dataset.theme === "dark") darken(data);
   paint(layout);
   layout.uirevision = drawing.ariaLabel; // the reader's zoom lasts until another figure is shown
   return [drawing, data, layout];
@@ -127,6 +162,7 @@ async function draw(plot) {
   const [drawing, data, layout] = prepared(plot);
   drawn.add(plot);
   await Plotly.newPlot(drawing, data, layout, CONFIG);
+  drawing.querySelector(":scope > .still")?.remove(); // the picture for readers without scripts
   drawing.on("plotly_afterplot", () => name(drawing));
   drawing.addEventListener("keydown", press);
   // Sent to scripts of the page, with the custom data of the point.
@@ -173,7 +209,9 @@ async function show(plot, metric) {
   if (drawn.has(plot)) await redraw([plot]);
 }
 
-const menu = document.querySelector(".metric select");
+// One menu selects the metric of all figures.
+const [menu, ...others] = document.querySelectorAll(".metric select");
+for (const other of others) other.parentElement.remove();
 const showMetric = () => Promise.all([...document.querySelectorAll(".plot:has(.others)")].map((plot) => show(plot, menu.value)));
 menu?.addEventListener("change", showMetric);
 if (menu?.selectedIndex) showMetric();

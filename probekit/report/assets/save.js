@@ -55,12 +55,19 @@ function bar(actions) {
   return line;
 }
 
+/** The run and the heading of a figure as a file name. */
+function fileName(plot) {
+  const heading = plot.querySelector("h2, h3") ?? plot.closest("details")?.querySelector("summary") ?? plot.closest("section")?.querySelector("h2");
+  const run = document.querySelector(".eyebrow bdi:nth-of-type(2)") ?? document.querySelector("title");
+  return [run, heading].map((one) => one?.textContent ?? "").join(" ").toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 80);
+}
+
 for (const plot of document.querySelectorAll(".plot")) {
   const drawing = plot.querySelector(".drawing");
   plot.querySelector("figcaption").append(bar({
     // As written, in the colours of a light page and for a wide window.
     "Save SVG": () => Plotly.downloadImage(structuredClone(plot.shown.figure), {
-      format: "svg", filename: document.title, width: Math.max(640, drawing.offsetWidth), height: drawing.offsetHeight,
+      format: "svg", filename: fileName(plot), width: Math.max(640, drawing.offsetWidth), height: drawing.offsetHeight,
     }),
     "Copy CSV": async () => copy(asCsv(rowsOfFigure(plot.shown.figure))),
   }));

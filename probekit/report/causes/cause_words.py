@@ -15,6 +15,7 @@ from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import capitalised, token_label
 from probekit.report.figures.views import position_words
 from probekit.report.sentences.answer import p_words
+from probekit.report.sentences.caveats import Caveat
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
 from probekit.results.causes import CausesRecord, CauseTables
 
@@ -97,13 +98,24 @@ def cause_answer(tables: CauseTables) -> str:
     if verdict.best is None:
         text = next(_strongest_edits(tables), NOTHING)
     elif verdict.best.uses or len(verdict.directions) == 1:
-        effects = _effects(verdict.best, verdict.directions)
-        text = f"{verdict.case}: {effects or 'the effects of the direction are undefined'}"
+        effects, case = _effects(verdict.best, verdict.directions), str(verdict.case)
+        if case == "hardly used":
+            case = f"detectable but small, {percent(verdict.best.size)} of the effect"
+        text = f"{case}: {effects or 'the effects of the direction are undefined'}"
     else:
         verb = "noticeably moves" if verdict.case == "not used" else "is shown to move"
         n_all = counted(len(verdict.directions), "direction")
         text = f"{verdict.case}: none of {n_all} {verb} the answer when it is added or erased"
     return f"{capitalised(text)}."
+
+
+def cause_caveats(tables: CauseTables) -> Iterator[Caveat]:
+    """Yield the reasons to doubt interventions: rarely right answers, doses, texts left out."""
+    for number, text in enumerate(tables.record.warnings):
+        is_of_answers = not number and tables.record.answers_rarely
+        yield Caveat("wrong-answers" if is_of_answers else "doses", text)
+    for part in tables.record.left_out:
+        yield Caveat("texts-left-out", f"{counted(part.n, 'text')} left out: {part.reason}")
 
 
 def cause_detail(tables: CauseTables) -> str:

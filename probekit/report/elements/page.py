@@ -210,7 +210,7 @@ class Page:
         sections: sections, in order; the first one contains the numbers of an answer.
         details: items below the answer.
         caveats: warnings, most serious first, shown after the first section, or in it if its class
-            is `screen`.
+            is `screen`; texts, or with `weight`, `message` and `similar` those of a run.
         method: how the numbers were computed, in sentences; folded.
         facts: provenance of the numbers, by heading and name; folded.
         aside: parts at the right end of the line above the title.
@@ -225,7 +225,7 @@ class Page:
     answer: str
     sections: Sequence[Item]
     details: Sequence[Item] = ()
-    caveats: Sequence[str] = ()
+    caveats: Sequence[Any] = ()
     method: Sequence[str] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     aside: Sequence[str] = ()
@@ -284,6 +284,13 @@ def breakable(text: str) -> Markup:
     Markup('blocks.<wbr>0')
     """
     return Markup(".<wbr>").join(visible(text).split("."))
+
+
+def _still(part: FigurePart) -> Markup:
+    """Return a figure as an <svg> element."""
+    from probekit.report.elements.static import still  # imports matplotlib
+
+    return Markup(still(part.figure, part.height))
 
 
 def _asset(*names: str) -> Markup:
@@ -353,4 +360,4 @@ _ENVIRONMENT = Environment(
 _ENVIRONMENT.filters |= {"breakable": breakable, "unbroken": unbroken, "with_code": with_code}
 _ENVIRONMENT.filters |= {"compressed": compressed, "compressed_json": compressed_json}
 _ENVIRONMENT.globals.update(asset=_asset, digits=Markup(_DIGITS), plotly_js=_plotly_js)
-_ENVIRONMENT.globals.update(pairs_of=pairs_of)
+_ENVIRONMENT.globals.update(pairs_of=pairs_of, still=_still)

@@ -21,6 +21,7 @@ HUES = tuple(_SAFE.split())
 # Opacity of the strongest colour on the background.
 DENSEST = 0.55
 # Quantile of the scores at the end of the colour scale; larger scores are clipped.
+ENOUGH = 8  # texts whose scores at the tested position set the scale
 TYPICAL = 0.95
 
 
@@ -102,10 +103,13 @@ class Palette:
         >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
         3.0
         """
-        scores = []
+        scores, tested = [], []
         for reading in readings:
+            tested += [] if reading.answer is None else [reading.answer.score]
             answers = reading.answers[1:] or reading.answers
             scores += [answer.score for answer in answers]
+        # The probe was tested at the positions of the answers: other tokens set no scale.
+        scores = tested if len(tested) >= ENOUGH else scores
         if classes:
             # 1 if the quantile is 0, so that scores can be divided by it.
             high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0

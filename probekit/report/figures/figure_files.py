@@ -1,11 +1,14 @@
-"""Figures for a paper: PNG, SVG and PDF files, one or two columns wide, and attention heads."""
+"""Figures for a paper: PNG, SVG and PDF files, one or two columns wide, and attention heads.
 
+`probekit.report.elements.static` draws them from the figures of the pages.
+"""
+
+import html
 import math
 import re
-import struct
-import zlib
+import textwrap
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +16,21 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from probekit.errors import ConfigError, DataError, MissingError, UnknownNameError, nearest
+from probekit.errors import ConfigError, DataError, UnknownNameError, nearest
 from probekit.files import write_atomic
-from probekit.provenance import install_command
-from probekit.report.elements.page import FigurePart
+from probekit.report.elements.page import FigurePart, Page, figure_json
 from probekit.report.elements.style import INK, MAGNITUDES, plotly_text
 from probekit.report.elements.tokens import short_label
-from probekit.report.figures.line_labels import place_labels
+from probekit.report.figures.line_labels import LABEL, LONGEST_LINE, place_labels
 from probekit.results.network import AttentionPrompt
 
-FORMATS = ("png", "svg", "pdf")
 # Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.
-POINT = 12 / 7  # pixels
-CENTIMETRE = 72 / 2.54 * POINT  # pixels
+FORMATS = ("png", "svg", "pdf")
+POINTS = 7 / 12  # per pixel
+INCH = 72 / POINTS  # pixels
 WIDTHS = {1: 8.5, 2: 18.0}  # centimetres, by number of columns
 HEIGHTS = {1: 6.0, 2: 9.0}  # centimetres; in two columns, at least the height of the part
-CSS_PIXELS, DOTS = 96 / 2.54, 600 / 2.54  # per centimetre: of SVG and PDF, and of PNG
-TOP = 24  # pixels above the plot, for titles of panels and notes of maps
-BOTTOM = 52  # pixels below the plot, for ticks and title of the layer axis
-LEAST_CELL = (26, 14)  # pixels; in smaller cells of a map, numbers cannot be read
+CSS_POINTS, CSS_PIXELS = 72 / 96, 96 / 2.54  # per pixel; per centimetre
 REM = 16  # pixels per rem, the unit of `FigurePart.height`
 # Figures of attention heads, in CSS pixels, so that `write_image` writes a PDF or SVG file in the
 # printed size.
@@ -43,6 +42,34 @@ LEAST_TOKEN = 0.85 * SMALL  # in smaller cells only some tokens are labelled
 MOST_TOKENS = 100
 MOST_IN_A_ROW = 3
 TICKS = (0, 0.01, 0.1, 0.25, 0.5, 1)  # weights at the colour bar, as on the page
+
+
+@dataclass(frozen=True)
+class Paper:
+    """How figures are drawn for a paper.
+
+    Attributes:
+        columns: width in columns of the paper, 1 or 2.
+        width: width in inches; None for that of `columns`.
+        height: height in inches; None for that of `columns`.
+        font: family of the texts; "" for the first sans-serif one that is installed.
+        names: texts to replace in names of lines, panels and axes, with their replacements.
+    """
+
+    columns: int = 2
+    width: float | None = None
+    height: float | None = None
+    font: str = ""
+    names: tuple[tuple[str, str], ...] = ()
+
+    def size(self, part: FigurePart) -> tuple[float, float]:
+        """Return width and height of a figure in pixels."""
+        width, height = (own[self.columns] / 2.54 * INCH for own in (WIDTHS, HEIGHTS))
+        if self.columns > 1 and part.height is not None:
+            height = max(height, REM * part.height)
+        if self.width is not None:
+            width, height = self.width * INCH, min(height, 0.75 * self.width * INCH)
+        return width, height if self.height is None else self.height * INCH
 
 
 def read_formats(text: str) -> tuple[str, ...]:
@@ -62,33 +89,24 @@ def read_formats(text: str) -> tuple[str, ...]:
         )
     for name in formats:
         if name not in FORMATS:
-            raise UnknownNameError(f"--figures: unknown format {name!r}. {nearest(name, FORMATS)}")
+            near = nearest(name, FORMATS)
+            raise UnknownNameError(f"--figures: unknown format {name!r}. {near}")
     return formats
 
 
-def check_engine() -> None:
-    """Raise MissingError if figures cannot be exported on this machine.
-
-    Raises:
-        MissingError: kaleido or Chromium is not installed; the message explains how to install it.
-    """
-    if find_spec("kaleido") is None:
-        raise MissingError(
-            "Exporting figures requires kaleido, which is not installed. Run "
-            f"{install_command('png')}."
-        )
-    from choreographer.browsers.chromium import Chromium
-
-    if not Chromium.find_browser(skip_local=False):
-        raise MissingError(
-            "Exporting figures requires Chromium or Chrome, and neither was found. Install one (on "
-            "Debian `apt install chromium`, elsewhere `kaleido_get_chrome`), or set BROWSER_PATH "
-            "to the executable."
-        )
+def figures_of(page: Page) -> list[FigurePart]:
+    """Return all figures of a page, open and folded, each followed by those that can replace it."""
+    found, items = [], [*page.details, *page.sections]
+    while items:
+        one = items.pop(0)
+        if isinstance(one, FigurePart):
+            found += [one, *one.others]
+        items[:0] = getattr(one, "items", ())
+    return found
 
 
 def write_figures(
-    parts: Sequence[FigurePart], folder: Path, formats: Sequence[str], columns: int = 2
+    parts: Sequence[FigurePart], folder: Path, formats: Sequence[str], paper: Paper
 ) -> list[Path]:
     """Write each figure in each format into a folder and return the paths.
 
@@ -96,108 +114,131 @@ def write_figures(
         parts: Figures; file names are derived from their titles.
         folder: Output folder, created if it does not exist.
         formats: One or more of `FORMATS`.
-        columns: Figure width in columns of the paper, 1 or 2.
+        paper: How figures are drawn.
 
     Raises:
-        MissingError: kaleido or Chromium is not installed.
+        UnknownNameError: The font is not installed, or no figure has a name to be replaced.
         StoreError: A file cannot be written.
     """
-    drawings = []
-    for name, part in zip(file_names([part.title for part in parts]), parts, strict=True):
-        drawing, size = on_paper(part, columns)
-        drawing.update_layout(size)
-        drawings += [(folder / f"{name}.{kind}", drawing) for kind in formats]
-    write_drawings(drawings, CENTIMETRE)
-    return [path for path, _ in drawings]
+    names = file_names([part.title for part in parts])
+    paths = [[folder / f"{name}.{kind}" for kind in formats] for name in names]
+    return _write(list(zip(parts, paths, strict=True)), paper)
+
+
+def write_pictures(parts: Sequence[FigurePart], path: Path, paper: Paper) -> list[Path]:
+    """Write the first figure to a path, others next to it with their names, and return the paths.
+
+    Raises:
+        DataError: There is no figure.
+        UnknownNameError: The font is not installed, or no figure has a name to be replaced.
+        StoreError: A file cannot be written.
+    """
+    if not parts:
+        raise DataError(f"--out {path}: the page has no figure. Write the page (.html).")
+    names = file_names([part.title for part in parts[1:]])
+    paths = [path, *(path.with_stem(f"{path.stem}-{name}") for name in names)]
+    return _write([(part, [one]) for part, one in zip(parts, paths, strict=True)], paper)
+
+
+def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list[Path]:
+    """Write each figure to its paths; their suffix is the format."""
+    from probekit.report.elements import static  # imports matplotlib
+
+    names = [old for old, _ in paper.names]
+    texts = [one for part, _ in parts for one in named_texts(go.Figure(part.figure))]
+    if unknown := [old for old in names if not any(old in as_line(*one) for one in texts)]:
+        known = sorted({as_line(*one) for one in texts})
+        near = nearest(unknown[0], known)
+        raise UnknownNameError(f"--rename: no figure has the text {unknown[0]!r}. {near}")
+    contents = {}
+    for part, paths in parts:
+        figure, size = on_paper(part, paper), paper.size(part)
+        for path in paths:
+            how: dict[str, Any] = {"scale": POINTS, "font": paper.font}
+            contents[path] = static.picture(figure, path.suffix[1:], size, **how)
+    for path, content in contents.items():
+        write_atomic(path, content)
+    return list(contents)
+
+
+def on_paper(part: FigurePart, paper: Paper) -> dict[str, Any]:
+    """Return a figure with the names of a paper, and labels of lines placed for its height."""
+    from probekit.report.elements import static  # imports matplotlib
+
+    figure = go.Figure(part.figure)
+    for owner, attribute in named_texts(figure):
+        text = as_line(owner, attribute)
+        for old, new in paper.names:
+            text = text.replace(old, new)
+        if text != as_line(owner, attribute):
+            is_broken = "<br>" in owner[attribute]
+            lines = textwrap.wrap(text, LONGEST_LINE) if is_broken else [text]
+            owner[attribute] = "<br>".join(map(plotly_text, lines))
+    if any(note.name == LABEL for note in figure.layout.annotations):
+        for _ in range(2):  # labels above the plot leave less height for it
+            place_labels(figure, static.plot_height(figure_json(figure), paper.size(part), POINTS))
+    return figure_json(figure)
+
+
+def named_texts(figure: go.Figure) -> list[tuple[Any, str]]:
+    """Return the names of lines, panels and axes, each as an object and its attribute."""
+    axes = [*figure.select_xaxes(), *figure.select_yaxes()]
+    titles = [(axis.title, "text") for axis in axes if axis.title.text]
+    notes = [(note, "text") for note in figure.layout.annotations if note.text]
+    return [*((one, "name") for one in figure.data if one.name), *notes, *titles]
+
+
+def as_line(owner: Any, attribute: str) -> str:
+    """Return a text of a figure as one line, without entities."""
+    return html.unescape(owner[attribute]).replace("<br>", " ").replace("\u00a0", " ")
 
 
 class SavedFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
-    """A figure whose PDF files are whole: Plotly's own would lose 0.2 inches of each side."""
+    """A figure that writes PNG, SVG and PDF files without a browser."""
 
-    def write_image(self, file: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a picture as Plotly does; the format is the suffix of the file.
+    def write_image(
+        self,
+        file: Path | str,
+        format: str | None = None,
+        scale: float = 1,
+        width: float | None = None,
+        height: float | None = None,
+    ) -> None:
+        """Write a picture; arguments are those of Plotly.
+
+        Args:
+            file: path of the file.
+            format: `png`, `svg` or `pdf`; by default the suffix of the file.
+            scale: factor of the number of pixels of a PNG file.
+            width: width in pixels; by default that of the layout, or 700.
+            height: height in pixels; by default that of the layout, or 500.
 
         Raises:
-            MissingError: kaleido or Chromium is not installed; the message explains how to
-                install it.
-            StoreError: The PDF file cannot be written.
+            UnknownNameError: The format is unknown.
+            StoreError: The file cannot be written.
         """
-        check_engine()
-        if args or kwargs or not str(file).endswith(".pdf"):
-            super().write_image(file, *args, **kwargs)
-            return
-        size = {"width": self.layout.width or 700, "height": self.layout.height or 500}
-        write_drawings([(Path(file), go.Figure(self).update_layout(size))], CSS_PIXELS)
+        kind = format or Path(file).suffix.removeprefix(".")
+        write_atomic(Path(file), self.to_image(kind, scale, width, height))
 
+    def to_image(
+        self,
+        format: str = "png",
+        scale: float = 1,
+        width: float | None = None,
+        height: float | None = None,
+    ) -> bytes:
+        """Return a picture as bytes; see `write_image`.
 
-def write_drawings(drawings: Sequence[tuple[Path, go.Figure]], centimetre: float) -> None:
-    """Write drawings that have this many pixels in a centimetre of the paper.
+        Raises:
+            UnknownNameError: The format is unknown.
+        """
+        if format not in FORMATS:
+            near = nearest(format, FORMATS)
+            raise UnknownNameError(f"Unknown format {format!r} of a figure. {near}")
+        from probekit.report.elements import static  # imports matplotlib
 
-    Raises:
-        MissingError: kaleido or Chromium is not installed.
-        StoreError: A file cannot be written.
-    """
-    check_engine()
-    import kaleido
-
-    # kaleido would load MathJax from a CDN, and print a PDF with margins of 0.1 inches, which cut
-    # off as much at the right and at the bottom.
-    pages = kaleido.PageGenerator(mathjax=False)
-    pages.header += "<style>@page { margin: 0; }</style>"
-    kaleido.start_sync_server(page_generator=pages)
-    try:
-        for path, drawing in drawings:
-            kind = path.suffix.removeprefix(".")
-            scale = (DOTS if kind == "png" else CSS_PIXELS) / centimetre
-            size = {"width": drawing.layout.width, "height": drawing.layout.height}
-            options = {**size, "format": kind, "scale": scale}
-            content = kaleido.calc_fig_sync(drawing.to_dict(), opts=options)
-            if kind == "png":
-                # The resolution, so that programs place the picture in its printed size. Source:
-                # PNG specification, section 11.3.4.3, pHYs: pixels per metre, which is unit 1.
-                chunk = b"pHYs" + struct.pack(">IIB", *[round(100 * DOTS)] * 2, 1)
-                phys = struct.pack(">I", 9) + chunk + struct.pack(">I", zlib.crc32(chunk))
-                header = 8 + 25  # signature and IHDR
-                content = content[:header] + phys + content[header:]
-            write_atomic(path, content)
-    finally:
-        kaleido.stop_sync_server()
-
-
-def on_paper(part: FigurePart, columns: int) -> tuple[go.Figure, dict[str, int]]:
-    """Return the figure on a white background, and its width and height in pixels.
-
-    Labels of lines are placed for that height. In maps with small cells, numbers and some labels of
-    rows and columns are left out.
-    """
-    figure = go.Figure(part.figure)
-    width, height = (math.floor(CENTIMETRE * size[columns]) for size in (WIDTHS, HEIGHTS))
-    if columns > 1 and part.height is not None:
-        height = max(height, round(REM * part.height))
-    figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", margin_t=TOP)
-    place_labels(figure, height - TOP - BOTTOM)
-    maps = [trace for trace in figure.data if trace.type == "heatmap"]
-    if maps:
-        # Remove numbers that are wider or higher than their cells, and labels that would overlap.
-        n_rows, n_columns = len(maps[0].z), sum(len(trace.z[0]) for trace in maps)
-        # Labels of rows and the colour bar take about 120 pixels.
-        cell_width, cell_height = (width - 120) / n_columns, (height - TOP - BOTTOM) / n_rows
-        least_width, least_height = LEAST_CELL
-        if cell_width < least_width or cell_height < least_height:
-            figure.data = [
-                trace for trace in figure.data if trace.type == "heatmap" or trace.mode != "text"
-            ]
-        for axes, size, room in (
-            (figure.select_yaxes(), cell_height, least_height),
-            (figure.select_xaxes(), cell_width, least_width),
-        ):
-            for axis in axes:
-                # Labels that may be vertical are as wide as a line is high.
-                turns = axis.plotly_name.startswith("x") and axis.autotickangles
-                step = math.ceil((least_height if turns else room) / size)
-                texts = ["" if n % step else text for n, text in enumerate(axis.ticktext or ())]
-                axis.ticktext = texts
-    return figure, {"width": width, "height": height}
+        size = (width or self.layout.width or 700, height or self.layout.height or 500)
+        return static.picture(figure_json(self), format, size, scale=CSS_POINTS, dpi=96 * scale)
 
 
 def file_names(titles: Sequence[str]) -> list[str]:
@@ -256,17 +297,13 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     figure.update_annotations(font_size=LARGE)
     figure.update_annotations({"yshift": -margin, "yanchor": "bottom"}, {"text": "key token"})
     figure.update_annotations({"xshift": -margin, "xanchor": "left"}, {"text": "query token"})
-    # Squares, because a heat map would be a bitmap.
-    queries, keys = np.tril_indices(n)
-    marker: dict[str, Any] = {"symbol": "square", "size": side / n, "opacity": 1}
-    marker |= {"coloraxis": "coloraxis", "line": {"width": 0.25, "color": "#c9cdd3"}}
     for number, (layer, head) in enumerate(heads):
         row, column = divmod(number, n_columns)
         place = {"row": row + 1, "col": column + 1}
         pattern = prompt.patterns[prompt.layers.index(layer), prompt.heads.index(head)]
-        marker["color"] = np.sqrt(pattern[queries, keys]).tolist()
-        cells = {"x": keys.tolist(), "y": queries.tolist(), "marker": marker, "mode": "markers"}
-        figure.add_scatter(**cells, cliponaxis=False, hoverinfo="skip", **place)
+        z = np.where(np.tri(n, dtype=bool), np.sqrt(pattern), np.nan).tolist()
+        cells = {"coloraxis": "coloraxis", "xgap": 0.5, "ygap": 0.5, "hoverinfo": "skip"}
+        figure.add_heatmap(z=z, **cells, **place)
         figure.update_xaxes(showticklabels=number + n_columns >= len(heads), **place)
         figure.update_yaxes(showticklabels=column == 0, **place)
     step = math.ceil(n * LEAST_TOKEN / side)
@@ -286,6 +323,7 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     }
     size: dict[str, Any] = {"width": WIDTH, "height": TITLE + height + margin}
     size["margin"] = {"l": left, "r": WIDTH - left - width, "t": TITLE, "b": margin, "pad": 0}
+    size["margin"]["autoexpand"] = False
     look: dict[str, Any] = {"paper_bgcolor": "white", "plot_bgcolor": "white", "showlegend": False}
     look["coloraxis"] = {"colorscale": MAGNITUDES, "cmin": 0, "cmax": 1, "colorbar": bar}
     look["font"] = {"family": "Arial, Helvetica, sans-serif", "size": SMALL, "color": INK}

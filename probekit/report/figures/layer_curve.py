@@ -420,9 +420,9 @@ def curve_facets(scores: Scores, metric: str = "accuracy") -> go.Figure:
         at_end = line_labels.label_at_end
         of_others = [label for line in others for label in at_end(line, OTHERS, style.GREY)]
         # The horizontal lines of a panel: those of its run, model, data set, position and kind of
-        # probe. Baselines have no site; the nested choices of all runs are in every panel.
-        is_own = pd.Series(True, table.index)
-        for column in ("run", "model", "dataset", "position"):
+        # probe. Baselines have no site.
+        is_own = table["run"].eq(first["run"])
+        for column in ("model", "dataset", "position"):
             is_own &= table[column].isin(["", first[column]]) | table["target"].eq(HEADLINE)
         is_own &= table["site"].eq("") | table["probe"].eq(first["probe"])
         references, own = go.Figure(), line_labels.levels(measured.where(is_own), is_brief=True)
@@ -465,7 +465,7 @@ def panel_grid(titles: Sequence[str], y_title: str) -> go.Figure:
         # lines; a ring at its end moves to the end of the first line.
         first, dot, last = title.rpartition(" · ")
         lines = [title]
-        if dot and len(title) > LONGEST_TITLE:
+        if dot and len(title) > LONGEST_TITLE // max(1, across - 1):
             lines = [first + RING * last.endswith(RING), last.removesuffix(RING)]
         text = "<br>".join(map(style.plotly_text, lines))
         place, colour = style.above_left(_axes(number)["xaxis"]), style.SERIES_COLOURS[0]

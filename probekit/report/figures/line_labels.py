@@ -290,8 +290,10 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     a chance level or a highest value, it is the range of the lines and bands. Undefined scores are
     ignored.
     """
-    low, high = style.finite_ends(value for trace in figure.data for value in trace.y)
     fact = METRICS[metric]
+    # The null of R² is far below 0, and would leave little room for the curve.
+    shown = [one for one in figure.data if not (fact.beats_the_mean and one.fillpattern.shape)]
+    low, high = style.finite_ends(value for trace in shown for value in trace.y)
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
     if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
         low, high = min(low, chance), fact.range[1]

@@ -13,19 +13,19 @@ from typing import Any
 
 import pandas as pd
 
+from probekit.chosen.page import Shown
 from probekit.chosen.registry import TABLES
 from probekit.errors import ConfigError, MissingError, UnknownNameError, nearest, path_of
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, figure_json, render
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import MachinePaths
-from probekit.report.figures.figure_files import REM, SavedFigure, check_engine, file_names
+from probekit.report.figures.figure_files import REM, SavedFigure, file_names
 from probekit.report.pages.parts import result_parts
-from probekit.report.pages.run_page import run_answers, run_figures
-from probekit.report.sentences.caveats import caveats
+from probekit.report.pages.run_page import run_answers, run_caveats, run_figures
 from probekit.report.sentences.tables import NO_SCORE, comparison_table, in_words
 from probekit.results import record as records
-from probekit.results.causes import CauseTables, open_causes
+from probekit.results.causes import CauseTables
 from probekit.results.scores import Scores
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.results.table import SERIES, load_table, metric_name, only, page_table, row_tick
@@ -41,7 +41,7 @@ class ResultFigure(SavedFigure):
     """Plotly figure of a run, which can be changed like any other.
 
     JupyterLab and VS Code draw it with Plotly. Viewers without Plotly, such as HTML that nbconvert
-    writes, show a picture if kaleido is installed (extra `png`), and a text otherwise.
+    writes, show a picture.
     """
 
     # IPython would prefer Plotly's own methods, which leave no picture for nbconvert.
@@ -73,18 +73,10 @@ class ResultFigure(SavedFigure):
         return str(meta.get(name, "")) if isinstance(meta, dict) else ""
 
     def _repr_mimebundle_(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        """Return the figure for Plotly's renderer, a picture if it can be drawn, and a text."""
-        bundle = {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)}
-        try:
-            check_engine()
-        except MissingError:
-            return bundle
-        import kaleido
-
-        size = {"width": WIDTH, "height": self.layout.height or HEIGHT, "format": "png"}
-        # kaleido would load MathJax from a CDN.
-        png = kaleido.calc_fig_sync(self.to_dict(), opts=size, kopts={"mathjax": False})
-        return bundle | {"image/png": base64.b64encode(png).decode()}
+        """Return the figure for Plotly's renderer, a picture and a text."""
+        png = self.to_image("png", width=WIDTH, height=self.layout.height or HEIGHT)
+        picture = {"image/png": base64.b64encode(png).decode()}
+        return {PLOTLY_TYPE: figure_json(self), "text/plain": repr(self)} | picture
 
     def __repr__(self) -> str:
         return f"{self.title_text}. {self._meta('description')}"
@@ -153,6 +145,11 @@ class RunResult:
         return page_table(self.folder, "monitor.csv")
 
     @cached_property
+    def negatives(self) -> pd.DataFrame | None:
+        """The scores of the monitor's negatives, a row each; None without a monitor."""
+        return page_table(self.folder, "negatives.csv")
+
+    @cached_property
     def stack(self) -> pd.DataFrame | None:
         """The scores of the stack of all sites, a row per metric; None without a stack."""
         return page_table(self.folder, "stack.csv")
@@ -166,6 +163,11 @@ class RunResult:
     def left(self) -> pd.DataFrame | None:
         """What the probe adds to `confounds`, in one row; None without any."""
         return page_table(self.folder, "left.csv")
+
+    @cached_property
+    def unasked(self) -> pd.DataFrame | None:
+        """The columns of the data that the experiment does not use, a row each; None without."""
+        return page_table(self.folder, "unasked.csv")
 
     @cached_property
     def cascade(self) -> pd.DataFrame | None:
@@ -190,14 +192,14 @@ class RunResult:
     @cached_property
     def answers(self) -> tuple[str, ...]:
         """The answer, then with interventions the answer of the probes."""
-        return run_answers(open_causes(self.folder), self._record)
+        return tuple(one.text for one in run_answers(self._shown))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each reason to doubt the result, most serious first."""
         config = records.load_config(self.folder / "config.yaml")
         paths = MachinePaths.of_run(config, self._record.model.source)
-        return tuple(map(paths.hide, caveats(self._record.verdict, self._record)))
+        return tuple(paths.hide(str(one)) for one in run_caveats(self._shown))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -231,6 +233,10 @@ class RunResult:
                 near = nearest(name, self.figures)
                 raise UnknownNameError(f"This run has no figure {name!r}. {near}")
         return ResultFigure.of(part)
+
+    @property
+    def _shown(self) -> Shown:
+        return Shown(self.folder, self._record)
 
     @cached_property
     def _record(self) -> records.RunRecord:

@@ -80,8 +80,10 @@ def attribution_detail(attribution: AttributedLogit) -> str:
     )
 
 
-def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with the contributions as heat map, waterfall and table."""
+def attribution_page(
+    attribution: AttributedLogit, *, model: str, facts: Mapping[str, str]
+) -> page.Page:
+    """Return a page with the contributions as heat map, waterfall and table."""
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
@@ -130,7 +132,7 @@ def attribution_page(attribution: AttributedLogit, *, model: str, facts: Mapping
         method=(*METHOD, f"{exact} {difference:.0e}."),
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def largest_table(attribution: AttributedLogit) -> ResultTable:

@@ -1,6 +1,6 @@
 """Interventions: the page of a run without probes, their section on another page, and figures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from probekit.report.figures import layer_curve
 from probekit.report.figures.maps import MOST_TEXTS
 from probekit.report.pages.parts import file_text, map_part
 from probekit.report.sentences.answer import p_words
+from probekit.report.sentences.caveats import merged
 from probekit.results.cause_verdict import RECOVERY, EditSet
 from probekit.results.causes import FOLDER, TABLES, CauseTables
 from probekit.results.table import only
@@ -73,7 +74,7 @@ def causes_page(run_dir: Path) -> str:
     """
     tables = CauseTables.open(run_dir)
     record = tables.record
-    shown, folded = cause_items(tables)
+    shown, folded = cause_items(tables, cause_parts(tables))
     sections: list[page.Item] = [page.Group("causes", shown)]
     if folded:
         sections.append(page.PageSection("More figures", folded, "folds"))
@@ -96,47 +97,41 @@ def causes_page(run_dir: Path) -> str:
         sections=[*sections, *table_files(run_dir)],
         method=METHOD,
         facts={"": {texts.capitalised(name): words for name, words in named.items() if words}},
+        caveats=merged(cause_words.cause_caveats(tables)),
         aside=[cause_words.n_in_words(record)],
         styles=("report.css", "causes.css"),
     ).html()
 
 
-def causes_section(run_dir: Path, tables: CauseTables, layers: dict[int, str]) -> page.PageSection:
+def causes_section(
+    run_dir: Path, tables: CauseTables, parts: Sequence[page.FigurePart]
+) -> page.PageSection:
     """Return the section on interventions of a run's page.
 
     Args:
         run_dir: folder of the run.
         tables: interventions of the run.
-        layers: labels of the layer axis of the run's layer curve, by depth.
+        parts: its figures that are not on the first screen.
 
     Raises:
         DataError: a file cannot be read.
     """
-    shown, folded = cause_items(tables, layers)
+    shown, folded = cause_items(tables, parts)
     detail = page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))
     items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
 
 def cause_items(
-    tables: CauseTables, layers: dict[int, str] | None = None
+    tables: CauseTables, parts: Sequence[page.FigurePart]
 ) -> tuple[list[page.Item], list[page.FigurePart]]:
-    """Return the verdicts, cautions and open figures of interventions, and the folded figures.
-
-    Cautions are warnings, and texts that were left out.
-    """
-    parts = cause_parts(tables, layers)
+    """Return the open figures of interventions and the verdicts, and the folded figures."""
     shown = [part for part in parts if part.is_open]
     # A figure with a third panel is as wide as the page.
     layouts = ["wide" if "xaxis3" in part.figure["layout"] else "" for part in shown]
     figures = [page.Group(layout, [part]) for layout, part in zip(layouts, shown, strict=True)]
-    cautions = [
-        *tables.record.warnings,
-        *(f"{counted(part.n, 'text')} left out: {part.reason}" for part in tables.record.left_out),
-    ]
-    items = [*_verdicts(tables), *(page.Paragraph(sentence, "note") for sentence in cautions)]
     folded = [part for part in parts if not part.is_open]
-    return [*items, page.Group("columns cause-figures", figures, column=34)], folded
+    return [page.Group("columns cause-figures", figures, column=34), *_verdicts(tables)], folded
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:

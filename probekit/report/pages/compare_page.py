@@ -10,9 +10,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_difference, format_number, format_p
+from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
+from probekit.probes.targets import TARGETS
 from probekit.report.elements import page
-from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
+from probekit.report.elements.style import (
+    GREY,
+    SERIES_COLOURS,
+    TEMPLATE,
+    error_bars,
+    plotly_text,
+    series_marker,
+)
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.layer_curve import curve_figure, facets_height
@@ -26,7 +35,6 @@ from probekit.report.sentences.answer import nested_line
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
 from probekit.report.sentences.tables import DIFFERENCE
-from probekit.results.causes import open_causes
 from probekit.results.comparison import (
     RunComparison,
     both_places,
@@ -63,8 +71,8 @@ RINGS = "A ring marks the site that each run selected by cross-validation on its
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
-def comparison_page(comparison: RunComparison) -> str:
-    """Return a self-contained HTML page with figure, tables and the settings that differ.
+def comparison_page(comparison: RunComparison) -> page.Page:
+    """Return a page with figure, tables and the settings that differ.
 
     There is no figure if it would have no line, or more than `MOST_LINES`.
     """
@@ -79,7 +87,7 @@ def comparison_page(comparison: RunComparison) -> str:
         is_equal = main["difference"].eq(0) & main["what"].ne("chosen")
         items: list[page.Item] = []
         if not is_equal.all():
-            items.append(_table(comparison, main[~is_equal], title))
+            items += [_table(comparison, main[~is_equal], title), forest_part(comparison, main)]
         if is_equal.any():
             equal = f"{counted(int(is_equal.sum()), 'score')} equal in both runs"
             items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
@@ -117,7 +125,42 @@ def comparison_page(comparison: RunComparison) -> str:
         caveats=comparisons.comparison_warnings(comparison),
         method=[comparison.verdict, *METHOD],
         head=" and ".join(names),
-    ).html()
+    )
+
+
+def forest_part(comparison: RunComparison, main: pd.DataFrame) -> page.FigurePart:
+    """Return the differences of the selected probes and baselines with their intervals."""
+    rows = main[main["ci_low"].notna()]
+    names = [
+        "selected probes" if row["what"] == "chosen" else TARGETS[row["target"]].title
+        for _, row in rows.iterrows()
+    ]
+    marker = {"color": SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
+    marker["symbol"] = np.where(rows["holds"], "square", "square-open").tolist()
+    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
+    figure.add_vline(x=0, line={"color": GREY, "width": 1.5, "dash": "longdash"})
+    figure.add_scatter(
+        x=rows["difference"].tolist(),
+        y=list(range(len(rows))),
+        mode="markers",
+        marker=marker,
+        error_x=error_bars(rows, "difference", 1.5),
+        hovertext=[_hover(row, comparison.names) for _, row in rows.iterrows()],
+        hoverinfo="text",
+    )
+    metric = metric_name(comparison.metric)
+    figure.update_xaxes(title_text=f"difference of {metric}", showgrid=True)
+    ticks_of = {"tickvals": list(range(len(rows))), "ticktext": list(map(plotly_text, names))}
+    figure.update_yaxes(**ticks_of, range=[len(rows) - 0.5, -0.5], showgrid=False)
+    words = zip(names, map(format_number, rows["difference"]), strict=True)
+    return page.FigurePart(
+        f"Differences of {metric}",
+        page.figure_json(figure),
+        f"{' minus '.join(comparison.names)}, with 95 % intervals. Filled: significant after "
+        "adjustment for all comparisons.",
+        f"Differences of {metric}. {'; '.join(f'{name} {number}' for name, number in words)}.",
+        height=8 + 1.8 * len(rows),
+    )
 
 
 def settings_section(
@@ -277,7 +320,7 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         paths = MachinePaths.of(config, record.model.source)
         facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
         scores = Scores.load(folder / "results.csv")
-        answer = " ".join(run_answers(open_causes(folder), record))
+        answer = " ".join(one.text for one in run_answers(Shown(folder, record)))
         runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
         settings.append((record, settings_of(config)))
         first = seen.setdefault(_identity(runs[-1]), folder)

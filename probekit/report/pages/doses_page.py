@@ -41,8 +41,8 @@ def doses_page(
     where: str,
     facts: Mapping[str, str],
     unit: str = "sd",
-) -> str:
-    """Return a self-contained HTML page with the loss by dose.
+) -> page.Page:
+    """Return a page with the loss by dose.
 
     Args:
         dose: the calibrated dose.
@@ -82,4 +82,4 @@ def doses_page(
         caveats=[CAVEAT],
         method=METHOD,
         facts={"": facts},
-    ).html()
+    )

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 from probekit.amounts import LEVEL, format_number
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements import page, style
+from probekit.report.figures import maps
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.line_labels import draw_levels, levels, name_lines, name_traces
 from probekit.report.figures.views import at_shown_position, position_share, position_words
@@ -188,8 +189,26 @@ def share_lines(scores: Scores) -> list[tuple[str, pd.DataFrame]]:
     return [(name, rows) for name, rows in lines if not rows.empty]
 
 
-def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
-    """Yield the figure of test score by share of the reply, if there are `share_lines`."""
+def decodable_from(scores: Scores) -> tuple[str, bool]:
+    """Return from which share of a reply on the score is above chance, and whether from none.
+
+    The sentence is "" without shares, or without a p-value of each.
+    """
+    scored = share_lines(scores)
+    if not scored or scored[0][1]["p"].isna().any():
+        return "", False
+    later = scored[0][1].iloc[::-1]
+    above = later["share"][later["p"].lt(LEVEL).cummin()]
+    if not len(above):
+        text = "At the last share the score is not above that with exchanged labels (p ≥ "
+    else:
+        since = f"From {100 * above.min():g} % of the reply on"
+        text = f"{since}, the score is above that with exchanged labels (each p < "
+    return f"{text}{LEVEL:g}, adjusted for all sites and shares).", not len(above)
+
+
+def share_parts(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
+    """Yield curve and map of test scores by share of the reply, if there are `share_lines`."""
     scored = share_lines(scores)
     if not scored:
         return
@@ -201,19 +220,11 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
     figure.update_xaxes(title_text="share of the reply (%)", range=[-4, 104])
     _, rows = scored[0]
     finish_curve(figure, Scores(rows).metric, rows["chance"].min(), [])
-    first, answer = rows.iloc[0], ""
-    if rows["p"].notna().all():
-        later = rows.iloc[::-1]
-        above = later["share"][later["p"].lt(LEVEL).cummin()]
-        answer = "At the last share the score is not above that with exchanged labels (p ≥ "
-        if len(above):
-            since = f"{100 * above.min():g} %"
-            answer = f"From {since} on, the score is above that with exchanged labels (each p < "
-        answer += f"{LEVEL:g}, adjusted for all sites and shares). "
+    first = rows.iloc[0]
     yield page.FigurePart(
         f"{main_name(v)} by share of the reply",
         page.figure_json(figure),
-        f"{answer}{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
+        f"{first['probe']} at {site_with_head(first['site'], first['head'])}, the site "
         "selected over all shares, read at the token at each share of a reply; 0 % is the last "
         "token before it. At each share the baselines read the prompt and the reply up to that "
         "token, and length alone is that of the reply up to it. Band: 95 % intervals over groups, "
@@ -224,6 +235,43 @@ def share_part(scores: Scores, v: Verdict) -> Iterator[page.FigurePart]:
             [(TARGETS[name].title, points) for name, points in scored],
             lambda row: f"{100 * row['share']:g} % {format_number(row['value'])}",
         ),
+    )
+    yield from share_map(scores)
+
+
+def share_map(scores: Scores) -> Iterator[page.FigurePart]:
+    """Yield the map of the scores of the selected kind of probe by layer and share of the reply."""
+    chosen = scores.chosen
+    assert chosen is not None, "`share_lines` has checked it"
+    same = {column: chosen[column] for column in ("line", "probe", "view", "metric")}
+    cells = table.only(scores.sited, split="test", target="task", **same)
+    cells = cells.assign(percent=100 * position_share(cells["position"])).dropna(subset="percent")
+    depths = sorted(cells["depth"].unique())
+    if len(depths) < 2:
+        return
+    blocks, shares = table.n_blocks(cells["site"].unique()), sorted(cells["percent"].unique())
+    hover = [
+        f"<b>{style.plotly_text(row['site'])}</b>, {row['percent']:g} % of the reply<br>"
+        f"{format_number(row['value'], row['ci_low'], row['ci_high'])}"
+        for _, row in cells.iterrows()
+    ]
+    metric = table.metric_name(str(chosen["metric"]))
+    figure = maps.cell_map(
+        cells.assign(hover=hover),
+        maps.map_colours(cells),
+        down=("depth", {depth: table.tick(int(depth), blocks) for depth in depths}),
+        across=("percent", {share: f"{share:g}" for share in shares}),
+        title="share of the reply (%)",
+    )
+    at = 100 * position_share(pd.Series([chosen["position"]])).iloc[0]
+    maps.frame_cell(figure, shares.index(at), depths.index(chosen["depth"]))
+    yield page.FigurePart(
+        f"{metric[:1].upper()}{metric[1:]} by layer and share of the reply",
+        page.figure_json(figure),
+        f"Test {metric} of {chosen['probe']} probes, each fitted at its layer and share. Framed: "
+        f"the site and share selected by cross-validation. {maps.colour_words(cells)}",
+        maps.map_description(cells),
+        height=max(24, 7 + 1.75 * len(depths)),
     )
 
 

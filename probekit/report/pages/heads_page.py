@@ -27,8 +27,8 @@ COUNTED = "A head counts if it gives at least half of its attention weight to th
 WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
 
-def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with a heat map per score and a table of all heads."""
+def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> page.Page:
+    """Return a page with a heat map per score and a table of all heads."""
     by_head = scored.rows.set_index(["layer", "head"])
     columns = {
         text.title.lower(): by_head.loc[by_head["score"] == name, "value"]
@@ -40,11 +40,15 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)
     note, drawn = page.Paragraph(CAVEAT, "note"), page.Group("rows", list(head_figures(scored)))
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
+    answer, *more = heads_answer(scored)
     return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
-        answer=heads_answer(scored),
-        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
+        answer=answer,
+        details=[
+            *map(page.Paragraph, more),
+            page.Paragraph(f"{COUNTED} Measured on {scored.read}."),
+        ],
         sections=[
             page.PageSection("", [page.Group("rows", [_highest(scored)]), note], "first"),
             page.PageSection("Scores by layer and head", [drawn, page.Paragraph(SCALES, "note")]),
@@ -54,7 +58,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         method=METHOD,
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def _highest(scored: ScoredHeads) -> ResultTable:
@@ -106,12 +110,12 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
 
 
-def heads_answer(scored: ScoredHeads) -> str:
-    """Return the number of heads of each type, the highest and the next value, as a sentence.
+def heads_answer(scored: ScoredHeads) -> list[str]:
+    """Return the highest head of each type, then a sentence with numbers and values.
 
-    Types without a defined score are left out.
+    Types without a defined score are left out, in the first one those without a head, too.
     """
-    clauses = []
+    clauses, first = [], []
     for score in HEAD_TYPES:
         ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
         if ranked.empty:
@@ -122,10 +126,12 @@ def heads_answer(scored: ScoredHeads) -> str:
         n = int((ranked["value"] >= MOSTLY).sum())
         named = f"{_name(highest)}{' highest' if n > 1 else ''} ({value}{following})"
         none = f"no {kind} head (highest {value})"
+        first += [f"{kind} {_name(highest)}"] if n else []
         clauses.append(f"{counted(n, f'{kind} head')}, {named}" if n else none)
     if not clauses:
-        return "No score that identifies a type of head is defined for these texts."
-    return capitalised(f"{'; '.join(clauses)}.")
+        return ["No score that identifies a type of head is defined for these texts."]
+    lead = f"Heads: {', '.join(first)}." if first else "No head of these types."
+    return [lead, capitalised(f"{'; '.join(clauses)}.")]
 
 
 def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:

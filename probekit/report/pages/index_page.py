@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from probekit.amounts import date_text, format_number
+from probekit.chosen.page import Shown
 from probekit.errors import ProbekitError
 from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
@@ -20,11 +20,20 @@ from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
 from probekit.report.elements.page import Page, View
 from probekit.report.pages.run_page import run_answers
 from probekit.report.pages.study_page import study_answer
-from probekit.results.causes import open_causes
+from probekit.report.sentences.answer import score_texts
 from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
+# Case of the verdict -> its words, which no question can turn around.
+VERDICTS = {
+    "yes": "decodable",
+    "not better": "decodable, but no better than a baseline",
+    "no evidence": "no evidence",
+    "too few groups": "too few groups to tell",
+    "worse": "worse than chance",
+    "untested": "not tested",
+}
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
 
@@ -38,9 +47,10 @@ class Entry:
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
         state: finished, running, stopped or damaged.
-        summary: answer in a few words, progress or error message.
+        summary: verdict, or the sentence of what the run was made for; progress or error message.
         seconds: time of creation since 1970; of an unfinished run, time of its last change.
-        details: the answer in one sentence; "" unless an experiment has finished.
+        details: all sentences of the answer; "" unless an experiment has finished.
+        score: the reported score, its interval, and the site; "" without.
         curve: the scores by depth, or the held-out losses by step, as a small figure; see `_curve`.
         record: record of a finished experiment; None for other runs.
     """
@@ -52,6 +62,7 @@ class Entry:
     summary: str
     seconds: float
     details: str = ""
+    score: tuple[str, str, str] = ("", "", "")
     curve: Mapping[str, Any] = field(default_factory=dict)
     record: RunRecord | None = None
 
@@ -140,9 +151,14 @@ def entry(root: Path, folder: Path) -> Entry:
 @lru_cache(maxsize=100)
 def _study(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     """Return fields of the entry of a finished study; for `written` see `_pretraining`."""
-    answer = study_answer(StudyResult(folder))
+    answer, *more = study_answer(StudyResult(folder))
     title = f"{folder.resolve().name}, study"
-    texts = {"title": title, "state": "finished", "summary": answer, "details": answer}
+    texts = {
+        "title": title,
+        "state": "finished",
+        "summary": answer,
+        "details": " ".join([answer, *more]),
+    }
     return texts | {"seconds": max(written) / 1e9}
 
 
@@ -183,13 +199,16 @@ def _finished(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
-    answers = run_answers(open_causes(folder), record)
-    summary, _, _ = answers[0].partition(" [")  # to the score
-    if len(answers) > 1:  # that of interventions has several effects
-        summary = re.sub(r" \[[^]]*\]", "", answers[0])
-    if len(answers) == 1 and not v.is_nested and v.best is not None and v.best.place not in summary:
-        summary += f" at {v.best.place}"
-    texts = {"title": record.run, "summary": summary, "details": " ".join(answers)}
+    answers = [one.text for one in run_answers(Shown(folder, record))]
+    texts: dict[str, Any] = {"title": record.run, "details": " ".join(answers)}
+    texts["summary"] = answers[0] if len(answers) > 1 or v.score is None else VERDICTS[v.case]
+    if (score := v.score) is not None:
+        numbers = (score.value, score.ci_low, score.ci_high, score.chance)
+        (value, low, high, _), unit = score_texts(numbers, metric.in_percent)
+        interval = "" if math.isnan(score.ci_low) else f"[{low}, {high}]"
+        places = dict.fromkeys(choice.place for choice in v.choices)
+        place = next(iter(places)) if len(places) == 1 else f"{len(places)} sites, by fold"
+        texts["score"] = (f"{metric.title} {value}{unit}", interval, place)
     curve = _curve(v.curve, f"{metric.title} by layer", chance, best)
     return texts | {"state": "finished", "curve": curve, "seconds": seconds, "record": record}
 

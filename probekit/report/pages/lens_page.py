@@ -36,6 +36,7 @@ CAPTION = (
     "text. The last row is the network's output. Hover over a cell for more tokens."
 )
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
+MOST_LAYERS = 16  # in an open table, and named on the axis
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
@@ -53,8 +54,8 @@ MEASURES = {
 }
 
 
-def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with a heat map for each text.
+def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> page.Page:
+    """Return a page with a heat map for each text.
 
     Args:
         rows: result of `lens_rows`, with the number of the text as `prompt`.
@@ -78,7 +79,10 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    first = page.Group("split", [curve, _table(summary)])
+    table: list[page.Item] = [_table(summary)]
+    if len(summary) > MOST_LAYERS:  # the map would be below the first screen
+        table = [page.Fold(BY_LAYER, [_table(summary, has_title=False)])]
+    first = page.Group("split", [curve, *table])
     return page.Page(
         eyebrow=["probekit", "logit lens", texts.model_title(model)],
         title=QUESTION,
@@ -92,7 +96,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> st
         method=METHOD,
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.PageSection:
@@ -316,11 +320,15 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         x, share = list(range(len(summary))), (summary[name] / summary[total]).astype(float)
         figure.add_scatter(x=x, y=(100 * share).tolist(), hovertext=hover, hoverinfo="text", **look)
         labels += label_at_end(figure.data[-1], label)
+    step = 1 + len(summary) // MOST_LAYERS
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
         # Names are one line below the numbers, so that they do not overlap them.
-        ticktext=[text if text.isdigit() else f"<br>{text}" for text in summary["layer"]],
+        ticktext=[
+            (text if number % step == 0 else "") if text.isdigit() else f"<br>{text}"
+            for number, text in enumerate(summary["layer"])
+        ],
         tickangle=0,
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1
     )

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from probekit.amounts import format_number
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
-from probekit.report.elements.page import FigurePart
+from probekit.report.elements.page import FigurePart, Page, PageSection, figure_json
 from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
 from probekit.report.figures import maps
 from probekit.report.figures.line_labels import name_traces
@@ -35,7 +35,7 @@ _LINES = (
 
 
 def write_losses(run_dir: Path) -> Path:
-    """Write the figure of a pretraining run to losses.html in its folder and return the path.
+    """Write the page of a pretraining run to losses.html in its folder and return the path.
 
     Raises:
         MissingError: There is no log.
@@ -44,12 +44,12 @@ def write_losses(run_dir: Path) -> Path:
         StoreError: The file cannot be written.
     """
     path = run_dir / LOSSES
-    write_atomic(path, losses_html(run_dir))
+    write_atomic(path, losses_page(run_dir).html())
     return path
 
 
-def losses_html(run_dir: Path) -> str:
-    """Return the interactive figure of a pretraining run, finished or in progress.
+def losses_page(run_dir: Path) -> Page:
+    """Return the page of a pretraining run, finished or in progress.
 
     Raises:
         MissingError: There is no log.
@@ -64,7 +64,24 @@ def losses_html(run_dir: Path) -> str:
         log = read_log(path, progress)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    return str(loss_figure(log).to_html(div_id="losses", default_height="95vh"))
+    last, losses = log[-1], []
+    for name, column, *_ in _LINES:
+        values = [value for row in log if not math.isnan(value := float(getattr(row, column)))]
+        losses += [f"{name} {format_number(values[-1])}"] if values else []
+    caption = (
+        "Loss by step, in nats per token. That of batches is averaged over adjacent steps. "
+        "Held-out text is never trained on; the last step is evaluated on all of it, earlier steps "
+        "on a part. If the loss on repeated random tokens is lower than on random ones, the model "
+        "has learned induction (Olsson et al. 2022)."
+    )
+    words = f"At step {last.step:,}, in nats per token: {', '.join(losses)}."
+    part = FigurePart("Losses by step", figure_json(loss_figure(log)), caption, words, height=36)
+    return Page(
+        eyebrow=["probekit", "pretraining", run_dir.resolve().name],
+        title="How far has training come?",
+        answer=words,
+        sections=[PageSection(part.title, [part], "first")],
+    )
 
 
 def loss_figure(log: Sequence[LogRow]) -> go.Figure:

@@ -150,8 +150,8 @@ def _table(pair: PatchedPair, rows: pd.DataFrame, title: str) -> ResultTable:
     return ResultTable(title, columns, cells, is_sortable=True)
 
 
-def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str:
-    """Return a self-contained HTML page with the maps and tables of the patches of a pair."""
+def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> page.Page:
+    """Return a page with the maps and tables of the patches of a pair."""
     families = pair.of_positions["site"].map(site_family)
     groups = [*pair.of_positions.groupby(families, sort=False), (HEADS, pair.of_heads)]
     # The entries of the menu of colours, each with its column; the first is open.
@@ -218,7 +218,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> str
         method=(*METHOD, *([ESTIMATED] if pair.is_estimated else [])),
         facts={"": facts},
         styles=page.WITH_MAPS,
-    ).html()
+    )
 
 
 def _in_words(pair: PatchedPair, rows: pd.DataFrame) -> str:

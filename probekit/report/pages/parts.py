@@ -13,7 +13,7 @@ from probekit.report.elements.page import FigurePart, figure_json
 from probekit.report.elements.texts import capitalised
 from probekit.report.figures import maps, views
 from probekit.report.figures.layer_curve import curve_figure, facets_height
-from probekit.report.pages.further_figures import learning_part, share_part, sparse_part
+from probekit.report.pages.further_figures import learning_part, sparse_part
 from probekit.report.sentences import captions
 from probekit.results.record import BY_WORD, Control, reading_run_file
 from probekit.results.scores import Scores
@@ -84,15 +84,13 @@ def result_parts(scores: Scores, v: Verdict, control: Control = BY_WORD) -> Iter
                 )
                 yield replace(a_map, metric=name, place=place)
 
-    for number, metric in enumerate(first):
+    for metric in first:
         yield from of_metric(metric, is_open=True)
-        if number == 0:
-            yield from share_part(scores, v)
     yield from sparse_part(scores, v)
     yield from learning_part(scores, v)
     for metric in drawn:
         if metric not in first:
-            yield from of_metric(metric, is_open=False)
+            yield from of_metric(metric, is_open=metric == "selectivity" and bool(heads))
 
 
 def with_choices(figures: Sequence[FigurePart]) -> list[FigurePart]:

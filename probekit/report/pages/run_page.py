@@ -1,7 +1,8 @@
 """The report of a run: one self-contained HTML page."""
 
 from collections.abc import Iterator
-from itertools import chain
+from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from probekit.chosen.page import Shown, of_analyses
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention import page as explorer
-from probekit.report.causes.cause_words import cause_answer
+from probekit.report.causes.cause_words import cause_answer, cause_caveats
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
@@ -20,14 +21,12 @@ from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
 from probekit.report.sentences.answer import answer, identity_sentence, method, size_words
-from probekit.report.sentences.caveats import caveats
-from probekit.report.sentences.comparisons import sources_sentence
+from probekit.report.sentences.caveats import INVALIDATES, Caveat, caveats
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
 from probekit.results import record as records
-from probekit.results.causes import CauseTables, open_causes
+from probekit.results.causes import open_causes
 from probekit.results.judging import reported_differences
 from probekit.results.network import AttentionPrompt
-from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
@@ -58,7 +57,7 @@ def write_report(run_dir: Path) -> Path:
 
 
 def run_figures(run_dir: Path) -> list[page.FigurePart]:
-    """Return all figures of a run's page, open and folded, with the layer curve first if any.
+    """Return all figures of a run's page, open and folded.
 
     Raises:
         MissingError: A file of the run is missing.
@@ -67,10 +66,8 @@ def run_figures(run_dir: Path) -> list[page.FigurePart]:
     if records.has_causes_alone(run_dir):
         return cause_parts(open_causes(run_dir))
     record = records.open_record(run_dir)
-    scores = Scores.load(run_dir / "results.csv")
-    figures = _result_figures(Shown(run_dir, scores, record))
-    # After the first figure, which is the layer curve if there is one.
-    figures[1:1] = cause_parts(open_causes(run_dir), scores.layers)
+    run = Shown(run_dir, record)
+    figures = [*cause_parts(open_causes(run_dir), run.scores.layers), *_result_figures(run)]
     return figures + ([norms_part(record.norms)] if record.norms else [])
 
 
@@ -79,12 +76,9 @@ def _result_figures(run: Shown) -> list[page.FigurePart]:
     bins, v = run.rows("reliability.csv"), run.verdict
     reliable = [] if bins is None else [reliability_part(bins, run.scores, v)]
     figures = list(parts.result_parts(run.scores, v, run.record.control))
-    # Those of sources and over training follow the first figure, the layer curve if there is one.
-    figures[1:1] = [
-        *of_analyses("first_figures", run),
-        *losses.step_parts(losses.load_training(run.folder / "training.csv"), v),
-    ]
-    return [*figures, *reliable, *of_analyses("figures", run)]
+    # Those over training follow the first figure, the layer curve if there is one.
+    figures[1:1] = losses.step_parts(losses.load_training(run.folder / "training.csv"), v)
+    return [*of_analyses("screen", run), *figures, *reliable, *of_analyses("figures", run)]
 
 
 def report_page(run_dir: Path) -> str:
@@ -97,13 +91,12 @@ def report_page(run_dir: Path) -> str:
     config = records.load_config(run_dir / "config.yaml")
     record = records.open_record(run_dir)
     causes = open_causes(run_dir)
-    answers = run_answers(causes, record)
     paths = MachinePaths.of_run(config, record.model.source)
     record = paths.hide_in(record)
-    v = record.verdict
-    scores = Scores.load(run_dir / "results.csv")
-    run = Shown(run_dir, scores, record)
-    figures = parts.with_choices(_result_figures(run))
+    v, run = record.verdict, Shown(run_dir, record)
+    answers = run_answers(run)
+    of_causes = cause_parts(causes, run.scores.layers)
+    figures = parts.with_choices([*of_causes[:1], *_result_figures(run)])
     shown = [part for part in figures if part.is_open]
     folded = [part for part in figures if not part.is_open]
     compared = comparison_table(v, record.control)
@@ -111,12 +104,12 @@ def report_page(run_dir: Path) -> str:
     if compared:
         heading = page.Paragraph("Comparisons", kind="heading")
         first += [heading, compared, page.Paragraph(RULE, "note")]
-    warnings = caveats(v, record)
+    warnings = run_caveats(run)
     sections: list[page.Item] = []
     if first or warnings:  # the page shows the warnings in this section
         sections.append(page.PageSection("", first, "screen"))
     if causes is not None:
-        sections.append(causes_section(run_dir, causes, scores.layers))
+        sections.append(causes_section(run_dir, causes, of_causes[1:]))
     sections += [page.PageSection(part.title, [part]) for part in shown[1:]]
     sections += [*of_analyses("sections", run), *of_analyses("curves", run)]
     sections += _sites(run, paths)
@@ -137,9 +130,12 @@ def report_page(run_dir: Path) -> str:
     return page.Page(
         eyebrow=["probekit", record.run, record.model.source],
         title=record.question or record.run,
-        answer=answers[0],
+        answer="",
         sections=sections,
-        details=[page.Paragraph(page.unbroken(sentence), "finding") for sentence in answers[1:]],
+        details=[
+            replace(one, text=page.unbroken(one.text), css=" ".join([css, one.css]).strip())
+            for css, one in zip(chain(["answer"], repeat("finding")), answers, strict=False)
+        ],
         caveats=warnings,
         aside=list(filter(None, [date_text(record.created), size_words(v)])),
         styles=styles,
@@ -147,15 +143,25 @@ def report_page(run_dir: Path) -> str:
     ).html()
 
 
-def run_answers(causes: CauseTables | None, record: records.RunRecord) -> tuple[str, ...]:
-    """Return the sentences that answer a run's question: of its interventions first, if any.
+def run_answers(run: Shown) -> list[page.Paragraph]:
+    """Return the sentences that answer a run's question; `bad` if they found nothing of use.
 
-    That of sources that were left out whole is the last.
+    The first ones are those of its interventions and of analyses of the selected probe, if any.
     """
-    of_probes = answer(record.verdict, record.question)
-    sentences = (of_probes,) if causes is None else (cause_answer(causes), of_probes)
-    sources = record.verdict.sources
-    return sentences if sources is None else (*sentences, sources_sentence(sources))
+    causes, v = open_causes(run.folder), run.verdict
+    sentences = [] if causes is None else [page.Paragraph(cause_answer(causes))]
+    is_valid = all(one.weight != INVALIDATES for one in caveats(v, run.record))
+    text = answer(v, run.record.question)
+    if not is_valid and v.case == "yes":
+        text += " Not valid as it stands: see the first warning."
+    of_probe = page.Paragraph(text, "" if is_valid else "bad")
+    return [*sentences, *of_analyses("answers", run), of_probe]
+
+
+def run_caveats(run: Shown) -> list[Caveat]:
+    """Return the warnings of a run, those of its interventions included, most serious first."""
+    causes = open_causes(run.folder)
+    return caveats(run.verdict, run.record, () if causes is None else cause_caveats(causes))
 
 
 def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
@@ -186,12 +192,13 @@ def _sites(run: Shown, paths: MachinePaths) -> Iterator[page.PageSection]:
 def _data(record: records.RunRecord) -> page.PageSection:
     """Return the section on the data set."""
     data = record.data
+    # Those of replies and questions are above the others.
+    findings = [one for one in data.findings if one.code not in ("replies", "ask")]
     items: list[page.Item] = [
         page.Paragraph(f"{data.name}: {data.n_examples:,} examples, {data.n_rows:,} rows."),
-        *(page.Paragraph(one.message) for one in data.findings if one.code == "replies"),
+        *(page.Paragraph(one.message) for one in data.findings if one not in findings),
         page.Fold("Counts by label and split", [_counts(record)]),
     ]
-    findings = [one for one in data.findings if one.code != "replies"]  # they are above
     checks = [Cell(f"`{one.code}` {one.message}", lead=one.level) for one in findings]
     # A note that a check repeats is left out.
     notes = [one for one in data.notes if not any(one in check.text for check in checks)]

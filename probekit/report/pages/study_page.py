@@ -26,6 +26,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.sentences.answer import p_words, rival_name
+from probekit.report.sentences.comparisons import clause
 from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
@@ -51,14 +52,15 @@ METHOD = (
 )
 
 
-def study_page(result: study.StudyResult) -> str:
-    """Return a self-contained HTML page of a finished study."""
+def study_page(result: study.StudyResult) -> page.Page:
+    """Return a page of a finished study."""
     table, record, failed = result.table, result.record, result.failed
     metric = next(iter(table.loc[table["metric"] != "", "metric"].mode()), "")
     names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
     of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
-    details, first, sections = list[page.Item](), list[page.Item](), list[page.Item]()
+    details = [page.Paragraph(text) for text in study_answer(result)[1:]]
+    first, sections = list[page.Item](), list[page.Item]()
     settings = study.compared_settings(table, record.keys)
     if len(settings):
         details.append(page.Paragraph(settings_answer(settings, metric)))
@@ -84,17 +86,17 @@ def study_page(result: study.StudyResult) -> str:
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
         title=record.question or f"Study {record.study}",
-        answer=study_answer(result),
+        answer=study_answer(result)[0],
         details=details,
         sections=[page.PageSection("", first, "screen"), *sections],
         caveats=list(study_warnings(result)),
         method=METHOD,
         head=f"Study {record.study}",
-    ).html()
+    )
 
 
-def study_answer(result: study.StudyResult) -> str:
-    """Return in how many cells the probe is better than words or another rival, as sentences."""
+def study_answer(result: study.StudyResult) -> list[str]:
+    """Return in which cells the probe is better than words or another rival, briefly first."""
     rival = study.main_rival(result.rivals)
     found = study.compared_cells(result.table, result.rivals, rival).dropna(subset="p")
     name, n_failed = _rival_name(result.table, rival), len(result.failed)
@@ -103,22 +105,26 @@ def study_answer(result: study.StudyResult) -> str:
     tested, texts = len(found) - constant, list[str]()
     if tested:
         n_holm, n_fdr = (counts.get(study.BETTER, 0) for counts in (by_holm, by_fdr))
+        better = found.loc[found["holm"].eq(study.BETTER), "cell"].tolist()
+        lead = f"{n_holm} of {counted(tested, 'cell')} beat {name}"
+        texts.append(clause(lead, better))
         texts.append(
-            f"The probe beats {name} in {n_holm} of {counted(tested, 'cell')} with "
-            f"a test (Holm; {n_fdr} with a false discovery rate of {percent(LEVEL)})."
+            f"Holm's adjustment for all cells with a test; {n_fdr} with a false discovery rate of "
+            f"{percent(LEVEL)}."
         )
     if by_holm.get(study.WORSE, 0):
-        texts.append(f"It is worse in {by_holm[study.WORSE]}.")
+        texts.append(f"The probe is worse in {by_holm[study.WORSE]}.")
     if constant:
+        above = found.loc[found["holm"].eq(study.ABOVE_CHANCE), "cell"].tolist()
+        texts.append(clause(f"{len(above)} of {counted(constant, 'cell')} are above chance", above))
         texts.append(
-            f"The probe is above chance in {by_holm.get(study.ABOVE_CHANCE, 0)} of "
-            f"{counted(constant, 'cell')} in which {name} predicts the same for all rows (Holm)."
+            f"In {counted(constant, 'cell')} {name} predicts the same for all rows (Holm)."
         )
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:
         texts.append(f"{counted(n_failed, 'cell')} failed.")
-    return " ".join(texts)
+    return texts
 
 
 def settings_answer(compared: pd.DataFrame, metric: str) -> str:

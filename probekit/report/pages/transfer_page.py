@@ -47,8 +47,8 @@ SPACES = {
 }
 
 
-def transfer_page(transfer: Transfer) -> str:
-    """Return a self-contained HTML page with the matrices of every site and kind of probe."""
+def transfer_page(transfer: Transfer) -> page.Page:
+    """Return a page with the matrices of every site and kind of probe."""
 
     def matrices(site: str, probe: str) -> page.Group:
         parts = place_parts(transfer, site, probe)
@@ -69,16 +69,18 @@ def transfer_page(transfer: Transfer) -> str:
                 "Other sites and kinds of probe", [page.Paragraph(OTHERS, "note"), *folds]
             ),
         ]
+    answer, *more = transfer_answer(transfer)
     parts = ("transfer", model_title(transfer.model), metric_name(transfer.metric))
     return page.Page(
         eyebrow=["probekit", *parts, " · ".join(transfer.chosen)],
         title=transfer_question(transfer.names),
-        answer=transfer_answer(transfer),
+        answer=answer,
+        details=[page.Paragraph(page.unbroken(text)) for text in more],
         sections=sections,
         caveats=transfer.notes,
         method=METHOD,
         head=f"Transfer between {', '.join(transfer.names)}",
-    ).html()
+    )
 
 
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
@@ -89,8 +91,8 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     scored = page.FigurePart(
         f"{capitalised(metric)} on the test rows",
         page.figure_json(figure),
-        "Brackets: 95 % intervals over the groups of the test rows. Colours start at chance, or at "
-        "the lowest score if that is below chance. Lower rows: one probe of the training rows of "
+        "Brackets: 95 % intervals over the groups of the test rows. Colours diverge at chance; "
+        "hatched: the interval contains it. Lower rows: one probe of the training rows of "
         "several data sets together.",
         f"{metric}: {_in_words(scores[1])}",
         height=height + 3.5 * len(transfer.pooled),
@@ -124,14 +126,27 @@ def score_map(
     rows: pd.DataFrame, names: tuple[str, ...], metric: str, pooled: tuple[str, ...] = ()
 ) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
-    low, high = style.finite_ends([*rows["chance"], *rows["value"]])
+    levels = rows["chance"].dropna()
+    chance = float(levels.mean()) if len(levels) else 0.0  # nearly the same for all test sets
+    apart = (rows["value"] - chance).abs().dropna()
+    reach = max([LEAST_RANGE, *apart])
     hover = {
         metric_name(metric): ("value", "ci_low", "ci_high"),
         "minus the probe trained there": ("difference", "difference_low", "difference_high"),
         "chance": ("chance",),
     }
-    colours = Colours(low, max(high, low + LEAST_RANGE), style.MAGNITUDES, False)
-    return _map(rows, names, colours, hover, pooled)
+    colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
+    figure = _map(rows, names, colours, hover, pooled)
+    down = (*names, *pooled)
+    near = rows["ci_low"].le(chance) & rows["ci_high"].ge(chance) & rows["train"].isin(down)
+    for _, row in rows[near].iterrows():
+        x, y = names.index(row["test"]), down.index(row["train"])
+        for step in (-0.4, 0.0, 0.4):  # parallel diagonals of a cell
+            across = {"x0": x - 0.5 + max(step, 0), "x1": x + 0.5 + min(step, 0)}
+            ends = across | {"y0": y + 0.5 + min(step, 0), "y1": y - 0.5 + max(step, 0)}
+            line = {"width": 1, "color": style.GREY}
+            figure.add_shape(type="line", layer="above", line=line, opacity=0.6, **ends)
+    return figure
 
 
 def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:

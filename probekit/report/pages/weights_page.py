@@ -34,8 +34,8 @@ CURVES = style.SERIES_COLOURS[1:]  # the first colour is that of the task
 Floats = NDArray[np.float32]
 
 
-def overview_page(rows: pd.DataFrame, model: str) -> str:
-    """Return a self-contained HTML page with a table of all tensors and their norms by block."""
+def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
+    """Return a page with a table of all tensors and their norms by block."""
     figures = []
     named = rows["name"].str.extract(_OF_BLOCK)
     is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
@@ -64,8 +64,8 @@ def overview_page(rows: pd.DataFrame, model: str) -> str:
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
-def weight_page(weight: WeightTensor, model: str) -> str:
-    """Return a self-contained HTML page with figures of one tensor."""
+def weight_page(weight: WeightTensor, model: str) -> page.Page:
+    """Return a page with figures of one tensor."""
     figures, folded, heads = list(_weight_parts(weight)), [], weight.heads
     if heads:
         figures += _attention_parts(heads)
@@ -81,7 +81,7 @@ def _render(
     figures: list[page.FigurePart],
     folded: list[page.FigurePart],
     heads: HeadWeights | None = None,
-) -> str:
+) -> page.Page:
     """Return a page: the first figure next to a summary, other figures, and tables.
 
     Args:
@@ -116,7 +116,7 @@ def _render(
         answer=weights_answer(rows, heads),
         sections=sections,
         method=METHOD,
-    ).html()
+    )
 
 
 def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
@@ -256,8 +256,8 @@ def _attention_parts(heads: HeadWeights) -> Iterator[page.FigurePart]:
         "OV": "W_OV = W_V W_O: linear map from the attended residual stream to the head's output.",
     }
     for name, spectra in heads.spectra.items():
-        # One curve per head. Shades above 0.9 are too light for lines.
-        shades = np.linspace(0, 0.9, len(spectra)).tolist()
+        # One curve per head. The first shades of the scale are too light for lines.
+        shades = np.linspace(0.25, 1, len(spectra)).tolist()
         colours = plotly.colors.sample_colorscale(style.MAGNITUDES, shades)
         curves = {f"head {head}": values for head, values in enumerate(spectra.tolist())}
         figure = value_curves(curves, "rank", colours, first=1)

@@ -168,7 +168,9 @@ def _but(v: Verdict) -> str:
     first = named[best_first[0]]
     if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
         numbers = (first.difference, first.adjusted_low, first.adjusted_high)
-        names = [f"{names[0]} ({format_difference(*numbers)})"]
+        # The table of comparisons has the interval of this difference alone.
+        adjusted = ", adjusted" * (numbers[1:] != (first.ci_low, first.ci_high))
+        names = [f"{names[0]} ({format_difference(*numbers)}{adjusted})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
     parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
@@ -285,7 +287,7 @@ def _ranges(v: Verdict) -> str:
     parts = []
     for scores in v.unselected:
         metric, numbers = METRICS[scores.metric], (scores.low, scores.high, scores.chance)
-        (low, high, level), unit = _texts(numbers, metric.in_percent)
+        (low, high, level), unit = score_texts(numbers, metric.in_percent)
         ends = f"{low}{unit}" if low == high else f"{low}{unit} to {high}{unit}"
         over = f"{metric.title} {ends} over {counted(scores.n_sites, 'site')}"
         name = LEVELS[chance_name([scores.metric], [scores.probe])].label
@@ -304,11 +306,11 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     >>> facts = {"site": "", "p": None, "n": 9, "n_groups": 9, "sites": {}, "position": "last"}
     >>> facts |= {"metric": "accuracy", "probe": "logistic", "view": "raw", "chance": 0.5}
     >>> score_words(HeadlineScore(**facts, value=0.9352, ci_low=0.9, ci_high=0.966))
-    ('94 % [90, 97] of held-out rows', 'chance 50 %')
+    ('94 % [90, 97] of held-out rows classified correctly', 'chance 50 %')
     """
     metric = METRICS[score.metric]
     numbers = (score.value, score.ci_low, score.ci_high, score.chance)
-    (value, low, high, level), unit = _texts(numbers, metric.in_percent)
+    (value, low, high, level), unit = score_texts(numbers, metric.in_percent)
     interval = "" if math.isnan(score.ci_low) else f" [{low}, {high}]"
     direction = " (lower is better)" if metric.lower_is_better else ""
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
@@ -317,7 +319,10 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     name = "mean label"
     if not metric.beats_the_mean:
         name = LEVELS[chance_name([score.metric], [score.probe])].label
-    return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}"
+    # A share of the rows that is not 1 / k, for k labels.
+    is_share = metric.is_hits and score.chance > 0 and abs(1 / score.chance % 1 - 0.5) < 0.495
+    why = " (the commonest training label)" if is_share and name == "chance" else ""
+    return words, "" if math.isnan(score.chance) else f"{name} {level}{unit}{why}"
 
 
 def unit_of(probes: Iterable[str]) -> str:
@@ -341,7 +346,7 @@ def p_words(p: float) -> str:
     return f"p {text.replace('<', '< ')}" if text.startswith("<") else f"p = {text}"
 
 
-def _texts(shares: Sequence[float], in_percent: bool) -> tuple[list[str], str]:
+def score_texts(shares: Sequence[float], in_percent: bool) -> tuple[list[str], str]:
     """Return numbers with the same number of decimals, the fewest with which none is misread.
 
     The second result is their unit, " %" or "".

@@ -4,40 +4,38 @@ Sentences about the data are findings, made before the run by `probekit.data.che
 `probekit.pipeline.measure.record`; this module makes those about the scores.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from probekit.amounts import LEVEL, fixed, format_number, joined_names, percent
+from probekit.amounts import LEVEL, joined_names, percent
+from probekit.chosen.registry import doors
 from probekit.data.positions import MASSIVE
-from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.sentences.answer import NOT_BETTER_THAN, rival_name
 from probekit.results import verdict
-from probekit.results.judging import ACHIEVED
 from probekit.results.record import RunRecord
-from probekit.results.table import metric_name
 
-# Kinds of warnings, most serious first: codes of findings of the data checks, targets of rivals,
-# and kinds of warnings about scores. To add a warning, add its kind at the place of its severity.
-# The score itself may be wrong.
-_WRONG = (
-    "other-tensor missing-from-train crossing-groups duplicates-across no-groups similar-groups "
+# What a warning does to the reported score, and its kinds, most serious first: codes of findings of
+# the data checks, targets of rivals, and kinds of warnings about scores. To add a warning, add its
+# kind at the place of its severity.
+INVALIDATES, WEAKENS, NOTE = "invalidates", "weakens", "note"
+_KINDS = {
+    # The headline changes.
+    INVALIDATES: "other-tensor missing-from-train crossing-groups majority nowhere-better",
+    # The score may be wrong, or have another reason.
+    WEAKENS: "wrong-answers duplicates-across no-groups similar-groups "
     "similar-sources missing-groups missing-sources contradictions similar-labels similar-texts "
     "misspelt-labels rounded-numbers other-digits spans-inside-words spans-of-units nul-characters "
-    "lost truncated other-bos special-tokens massive unconverged"
-)
-# The score may be right, but have another reason.
-_OTHERWISE = (
-    "source-at-chance achieved-fpr majority random_weights nowhere-better word_identity n_grams "
-    "bag_of_words neighbouring_words length output embedding control length-leads length-of-rule"
-)
-# The score may be imprecise.
-_IMPRECISE = (
-    "few-exchanges few-groups few-groups-of-label few-positives heavy-tails missing-from-test "
-    "rare-labels duplicates-in-train duplicates-in-test imbalance edge-of-grid edge-of-baseline "
-    "constant-features left-out"
-)
-KINDS = (*_WRONG.split(), *_OTHERWISE.split(), *_IMPRECISE.split())
+    "lost truncated other-bos special-tokens massive unconverged label-from-reply "
+    "source-at-chance achieved-fpr random_weights word_identity n_grams "
+    "bag_of_words neighbouring_words length output embedding unasked control length-leads "
+    "length-of-rule",
+    # The score may be imprecise.
+    NOTE: "few-exchanges few-groups few-groups-of-label few-positives heavy-tails "
+    "missing-from-test rare-labels duplicates-in-train duplicates-in-test imbalance edge-of-grid "
+    "edge-of-baseline constant-features left-out doses texts-left-out",
+}
+KINDS = {kind: weight for weight, kinds in _KINDS.items() for kind in kinds.split()}
 
 # Kind of a rival -> what it implies if the selected probe is not better.
 DOUBTS = {
@@ -57,15 +55,32 @@ RELATIONS[verdict.SIGNIFICANTLY_WORSE] = "significantly worse than"
 
 
 class Caveat(NamedTuple):
-    """A warning of a run: its kind, one of `KINDS`, its text, and whether it is an error."""
+    """A warning of a run.
+
+    Attributes:
+        kind: one of `KINDS`, or a code of a newer release.
+        message: its text.
+        is_error: whether the data checks found an error.
+        similar: texts of further warnings of this kind.
+    """
 
     kind: str
     message: str
     is_error: bool = False
+    similar: tuple[str, ...] = ()
+
+    @property
+    def weight(self) -> str:
+        """What it does to the reported score, in a word."""
+        return INVALIDATES if self.is_error else KINDS.get(self.kind, WEAKENS)
+
+    def __str__(self) -> str:
+        more = f" ({len(self.similar)} more like this on the page)" if self.similar else ""
+        return f"{self.weight}: {self.message}{more}"
 
 
-def caveats(v: verdict.Verdict, record: RunRecord) -> list[str]:
-    """Return a sentence for each reason to doubt the result, most serious first.
+def caveats(v: verdict.Verdict, record: RunRecord, more: Iterable[Caveat] = ()) -> list[Caveat]:
+    """Return the reasons to doubt the result and `more`, most serious first; see `merged`.
 
     A baseline gets a warning if the selected probe is not significantly better. If their difference
     was not named before the test, it gets one if its score reaches the interval of the probe's. The
@@ -73,10 +88,25 @@ def caveats(v: verdict.Verdict, record: RunRecord) -> list[str]:
     not above 0. Probes without a selected site, such as structural probes, are
     compared with random networks at every site.
     """
-    # Errors first. Kinds that this release does not contain, such as those of a newer one, follow.
-    rank = {kind: rank for rank, kind in enumerate(KINDS)}
-    found = sorted(_found(v, record), key=lambda one: (not one.is_error, rank.get(one.kind, -1)))
-    return list(dict.fromkeys(one.message for one in found))
+    return merged([*more, *_found(v, record)])
+
+
+def merged(found: Iterable[Caveat]) -> list[Caveat]:
+    """Return warnings in the order of their severity, as one warning for each kind."""
+    of_kind: dict[str, dict[str, Caveat]] = {}
+    for one in found:
+        of_kind.setdefault(one.kind, {})[one.message] = one
+    # Errors first. Kinds that this release does not contain, such as those of a newer one, are the
+    # first that weaken.
+    weights, kinds = [*_KINDS], ["", *KINDS]
+    return sorted(
+        (next(iter(ones.values()))._replace(similar=tuple(ones)[1:]) for ones in of_kind.values()),
+        key=lambda one: (
+            not one.is_error,
+            weights.index(one.weight),
+            kinds.index(one.kind if one.kind in KINDS else ""),
+        ),
+    )
 
 
 def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
@@ -96,26 +126,8 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
                 "word identity."
             )
         yield Caveat("control", text)
-    yield from _nowhere_better(v)
-    if (sources := v.sources) is not None and v.score is not None:
-        sign = METRICS[sources.metric].sign
-        if sign * sources.worst_value <= sign * sources.worst_chance:
-            text = (
-                f"The score is at or below chance for the {sources.column} {sources.worst}: the "
-                "probe may read what the others have in common, instead of the label."
-            )
-            yield Caveat("source-at-chance", text)
-    if v.false_positives is not None and v.score is not None:
-        value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
-        # An undefined interval is written as "nan".
-        interval = "" if low == "nan" else f" [{low}, {high}]"
-        allowed = f"{100 * ACHIEVED[v.score.metric][1]:g} %"
-        text = (
-            f"The false positive rate on the test rows is {value} %{interval}, above the {allowed} "
-            f"that the threshold allows on training rows: a threshold for {allowed} on the test "
-            "rows would detect fewer positive rows."
-        )
-        yield Caveat("achieved-fpr", text)
+    for _, of_analysis in doors("page", "doubts"):
+        yield from of_analysis(v)
     # The note on imbalanced labels advises another metric than accuracy.
     shown = {"imbalance"} if "majority" in v.doubts and v.metric == "accuracy" else set()
     doubts = [one for one in record.data.findings if one.level != "info" or one.code in shown]
@@ -124,15 +136,6 @@ def _found(v: verdict.Verdict, record: RunRecord) -> Iterator[Caveat]:
             "Text length alone is better than a bag of words: length is associated with the label."
         )
         yield Caveat("length-leads", text)
-    if v.length_of_rule is not None:
-        rule, *estimates = v.length_of_rule
-        auroc, at_equal_length, within = (format_number(*one) for one in estimates)
-        text = (
-            f"The score of a text by the rule {rule} is correlated with its length (within labels "
-            f"{within}). The cross-validated AUROC is {auroc}, at equal length {at_equal_length}: "
-            "choose thresholds on texts as long as those that are monitored."
-        )
-        yield Caveat("length-of-rule", text)
     yield from (_edge(edge, v) for edge in v.edges)
     read = {(one.site, "raw"): one.read for one in record.norms}
     of_best = {} if v.best is None else read.get((v.best.site, v.best.view), {})
@@ -169,7 +172,7 @@ def _rivals(v: verdict.Verdict) -> Iterator[Caveat]:
     for kind, rival in doubts.items():
         untested = "not clearly better than"  # the interval decides
         relation = RELATIONS.get(rival.verdict, untested) if rival.is_named else untested
-        doubt = DOUBTS[kind]
+        doubt = DOUBTS.get(kind, "the probe may read nothing else")
         if rival.is_named and rival.verdict == verdict.NOT_BETTER:
             doubt = (
                 "its predictions are associated with the labels, but the interval of the "
@@ -200,25 +203,6 @@ def _edge(edge: verdict.GridEdge, v: verdict.Verdict) -> Caveat:
         "the scores."
     )
     return Caveat("edge-of-grid", text)
-
-
-def _nowhere_better(v: verdict.Verdict) -> Iterator[Caveat]:
-    """Yield the warnings that no site is better than networks with random weights."""
-    compared = [scores for scores in v.unselected if scores.n_compared]
-    has_positions = len({scores.position for scores in compared}) > 1
-    for scores in compared:
-        if not scores.n_better:
-            n, position = scores.n_compared, f" at {scores.position}" if has_positions else ""
-            nowhere = f"at none of {n:,} sites" if n > 1 else "not"
-            text = (
-                f"The {metric_name(scores.metric)} of the {scores.probe} probe{position} is "
-                f"{nowhere} significantly better than that of networks with random weights "
-                f"(largest difference at {scores.closest}: {format_number(*scores.task)}, random "
-                f"{format_number(*scores.random)}): the result may not depend on what the network "
-                "has learnt. Interpret the difference, not the score; more test rows make its "
-                "interval narrower."
-            )
-            yield Caveat("nowhere-better", text)
 
 
 def _unconverged(fits: verdict.UnconvergedFits) -> Caveat:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from probekit.amounts import counted, decimals, fixed, format_difference, joined_names
+from probekit.amounts import counted, decimals, first_names, fixed, format_difference, joined_names
 from probekit.probes.score.intervals import FEWEST_SOURCES
 from probekit.probes.score.metric_table import METRICS
+from probekit.report.elements.texts import capitalised
 from probekit.report.sentences.answer import folds_of, p_words
 from probekit.results.comparison import (
     PARTLY,
@@ -22,6 +23,7 @@ from probekit.results.site_results import NESTED_SITE
 from probekit.results.table import metric_name
 from probekit.results.verdict import SourceScores, Verdict
 
+LONGEST = 90  # characters of a clause that answers
 MOST_SETTINGS = 3  # named in the sentence under the answer
 
 INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that are no settings
@@ -49,9 +51,11 @@ def comparison_answer(comparison: RunComparison) -> str:
     )
     rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({rows_a}; {rows_b})"
     p = row["p_adjusted"]
+    adjusted = "" if pd.isna(row["adjusted_low"]) else " (adjusted)"
     numbers = (
         f"{metric_name(comparison.metric)} {value_a} for {comparison.a}, {value_b} for "
-        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, "
+        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}"
+        f"{adjusted}, "
         f"{'no p' if pd.isna(p) else f'adjusted {p_words(p)}'}, on {rows}."
     )
     sites = comparison.sites
@@ -154,28 +158,40 @@ def _places(row: pd.Series) -> int:
     return decimals([row["difference"], row["ci_low"], row["ci_high"]], most=4)
 
 
-def transfer_answer(transfer: Transfer) -> str:
-    """Return whether the probe of each data set works on the others, as a sentence.
+def clause(lead: str, names: Sequence[str]) -> str:
+    """Return a sentence of at most `LONGEST` characters with as many of the names as fit.
 
-    The probes are those of the selected site and kind. With more than two data sets, the pairs are
-    counted and the best and the worst one are named.
+    >>> clause("2 of 8 cells beat words", ["number", "contrast"])
+    '2 of 8 cells beat words: number, contrast.'
+    """
+    texts = [f"{lead}: {first_names(names, n)}." for n in range(1, len(names) + 1)]
+    fitting = [text for text in texts if len(text) <= LONGEST]
+    return fitting[-1] if fitting else f"{lead}."
+
+
+def transfer_answer(transfer: Transfer) -> list[str]:
+    """Return which probes work on other data sets, as a clause, then the numbers as a sentence.
+
+    The probes are those of the selected site and kind. With more than two data sets, the numbers
+    are those of the best and of the worst pair.
     """
     pairs = transfer.verdicts
     if pairs["value"].isna().all():  # also without pairs
-        return "No score of a probe on another data set is defined."
+        return ["No score of a probe on another data set is defined."]
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
+    named = [f"{row['train']} on {row['test']}" for _, row in pairs[works].iterrows()]
     if len(pairs) <= 2:
-        some_or_none = "In one direction only" if works.any() else "No"
+        some_or_none = "In one direction only" if named else "No, neither works on the other"
         lead = "Yes" if works.all() else some_or_none
-        return f"{lead}: {'; '.join(_pair(row, transfer) for _, row in pairs.iterrows())}."
+        numbers = "; ".join(_pair(row, transfer) for _, row in pairs.iterrows())
+        return [clause(lead, named), f"{capitalised(numbers)}."]
     ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
-    n, verb = int(works.sum()), "is" if works.sum() == 1 else "are"
-    return (
-        f"{n} of {counted(len(pairs), 'transfer')} {verb} above chance; at best, "
-        f"{_pair(ordered.iloc[-1], transfer)}; at worst, {_pair(ordered.iloc[0], transfer)}."
-    )
+    verb = "is" if len(named) == 1 else "are"
+    lead = f"{len(named)} of {counted(len(pairs), 'transfer')} {verb} above chance"
+    best, worst = (_pair(ordered.iloc[end], transfer) for end in (-1, 0))
+    return [clause(lead, named), f"At best, {best}; at worst, {worst}."]
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:

@@ -29,7 +29,8 @@ LONG = 18  # characters of a verdict; a longer one takes two lines
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
     "labels are associated. * better or worse for all comparisons together (adjusted p < 0.05); "
-    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: too few groups."
+    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: not tested, or "
+    "too few groups."
 )
 
 
@@ -44,7 +45,11 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
     """
     if v.score is None:
         return None
-    names = [_name(target, v) for target in v.rivals] + [rival.name for rival in v.neighbours]
+    n = v.score.n
+    names = [
+        f"{_name(target, v)}, on {one.n:,} of {n:,} rows" if 0 < one.n < n else _name(target, v)
+        for target, one in v.rivals.items()
+    ] + [rival.name for rival in v.neighbours]
     rows = _compared([*v.rivals.values(), *v.neighbours], names)
     if control.why_none and "control" not in v.rivals:
         # The row of the control task has its place in the order of `COMPARED`.

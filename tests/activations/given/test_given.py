@@ -127,9 +127,9 @@ class Cache:
 def test_a_cache_of_hook_names_is_placed_like_a_run(refused):
     cache = Cache(
         {
-            "blocks.1.hook_resid_post": torch.ones(2, 5, 7),
-            "blocks.0.attn.hook_z": torch.ones(2, 5, 3, 7),
-            "hook_embed": torch.ones(2, 5, 7),
+            "blocks.1.hook_resid_post": torch.rand(2, 5, 7),
+            "blocks.0.attn.hook_z": torch.rand(2, 5, 3, 7),
+            "hook_embed": torch.rand(2, 5, 7),
         }
     )
     refused(open_activations, cache)
@@ -240,7 +240,7 @@ def test_rows_are_read_by_their_numbers(tmp_path, monkeypatch, by, loaded):
 
 def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    given = open_activations({"a": np.zeros((2000, 500), np.float32)})
+    given = open_activations({"a": np.arange(1e6, dtype=np.float32).reshape(2000, 500)})
 
     def full(_rows, _dtype):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -252,7 +252,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, monkeypatch):
 
 
 def test_arrays_in_memory_are_pickled_as_files():
-    given = open_activations({"a": np.zeros((2000, 500), np.float32)})
+    given = open_activations({"a": np.arange(1e6, dtype=np.float32).reshape(2000, 500)})
     content = pickle.dumps(given.arrays)
     assert len(content) < 5000
     assert pickle.dumps(given.arrays) == content  # the file is written once

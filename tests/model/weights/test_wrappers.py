@@ -166,7 +166,8 @@ def test_what_is_no_model_of_transformers_in_memory_is_refused_with_the_cause(re
     on_meta, with_adapter = QWEN3.reference().to("meta"), QWEN3.reference()
     attention = with_adapter.model.layers[0].self_attn
     attention.q_proj = Lora(attention.q_proj)
-    for given in (nn.Linear(2, 3), np.zeros(3), "mini", on_meta, with_adapter):
+    inside = nn.ModuleDict({"vision": nn.Linear(2, 3), "text": QWEN3.reference()})
+    for given in (nn.Linear(2, 3), np.zeros(3), "mini", on_meta, with_adapter, inside):
         refused(from_transformers, given)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 
 import numpy as np
 import pytest
@@ -65,6 +66,13 @@ def test_a_run_on_our_own_activations_has_the_same_tables(planted, own, requests
     assert "2 verified" in page
     assert f"{SITE}; {EXACT}" in page
     assert findings["requests"].startswith("96 distinct texts of 96 requests in 96 files; not used")
+    assert "left-out" not in findings  # its baselines do not request it
+
+
+def test_the_own_confidence_is_left_out_with_a_warning(planted, requests):
+    engine = prepare(load(planted, requests, "probe.baselines=[majority, output]"))
+    (found,) = (one for one in engine.design.findings if one.code == "left-out")
+    assert "requests have no logits" in found.message
 
 
 def test_the_import_and_the_run_share_one_store(planted, requests, tmp_path, call):
@@ -274,14 +282,61 @@ def test_one_wrong_request_is_refused_if_its_row_is_compared(planted, served, tm
     assert f"only 31 of 32 rows are those of {SITE}" in message
 
 
-@pytest.mark.parametrize("size", [0.03, 30])  # of the noise: a small one shows in the median alone
-def test_wrong_tokens_before_the_last_of_a_mean_are_refused(planted, served, tmp_path, size):
-    noisy = [(ids, states.clone()) for ids, states in served]
-    for _, states in noisy:  # the last token of a row is what the layers are identified by
-        states[:-1] += size * torch.randn(states[:-1].shape, generator=torch.manual_seed(0))
-    folder = write_requests(tmp_path / "noisy", noisy)
-    message = refusal(planted, tmp_path, folder, "tokens.position={at: mean}")
-    assert "differs from the network's by" in message
+def damaged(states, others, fault):
+    """Hidden states with a fault in each second token; the last one is right."""
+    wrong = states.clone()
+    half = range(len(states) % 2, len(states) - 1, 2)
+    for token in half:
+        wrong[token] = {
+            "zeros": torch.zeros_like(states[token]),
+            "one number": torch.full_like(states[token], 0.25),
+            "another prompt": others[min(token, len(others) - 1)],
+            "a layer off": states[token].roll(1, 0),
+            "infinite": states[token] / 0,
+            "noise": states[token] + 0.03 * torch.randn(states[token].shape),
+        }[fault]
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("zeros", "is 0 in all features at token"),
+        ("one number", "is 0.25 in all features at token"),
+        ("infinite", r"contains -?inf at token"),
+        ("another prompt", r"token \d at blocks.*precision explains"),
+        ("a layer off", r"token \d at blocks.*precision explains"),
+        ("noise", r"token \d at blocks.*precision explains"),
+    ],
+)
+def test_wrong_tokens_in_a_mean_are_refused(planted, served, tmp_path, fault, words):
+    """The layers are identified by the last token of each row; all are compared."""
+    torch.manual_seed(0)
+    of_verb = [
+        (ids, states, served[(n + 1) % len(served)][1]) for n, (ids, states) in enumerate(served)
+    ]
+    files = [(ids, damaged(states, others, fault)) for ids, states, others in of_verb]
+    folder = write_requests(tmp_path / "wrong", files)
+    mean = "tokens.position={at: mean}"
+    assert re.search(words, refusal(planted, tmp_path, folder, mean))
+    right = write_requests(tmp_path / "right", served)
+    assert set(imported(planted, tmp_path, right, mean).sites) == set(QUICK_SITES)
+
+
+@pytest.mark.parametrize("scale", [1, 1.02])
+def test_logits_are_compared_where_the_files_have_them(planted, served, tmp_path, scale):
+    model, folder = load_model("mini"), tmp_path / "requests"
+    folder.mkdir()
+    for number, (ids, states) in enumerate(served):
+        tokens = torch.as_tensor(ids)
+        logits = scale * model(tokens[None])[0]
+        tensors = {"token_ids": tokens, "hidden_states": states.contiguous(), "logits": logits}
+        save_file(tensors, folder / f"{number}.safetensors")
+    if scale == 1:
+        assert imported(planted, tmp_path, folder).errors() == NO_ERRORS
+    else:
+        words = "the logits are not the network's: logits; times 1.02"
+        assert words in refusal(planted, tmp_path, folder)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -365,6 +420,9 @@ def test_the_right_shape_of_another_tensor_is_refused(planted, served, tmp_path)
         "one position earlier": [(ids, states[:, 2:].roll(1, 0)) for ids, states in served],
         "blocks.0.hook_resid_post": [(ids, states[:, 1:2]) for ids, states in served],
         "no tensor": [(ids, torch.randn_like(states[:, 2:])) for ids, states in served],
+        "all compared rows are equal": [
+            (ids, served[0][1][:1, 2:].expand(len(ids), 1, -1)) for ids, _ in served
+        ],
     }
     for number, (sentence, requests) in enumerate(wrong.items()):
         folder = write_requests(tmp_path / f"planted-{number}", requests)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,10 @@ import pytest
 
 from probekit.errors import ConfigError, DataError
 from probekit.pipeline.compare import compare as module
-from probekit.pipeline.compare.compare import FinishedRun, compare, write_comparison
+from probekit.pipeline.compare.compare import FinishedRun, compare
+from probekit.pipeline.look.exports import write_page_or_rows
 from probekit.probes.score.metrics import ClassPredictions, Resamples
+from probekit.report.pages.compare_page import comparison_page
 from probekit.results.record import pack_record
 from tests.pipeline.finished import FILES, SITES, guesses, made_rows, write_record, write_run
 from tests.pipeline.texts import text_of
@@ -111,7 +114,7 @@ def test_folders_of_the_machine_are_not_on_the_page(make, tmp_path):
         for folder in folders
     ]
     a, b = (make(name, 0.8, 1, overrides=own) for name, own in zip("ab", overrides, strict=True))
-    page = write_comparison(tmp_path / "page.html", compare(a, b)).read_text()
+    page = comparison_page(compare(a, b)).html()
     assert "…/small" in page
     assert str(tmp_path) not in page
 
@@ -175,7 +178,7 @@ def test_labels_of_any_characters_are_read_back(tmp_path, labels):
     found = compare(a, b)
     assert (of_site(found)["value_a"] > 0.6).all()
     assert (of_site(found)["difference"] == 0).all()
-    assert "alert(" not in write_comparison(tmp_path / "page.html", found).read_text()
+    assert "alert(" not in comparison_page(found).html()
 
 
 def test_baselines_missing_from_one_run_are_reported(make):
@@ -187,14 +190,21 @@ def test_baselines_missing_from_one_run_are_reported(make):
 
 def test_output_is_a_table_or_a_page(make, tmp_path):
     found = compare(make("a", 0.9, 1), make("b", 0.6, 9))
-    table = pd.read_csv(write_comparison(tmp_path / "found.csv", found))
+    page = partial(comparison_page, found)
+    written = [
+        *write_page_or_rows(tmp_path / "found.csv", page, found.rows),
+        *write_page_or_rows(tmp_path / "found.html", page),
+        *write_page_or_rows(tmp_path / "found.pdf", page, paper={"width": 3.25}),
+    ]
+    assert sorted(written) == sorted(tmp_path.glob("found*"))
+    table = pd.read_csv(written[0])
     assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
     assert table["site_b"][0] != table["site_a"][0]
-    page = write_comparison(tmp_path / "found.html", found).read_text()
+    page = written[1].read_text()
     assert "<bdi>Is run 1 better than run 2?</bdi>" in page
     assert found.verdict in page
     with pytest.raises(ConfigError, match=r"Allowed: \.csv"):
-        write_comparison(tmp_path / "found.txt", found)
+        write_page_or_rows(tmp_path / "found.txt", page, found.rows)
 
 
 @pytest.mark.parametrize("call", text_of("invalid_comparisons.txt").splitlines())

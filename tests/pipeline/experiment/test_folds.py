@@ -1,5 +1,9 @@
 """Whole runs under `split.folds` and other main metrics: scores, saved probes and sentences."""
 
+import html
+import re
+from importlib.util import find_spec
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +15,7 @@ from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.measure.probing import make_probers
 from probekit.pipeline.measure.record import data_facts, findings
+from probekit.probes.exports.table import FORMATS
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.pages.parts import result_parts
 from probekit.report.sentences.answer import p_words
@@ -88,6 +93,17 @@ def test_the_final_probe_is_fitted_on_all_rows_and_untested(nested, table, load)
     (prober,) = make_probers(load(), prepare(load()).design)
     assert np.array_equal(prober.saved_rows.rows, np.arange(96))
     assert {"probes/final.json", "probes/final.safetensors"} <= set(nested.record["files"])
+
+
+def test_the_page_names_commands_that_export_the_final_probe(nested, call):
+    page = html.unescape((nested.folder / "report.html").read_text())
+    commands = re.findall(r"probekit (export RUN/\S+ --to (\w+) --out \S+) +# ", page)
+    assert [to for _, to in commands] == list(FORMATS)
+    for words, to in commands:
+        if not FORMATS[to].needs or find_spec(FORMATS[to].needs):
+            ended = call(*words.replace("RUN", str(nested.folder)).split())
+            assert ended.code == 0
+            assert f"{to}{FORMATS[to].ending}" in ended.stdout
 
 
 def test_the_chosen_probe_of_a_comparison_is_the_nested_choice(nested, table, go):

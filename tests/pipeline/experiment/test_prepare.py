@@ -101,6 +101,15 @@ def test_duplicates_are_removed_from_test_and_counted(table):
     assert any(note.startswith("removed from test: 1 example") for note in new.dataset.notes)
 
 
+def test_duplicates_of_one_side_are_removed_on_request(table):
+    rows = ["One.,y,train", "Two.,n,train", "Two.,n,train", "Six.,n,test", "Six.,n,test"]
+    rows += ["One.,y,test", "Ten.,y,test"]
+    design = table([KEYS[0], *rows], "split.drop_repeated=all")
+    texts = [[design.dataset.examples[n].text for n in side] for side in design.examples[0]]
+    assert texts == [["One.", "Two."], ["Six.", "Ten."]]
+    assert "removed: 2 examples whose text occurs before" in design.dataset.notes
+
+
 def words_of(design):
     return [
         {w.strip().casefold() for w in design.positions[0].types[rows]}

@@ -7,8 +7,13 @@ import numpy as np
 
 from probekit.data.examples import Dataset, RowExamples
 from probekit.data.splits import Split
-from probekit.experiment.loader import load_experiment
-from probekit.pipeline.experiment.validate import _separating_words, validate
+from probekit.experiment.loader import load_any, load_experiment
+from probekit.pipeline.experiment.validate import (
+    _odd_labels,
+    _same_token,
+    _separating_words,
+    validate,
+)
 from probekit.pipeline.measure.record import _label_counts, _shown_examples
 from probekit.probes.settings import ProbeSettings, ProbeSpec
 from tests.pipeline.texts import text_of
@@ -86,3 +91,37 @@ def test_examples_are_shown_for_some_numbers_only():
 
     assert shown("ridge_regression") == ["0", "8", "16", "24", "32"]
     assert len(shown("logistic")) == 40
+
+
+def a_design(labels, groups, types=("a",)):
+    """Rows with these labels, groups and tokens."""
+    columns = [None if one is None else np.array(one, dtype=object) for one in (labels, groups)]
+    examples = RowExamples(np.arange(len(labels)), *columns)
+    places = [SimpleNamespace(types=np.array(types), text="last")]
+    return SimpleNamespace(dataset=Dataset("x", examples), positions=places, has_types=True)
+
+
+def test_a_token_that_all_rows_read_is_reported():
+    (found,) = _same_token(a_design(["x", "y"], None, [".", "."]))
+    assert found.message.startswith("Every row probes the token '.' at last")
+    assert not [*_same_token(a_design(["x", "y"], None, [".", "!"]))]
+
+
+def test_an_odd_label_in_a_group_of_one_label_is_reported():
+    groups = np.repeat([f"g{n}" for n in range(8)], 5)
+    labels = np.repeat(list("xyxyxyxy"), 5)
+    assert not [*_odd_labels(a_design(labels, groups))]
+    labels[7] = "x"
+    (found,) = _odd_labels(a_design(labels, groups))
+    assert "'x' in row 7, where the other 4 rows of group 'g1' are 'y'" in found.message
+    labels[[20, 21]] = "y"  # a group of both labels: labels do not belong to groups
+    assert not [*_odd_labels(a_design(labels, groups))]
+
+
+def test_one_cell_of_a_study_is_checked_by_its_name(refused):
+    cell = load_any("study").cells[0]
+    report = validate("study", cell=cell.name)
+    assert report.n_cells == 1
+    assert len({one.code for one in report.findings}) > 2
+    refused(validate, "study", cell="nowhere")
+    refused(validate, "quickstart", cell="nowhere")

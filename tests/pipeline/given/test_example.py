@@ -10,6 +10,7 @@ from probekit.activations.store import ActivationStore
 from probekit.activations.upkeep import FORMATS, export_cache
 from probekit.experiment.loader import load_any_experiment, load_experiment
 from probekit.model.weights.hub import find_model
+from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.run import run
 from tests.pipeline.texts import text_of
 
@@ -61,7 +62,19 @@ def test_the_call_and_the_file_give_the_same_scores(place):
     assert {"bag_of_words", "length", "control"} < {target for *_, target in both[0]}
     assert called.best.value > called.best.chance
     sites = called.table.loc[called.table["site"] != "", "site"].unique()
-    assert list(sites) == [f"layer_{n}" for n in range(len(sites))]
+    assert list(sites) == [*(f"layer_{n}" for n in range(len(sites) - 1)), "layer_norm"]
+
+
+def test_the_saved_tensors_are_those_of_their_names(place):
+    folder, _ = place
+    rows = pd.read_csv(folder / "rows.csv")
+    read = {"texts": rows["text"], "bos": False, "verify": "mini", "out": folder / "verified"}
+    found = probe(str(folder / "acts"), rows["label"], probe=FAST, page=False, **read)
+    labels = {name: one["label"] for name, one in found.record["identities"].items()}
+    assert labels.pop("layer_norm") == "verified as after the final norm"
+    expected = ["blocks.0.hook_resid_pre"]
+    expected += [f"blocks.{n}.hook_resid_post" for n in range(len(labels) - 1)]
+    assert list(labels.values()) == [f"verified as {site}" for site in expected]
 
 
 @pytest.fixture(scope="module")

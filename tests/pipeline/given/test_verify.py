@@ -18,7 +18,7 @@ from probekit.pipeline.compare.compare import compare
 from probekit.pipeline.experiment.probe import _read_tokens, probe
 from probekit.pipeline.experiment.run import run
 from probekit.pipeline.experiment.validate import validate
-from probekit.report.sentences.caveats import caveats
+from probekit.report.sentences.caveats import INVALIDATES, caveats
 from probekit.results.record import load_record
 
 FAST = {"C": [0.1], "folds": 2, "description": False, "permutations": 0, "control_draws": 0}
@@ -99,7 +99,8 @@ def test_another_tensor_is_the_first_warning_and_stands_in_comparisons(right, wr
     assert wrong.record["identities"][PRE]["label"] == f"verified as {PRE}"
     record = load_record(wrong.folder / "run.json")
     first = caveats(record.verdict, record)[0]
-    assert "blocks.1.hook_mlp_out, not hook_resid_post: one residual connection is" in first
+    assert "blocks.1.hook_mlp_out, not hook_resid_post: one residual connection is" in first.message
+    assert first.weight == INVALIDATES
     assert re.search("one residual connection is missing", wrong.report.read_text())
     compared = compare(right.folder, wrong.folder)
     assert compared.settings["activations"] == ("2 verified", "1 differs, 1 verified")
@@ -174,6 +175,19 @@ def test_faults_are_explained(place):
         verified({POST: arrays[POST][:, 1:]}, rows["label"], ids=ids, out=out)
     with pytest.raises(ConfigError, match="No column 'nowhere'"):
         validate(written(folder, one, columns="label: label, ids: nowhere"))
+
+
+def test_a_network_in_memory_is_compared(place, tmp_path, monkeypatch):
+    _, rows, ids, at, arrays = place
+    monkeypatch.setenv("PROBEKIT_CACHE", str(tmp_path / "caches"))
+    read = {"ids": ids, "at": at, "out": tmp_path}
+    for _ in range(2):
+        found = verified({POST: arrays[POST]}, rows["label"], verify=load_model("mini"), **read)
+        assert found.record["identities"][POST]["label"] == f"verified as {POST}"
+    assert len([*(tmp_path / "caches" / "networks").iterdir()]) == 1
+    texts = {"texts": rows["text"], "bos": True}
+    with pytest.raises(ConfigError, match="has no tokenizer: give `ids`"):
+        verified({POST: arrays[POST]}, rows["label"], verify=load_model("mini"), **texts)
 
 
 def test_ids_that_would_be_cut_are_refused():

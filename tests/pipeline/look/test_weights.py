@@ -189,8 +189,9 @@ def test_invalid_options_are_reported(tiny, tmp_path, refused, monkeypatch):
 
 
 def test_an_unwritable_page_is_named(tiny, tmp_path):
+    (tmp_path / "page.html").mkdir()
     with pytest.raises(StoreError, match="Cannot write"):
-        write_weights_page(str(tiny), tmp_path)
+        write_weights_page(str(tiny), tmp_path / "page.html")
 
 
 def test_half_precision_tensors_are_shown(look, tiny):

@@ -1,11 +1,13 @@
 """What a probe adds to confounds: its statistics against references, and runs that show it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from scipy.stats import rankdata
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import PredefinedSplit, cross_val_predict
@@ -16,9 +18,11 @@ import probekit
 from probekit.chosen.left import statistics
 from probekit.chosen.left.section import check_rows
 from probekit.chosen.left.statistics import ALPHAS, Known
+from probekit.cli.runs import show_results
 from probekit.errors import ConfigError, DataError, UnknownNameError
 from probekit.pipeline.engines.table import prepare
 from probekit.probes.data import group_folds
+from probekit.probes.score.contributions import RowScores
 from probekit.probes.score.metrics import Resamples
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import QUICK
@@ -98,11 +102,11 @@ def test_regressions_equal_those_of_scikit_learn():
     models = [make_pipeline(StandardScaler(), Ridge(alpha)) for alpha in ALPHAS]
     held_out = [cross_val_predict(one, X[:40], y, cv=PredefinedSplit(fold)) for one in models]
     best = np.argmin([np.square(one - y).mean() for one in held_out])
-    found, alpha = statistics._ridge(X, y, train, fold, test)
+    found, alpha = statistics.ridge(X, y, train, fold, test)
     assert alpha == ALPHAS[best]
     assert np.abs(found[:40] - held_out[best]).max() < 1e-10
     assert np.abs(found[40:] - models[best].fit(X[:40], y).predict(X[40:])).max() < 1e-10
-    noise = statistics._ridge(X, rng.normal(size=(40, 1)), train, fold, test)[0]
+    noise = statistics.ridge(X, rng.normal(size=(40, 1)), train, fold, test)[0]
     assert np.ptp(noise[40:]) < 0.3  # nearly switched off
 
 
@@ -138,6 +142,19 @@ def test_p_of_signs_and_partial_correlation_equal_their_definitions():
     (r, of_a, of_b) = (stats.spearmanr(*pair)[0] for pair in ((a, b), (a, z), (b, z)))
     partial = (r - of_a * of_b) / np.sqrt((1 - of_a**2) * (1 - of_b**2))
     assert statistics.partial_rank_correlation(a, b, [z]) == pytest.approx(partial, abs=1e-12)
+    values = np.array([3.0, 1.0, 1.0, 8.0])
+    ranks = stats.norm.ppf((stats.rankdata(values) - 0.5) / 4)
+    assert np.abs(statistics.normal_scores(values, values) - ranks).max() < 1e-12
+
+
+def test_the_partial_rank_correlation_equals_that_of_statsmodels():
+    models = pytest.importorskip("statsmodels.api")
+    a, b, *others = np.random.default_rng(0).normal(size=(5, 80))
+    b = b + a + others[0] ** 3
+    ranks = [stats.rankdata(one) for one in (a, b, *others)]
+    fit = models.OLS(ranks[1], models.add_constant(np.column_stack([ranks[0], *ranks[2:]]))).fit()
+    expected = fit.tvalues[1] / np.sqrt(fit.tvalues[1] ** 2 + fit.df_resid)
+    assert abs(statistics.partial_rank_correlation(a, b, others) - expected) < 1e-10
 
 
 @pytest.mark.parametrize("split", [None, {"folds": 3}])
@@ -166,7 +183,7 @@ def test_a_call_of_probe_shows_what_the_probe_adds(tmp_path, kind, split):
     assert less["p"] > row["p"]
 
 
-def test_a_run_reads_the_length_and_columns_of_the_data(own):
+def test_a_run_reads_the_length_and_columns_of_the_data(own, capsys):
     own.rows["n"] = own.rows["text"].str.len() % 3
     own.rows["verb"] = own.rows["text"].str.split().str[-1]
     own.rows.to_csv(own.folder / "rows.csv", index=False)
@@ -176,13 +193,21 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own):
     assert row["known"] == "length in characters, length in words, n, verb (4 values)"
     assert row["joint_score"] > row["known_score"] > 0.7  # of the colour
     assert "Beyond length, n and verb" in result.report.read_text()
+    show_results(result)  # as `probekit run` prints them
+    out = capsys.readouterr().out
+    assert re.search(r"add to length, n and verb\.\n *AUROC of the columns", out)
+    options = "probe.description=false", "probe.baselines=[output]", "confounds=[n, output]"
+    row = own.run(*QUICK, *options).left
+    assert row["confounds"].iloc[0] == "n and the network's own confidence"
+    assert "next log probability" in row["known"].iloc[0]
 
 
 def test_matched_weights_make_the_strata_uninformative():
     rng = np.random.default_rng(0)
     source, other = rng.integers(3, size=(2, 500))
     y = (rng.random(500) < np.array([0.2, 0.5, 0.9])[source]).astype(int)
-    weights = statistics.matched_weights(y, [source, other])
+    strata = Known({}, {"source": source, "other": other}).strata
+    weights = statistics.matched_weights(y, strata)
     assert roc_auc_score(y, source) > 0.7
     for one in (source, other, source + 3 * other):
         assert roc_auc_score(y, one, sample_weight=weights) == pytest.approx(0.5, abs=1e-12)
@@ -202,7 +227,54 @@ def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_pa
     assert abs(row["matched_score"] - 0.5) < 0.12
     assert row["p"] > 0.05
     assert row["n_effective"] < row["n_matched"] == row["n_test"] == 300
-    assert "300 of 300 rows have a weight" in result.report.read_text()
+    assert abs(row["within"] - 0.5) < 0.12
+    assert row["p_within"] > 0.05
+    page = result.report.read_text()
+    assert "300 of 300 rows have a weight" in page
+    assert (
+        f"Within each value of source, the AUROC of the selected probe is {row['within']:.2f}"
+        in page
+    )
+
+
+def test_p_within_strata_equals_its_definition():
+    rng = np.random.default_rng(0)
+    groups, strata = np.arange(60) // 6, rng.integers(2, size=60)
+    y = np.where(groups < 5, groups % 2, rng.integers(2, size=60))  # some groups have one label
+    scores = rng.normal(size=60) + y + strata
+    pair = np.stack([0 * scores, scores], axis=1)
+    found = statistics.p_within(RowScores(pair, np.eye(2)[y]), groups, strata)
+    sums = np.zeros(10)
+    one_label = [
+        np.ptp(y[(groups == g) & (strata == s)]) == 0 for g, s in zip(groups, strata, strict=True)
+    ]
+    for row in range(60):
+        unit = (groups == groups[row]) & (strata == strata[row])
+        if one_label[row]:
+            unit = np.array(one_label) & (strata == strata[row])
+        centred = scores[row] - scores[unit].mean(), y[row] - y[unit].mean()
+        sums[groups[row]] += centred[0] * centred[1]
+    t = stats.ttest_1samp(sums, 0, alternative="greater")
+    # The sums have mean 0 without an association, so that their squares are not centred.
+    size = sums.sum() / np.sqrt(np.square(sums).sum())
+    assert found == pytest.approx(stats.t.sf(size, 9), abs=1e-12)
+    assert t.pvalue < found < 0.05
+    wider = statistics.p_within(RowScores(pair, np.eye(2)[y]), groups, strata, 2**0.5)
+    assert wider == pytest.approx(stats.t.sf(size / 2**0.5, 9), abs=1e-12)
+    assert np.isnan(statistics.p_within(RowScores(pair, np.eye(2)[strata]), groups, strata))
+
+
+def test_p_within_strata_rejects_rarely_where_a_stratum_explains_the_label():
+    p = []
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        groups, own = np.arange(240) // 6, rng.integers(3, size=40)[np.arange(240) // 6]
+        strata = np.where(rng.random(240) < 0.3, own, rng.integers(3, size=240))
+        y = (rng.random(40)[groups] < np.array([0.2, 0.5, 0.8])[own]).astype(int)
+        scores = 1.5 * strata + rng.normal(size=40)[groups] + rng.normal(size=240)
+        scores = np.stack([0 * scores, rankdata(scores)], axis=1)
+        p.append(statistics.p_within(RowScores(scores, np.eye(2)[y]), groups, strata))
+    assert 0 < np.sum(np.array(p) < 0.05) <= 10  # more in 1 % of simulations at 5 %
 
 
 @pytest.mark.parametrize(
@@ -211,6 +283,10 @@ def test_a_probe_that_reads_only_a_category_has_a_matched_auroc_near_half(tmp_pa
         ({"a": ["x"] * 9 + [""]}, DataError, "row 9: `a` is empty"),
         ({"a": [f"v{n}" for n in range(10)]}, DataError, "10 values in 10 groups"),
         ({"a": ["x", "y"] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ({"a": [1, 2] * 5}, DataError, "Every group has one `a` and one label, and no `a` has"),
+        ({"a": [0.5] * 9 + [np.inf]}, DataError, "row 9: `a` is inf. Fill in a finite"),
+        ({"1": [0] * 10, 1: [0] * 10}, ConfigError, "two columns of one name"),
+        (pd.DataFrame(np.eye(10)[:, :2], columns=["a", "a"]), ConfigError, "two columns of one"),
         ([[1] * 10], ConfigError, "confounds is of type list"),
         ({"output": [1] * 9}, DataError, "has 9 entries"),
         ({"length": [1, 2]}, DataError, "has 2 entries, but labels has 10"),

@@ -60,6 +60,10 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
         assert [row["threshold"], row["fpr_bound"]] == pytest.approx([threshold, bound], abs=1e-5)
         assert (row["fpr"], row["n_negatives"], row["n_groups"]) == (fpr, 144, 72)
         found = apply_probe(probe, rows["text"].tolist(), threshold=fpr)
+        shown = found.table
+        assert (shown["alarm"] == (shown["alarm_score"] > shown["threshold"])).all()
+        assert shown["alarm_score"].to_numpy() == pytest.approx(sign * scores, abs=1e-4)
+        assert "alarm_score" in repr(found)
         n_alarms = sum(one.answer.alarm for one in found)
         assert abs(n_alarms - row["false_positives"]) <= 1  # the row at the threshold may flip
         tested = apply_probe(probe, test_rows["text"].tolist(), threshold=fpr)
@@ -69,6 +73,18 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
         assert raised[~is_positive].mean() == pytest.approx(row["test_fpr"])
         assert row["tpr_low"] <= row["tpr"] <= row["tpr_high"]
     assert table["tpr"].max() > 0.5
+    own = result.negatives
+    assert [(own["score"] > at).sum() for at in table["threshold"]] == [*table["false_positives"]]
+    if "guess" in result.predictions:  # the page has the points of the thresholds on the curve
+        curve, histogram = (
+            result.figure(name) for name in ("ROC and precision-recall", "Scores by label")
+        )
+        marked = [one for one in curve.data if "markers" in one.mode]
+        points = [(*one.x, *one.y) for one in marked]
+        for row in table.to_dict("records"):
+            assert any(at == pytest.approx((row["test_fpr"], row["tpr"])) for at in points)
+        assert {line.x0 for line in histogram.layout.shapes} == {0, *table["threshold"]}
+        assert any("negatives" in one.name for one in histogram.data)
     saved = [one.model_dump() for one in probe.facts.thresholds]
     assert pd.DataFrame(saved).equals(table[list(saved[0])])
 

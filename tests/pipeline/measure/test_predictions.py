@@ -13,6 +13,7 @@ from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import FinishedRun
 from probekit.pipeline.experiment.probe import probe
 from probekit.pipeline.experiment.run import run
+from probekit.report.elements.texts import class_label
 from probekit.report.notebooks.run_result import open_run
 from probekit.results.table import only
 from tests.pipeline.planted import FAST, MIXED, NOUNS, QUICK_SITES
@@ -101,6 +102,35 @@ def auroc(rows):
     known = [label for label in labels if sides[label].nunique() == 2]
     own = [metrics.roc_auc_score(sides[label], rows[f"score_{label}"]) for label in known]
     return np.mean(own) if own else np.nan
+
+
+def test_the_page_has_the_figures_of_the_predictions(result):
+    rows, names = result.predictions, result.figures
+    labels = [name.removeprefix("score_") for name in rows if name.startswith("score_")]
+    if not labels:
+        figure = result.figure("Predicted and true values")
+        drawn = [one for one in figure.data if one.mode == "markers"]
+        assert list(zip(drawn[0].x, drawn[0].y, strict=True)) == list(
+            zip(rows["truth"], rows["guess"], strict=True)
+        )
+        assert np.allclose(np.add(drawn[1].x, drawn[1].y), rows["truth"])
+        return
+    assert {"ROC and precision-recall", "Scores by label"} <= {*names}
+    figure = result.figure("ROC and precision-recall")
+    curves = [one for one in figure.data if one.mode == "lines" and one.name]
+    assert len(curves) == 2 * (1 if len(labels) == 2 else len(labels))
+    decided = [one for one in figure.data if one.marker.symbol == "circle" and one.xaxis == "x"]
+    for curve, point in zip(curves[::2], decided, strict=True):
+        label = next(one for one in labels if class_label(one) == curve.name)
+        is_label, is_guess = rows["truth"] == label, rows["guess"] == label
+        ahead = rows[f"score_{label}"] - rows.drop(columns=f"score_{label}").filter(
+            regex="^score_"
+        ).max(axis=1)
+        fpr, tpr, _ = metrics.roc_curve(is_label, ahead, drop_intermediate=False)
+        assert np.allclose(curve.x, fpr, atol=1e-4)
+        assert np.allclose(curve.y, tpr, atol=1e-4)
+        at = is_guess[~is_label].mean(), is_guess[is_label].mean()
+        assert (*point.x, *point.y) == pytest.approx(at, abs=1e-9)
 
 
 OF_RANKS = {"auroc": auroc, "spearman": lambda rows: spearmanr(rows["truth"], rows["guess"])[0]}

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from probekit.errors import ConfigError, DataError, MissingError
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
-from probekit.model.families.from_transformers import from_transformers
+from probekit.model.families.table import load_model
+from probekit.model.weights.sources import MINI
 from probekit.probes.exports.table import FORMATS, export_probe, exported_probe
 from probekit.probes.exports.vector import steering_vector
 from probekit.probes.probe_files import AlarmThreshold
@@ -112,6 +113,15 @@ def test_an_exported_probe_comes_back_as_it_was(to, rows, tmp_path):
             assert part in text
     assert back.classes == probe.classes
     np.testing.assert_array_equal(back.scores(rows), probe.scores(rows))
+
+
+@pytest.mark.parametrize(
+    ("is_centred", "name"), [(True, "layer norm"), (False, "RMS norm"), (None, "norm")]
+)
+def test_the_norm_of_normalized_rows_is_named(is_centred, name, tmp_path):
+    probe = probe_of(view="normalized", norm_is_centred=is_centred, layer_norm_epsilon=1e-6)
+    _, about = probe.export(tmp_path / "p", "plain")
+    assert f"as by its {name} without the affine part (epsilon 1e-06)" in about.read_text()
 
 
 @pytest.mark.parametrize("towards", ["yes", "no"])
@@ -214,17 +224,44 @@ def test_damaged_files_are_refused(to, tmp_path):
         exported_probe(path, "mini")
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_the_reader_of_each_format_refuses_a_truncated_file(to, rows, tmp_path, monkeypatch):
+    for package in {"sklearn": ["skops"], "onnx": ["onnx", "onnxruntime"], "gguf": ["gguf"]}.get(
+        to, ()
+    ):
+        pytest.importorskip(package)
+    monkeypatch.setitem(sys.modules, "vllm_lens", SimpleNamespace(Hook=SimpleNamespace))
+    path, about = probe_of().export(tmp_path / "p", to)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+
+    def read():
+        if to == "vllm_hook":
+            exec(compile(path.read_text(), "hook", "exec"), names := {})
+            return names.pop("hook")
+        if FORMATS[to].steers:
+            return exported_probe(path, "mini")
+        return run_code(about, tmp_path, monkeypatch, X=rows)
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # of the other tool
+        read()
+    assert to == "vllm_hook" or not isinstance(caught.value, NameError | AssertionError)
+
+
 def test_a_saved_probe_is_no_export(tmp_path):
     for ending in (".json", ".safetensors"):
         assert exported_probe(probe_of().save(tmp_path / "p").with_suffix(ending), "mini") is None
 
 
 def test_an_exported_vector_moves_the_logits_of_transformers_as_ours(tmp_path):
-    config = GPT2Config(n_embd=WIDTH, n_layer=5, n_head=2, n_positions=32, vocab_size=50)
-    torch.manual_seed(0)
-    theirs = GPT2LMHeadModel(config).eval()
-    ours, ids = from_transformers(theirs), torch.tensor([[3, 1, 4, 1, 5]])
-    path, _ = probe_of().export(tmp_path / "v", "vllm_vector", by=5.0)
+    theirs = GPT2LMHeadModel.from_pretrained(MINI, dtype=torch.float32).eval()
+    ours, ids = load_model("mini"), torch.tensor([[464, 825, 284, 262, 1468]])
+    draw, width = np.random.default_rng(0), ours.config.d_model
+    arrays = draw.normal(size=width), draw.normal(size=(100, width))
+    probe = SavedProbe.from_arrays(
+        arrays[0], 0.0, site=SITE, model="mini", classes=("no", "yes"), rows=arrays[1]
+    )
+    path, _ = probe.export(tmp_path / "v", "vllm_vector", by=5.0)
     vector = steering_vector(exported_probe(path, "mini"))
     tap = compose(ours, [(SITE, edits.add(torch.from_numpy(vector)))])
     record = json.loads(path.read_text())

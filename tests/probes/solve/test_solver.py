@@ -96,6 +96,18 @@ def test_fits_with_an_offset_equal_those_of_a_general_minimiser(n_classes, n_fea
         assert np.abs(scores - expected).max() < (1e-6 if is_exact else 2e-4)
 
 
+def test_fits_with_an_offset_equal_those_of_statsmodels():
+    models = pytest.importorskip("statsmodels.api")
+    X, codes = problem(2, n_samples=600, n_features=5)
+    offset = np.random.default_rng(1).normal(size=(len(X), 2))
+    one, stopping = Problem(codes, 1e9, offset=offset), StoppingRule(tolerance=1e-12, aim=1e-18)
+    (fit,) = Solver(X, [np.ones(len(X))]).solve([one], stopping)  # hardly a penalty
+    design, difference = models.add_constant(X), offset[:, 1] - offset[:, 0]
+    model = models.GLM(codes, design, models.families.Binomial(), offset=difference)
+    expected = model.fit(tol=1e-14).params
+    assert np.abs(np.append(fit.intercept, fit.coef) - expected).max() < 1e-6
+
+
 def hard_problems():
     """Name -> rows, codes, weights of each share, values of C."""
     found, generator = {}, np.random.default_rng(0)

@@ -16,7 +16,7 @@ from probekit.report.causes.cause_figures import (
     steepest,
     token_maps,
 )
-from probekit.report.figures.figure_files import CENTIMETRE, file_names, on_paper
+from probekit.report.figures.figure_files import INCH, Paper, file_names, on_paper
 from probekit.report.pages.causes_page import cause_parts
 from probekit.results.cause_verdict import edit_sets
 from probekit.results.causes import CauseTables
@@ -189,6 +189,6 @@ def test_the_map_of_heads_frames_the_largest(parts_of, layers, heads, has_number
 
 def test_figures_for_one_column_of_a_paper_are_at_most_6_cm_high_and_name_every_token(parts_of):
     effects = make_effects(tokens=tuple(f" token{n}" for n in range(16)))
-    papers = [on_paper(part, 1) for part in parts_of(**every_table(effects=effects))]
-    assert max(size["height"] for _, size in papers) / CENTIMETRE <= 6
-    assert "" not in papers[1][0].layout.xaxis.ticktext
+    parts = parts_of(**every_table(effects=effects))
+    assert max(Paper(1).size(part)[1] for part in parts) / INCH * 2.54 <= 6.001
+    assert "" not in on_paper(parts[1], Paper(1))["layout"]["xaxis"]["ticktext"]

@@ -14,6 +14,7 @@ from probekit.report.pages.study_page import (
     study_page,
     study_warnings,
 )
+from probekit.report.sentences.comparisons import LONGEST
 from probekit.results.record import CELLS
 from probekit.results.study import compared_settings
 from tests.cli.test_view import ask, serving
@@ -38,7 +39,9 @@ ANSWERS = {
 @pytest.mark.parametrize("name", ANSWERS)
 def test_the_answer_counts_cells_that_are_better(name, tmp_path, snapshot):
     cells, changes = ANSWERS[name]
-    assert study_answer(write_study(tmp_path, cells, made_rivals(cells, **changes))) == snapshot
+    answers = study_answer(write_study(tmp_path, cells, made_rivals(cells, **changes)))
+    assert len(answers[0]) <= LONGEST
+    assert " ".join(answers) == snapshot
 
 
 def compared(gain, n=8):
@@ -73,7 +76,7 @@ def test_warnings_are_those_of_the_counts(tmp_path, snapshot):
 
 def test_cells_are_sorted_by_the_gain_over_each_rival(tmp_path):
     n = MOST_ROWS + 5
-    page = study_page(write_study(tmp_path, made_cells(n)))
+    page = study_page(write_study(tmp_path, made_cells(n))).html()
     figures = figures_of(page)
     assert len(figures) == 2
     gains = [x for figure in figures for x in figure["data"][0]["x"]]
@@ -90,7 +93,7 @@ def test_cells_are_sorted_by_the_gain_over_each_rival(tmp_path):
 def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
     cells = made_cells(4)
     cells.loc[0, "site"], cells.loc[1, "site"] = "hook_embed", "ln_final.hook_normalized"
-    (figure,) = figures_of(study_page(write_study(tmp_path, cells)))
+    (figure,) = figures_of(study_page(write_study(tmp_path, cells)).html())
     ours, layers, published = figure["data"]
     order = [1, 0, 2, 3]  # of the made gains
     words = made_rivals(cells).query("rival == 'bag_of_words'").reset_index()
@@ -102,7 +105,7 @@ def test_a_figure_has_the_published_score_and_the_layer_of_each_cell(tmp_path):
 
 def test_each_cell_links_to_the_page_of_its_run(tmp_path):
     cells = made_cells(3).assign(folder=["cells/a/1", 'cells/b "<c>/1', ""])
-    page = study_page(write_study(tmp_path, failing(cells, 2, "an error of <b>")))
+    page = study_page(write_study(tmp_path, failing(cells, 2, "an error of <b>"))).html()
     links = re.findall(r'<a href="([^"]*report.html)">', page)
     assert sorted(links) == ["cells/a/1/report.html", "cells/b%20%22%3Cc%3E/1/report.html"]
     assert "task_002-mini | an error of <b>" in text_of(page)
@@ -112,12 +115,12 @@ def test_a_study_is_one_entry_of_the_index_whose_cells_are_served(tmp_path):
     study = tmp_path / "made"
     folder = write_shown(study / CELLS / "task_000-mini" / "a1")
     cells = made_cells(1).assign(folder=folder.relative_to(study).as_posix())
-    result = write_study(study, cells)
+    answers = study_answer(write_study(study, cells))
     assert find_runs(tmp_path) == [study]
     shown = entry(tmp_path, study)
     assert (shown.title, shown.state) == ("made, study", "finished")
     assert shown.url == "run/made/report.html"
-    assert shown.summary == study_answer(result)
+    assert [shown.summary, shown.details] == [answers[0], " ".join(answers)]
     with serving(tmp_path) as server:
         status, page = ask(server, f"/{shown.url}")
         assert (status, "task_000-mini" in page) == (200, True)

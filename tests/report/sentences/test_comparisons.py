@@ -125,7 +125,7 @@ def test_answer_and_verdicts_are_those_that_are_stored(snapshot, name):
     verdicts = [
         f"{row['train']} on {row['test']}: {row['verdict']}" for _, row in found.verdicts.iterrows()
     ]
-    assert "\n".join([comparisons.transfer_answer(found), *verdicts]) == snapshot
+    assert "\n".join([*comparisons.transfer_answer(found), *verdicts]) == snapshot
 
 
 def test_missing_pairs_are_undefined():

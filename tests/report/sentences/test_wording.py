@@ -6,13 +6,23 @@ from pathlib import Path
 import pytest
 
 import probekit
+from probekit.chosen.page import Shown
 from probekit.cli.runs import show_warnings
 from probekit.report.notebooks.run_result import RunResult
-from probekit.report.pages.run_page import write_report
-from probekit.report.sentences.answer import answer, is_yes_no, method
-from probekit.report.sentences.caveats import DOUBTS, KINDS, caveats
+from probekit.report.pages.run_page import run_answers, write_report
+from probekit.report.sentences.answer import answer, is_yes_no, method, score_words
+from probekit.report.sentences.caveats import (
+    DOUBTS,
+    INVALIDATES,
+    KINDS,
+    NOTE,
+    WEAKENS,
+    Caveat,
+    caveats,
+    merged,
+)
 from probekit.results.record import RunRecord
-from probekit.results.verdict import Verdict
+from probekit.results.verdict import HeadlineScore, Verdict
 from tests.report.conftest import judged, make_record
 from tests.report.sentences.cases import CASES, WHICH, YES_NO, trees, with_metric
 
@@ -46,7 +56,7 @@ def test_rows_of_massive_tokens_at_the_selected_site_are_a_warning(site, positio
     for norms in content["norms"]:
         norms["read"] = {position: 0.0625 * (norms["site"] == site)}
     record = RunRecord.model_validate(content)
-    lines = [one for one in caveats(record.verdict, record) if "massive" in one]
+    lines = [one.message for one in caveats(record.verdict, record) if one.kind == "massive"]
     expected = f"6.3 % of the sampled rows at {site} read a token with a massive activation, "
     assert [line.startswith(expected) for line in lines] == [True] * is_warned
 
@@ -136,7 +146,46 @@ def test_terminal_page_and_notebook_have_the_same_warnings(make_run, record, cap
     show_warnings(result)
     printed, page = capsys.readouterr().err, write_report(folder).read_text("utf-8")
     page = page.replace("&nbsp;", " ").replace("\xa0", " ").replace("\u2011", "-")
-    assert len(result.warnings) == 3
+    # Both probes are not better than networks with random weights: one warning.
+    assert [one.partition(":")[0] for one in result.warnings] == [INVALIDATES, WEAKENS]
+    assert "(1 more like this on the page)" in result.warnings[0]
+    assert "structural_depth" in page
     for sentence in result.warnings:
         assert f"warning: {sentence}\n" in printed
-        assert sentence in page
+        assert sentence.partition(": ")[2].removesuffix(" (1 more like this on the page)") in page
+
+
+@pytest.mark.parametrize("level", ["error", "warning"])
+def test_what_invalidates_the_score_changes_the_first_sentence(level, tmp_path):
+    content = make_record()
+    content["verdict"] = judged(CASES["better"].table, CASES["better"].differences)
+    rare = {"level": "warning", "code": "rare-labels", "message": "y"}
+    content["data"]["findings"] = [
+        rare,
+        {"level": level, "code": "crossing-groups", "message": "x"},
+    ]
+    record = RunRecord.model_validate(content)
+    (found,) = run_answers(Shown(tmp_path, record))
+    (first, *_) = caveats(record.verdict, record)
+    assert (first.kind, first.weight) == ("crossing-groups", INVALIDATES)
+    assert record.verdict.case == "yes"
+    assert found.text.endswith("Not valid as it stands: see the first warning.")
+    assert found.css == "bad"
+
+
+def test_warnings_of_a_kind_are_one_and_all_of_them_are_kept():
+    found = [Caveat("edge-of-baseline", f"number {n}") for n in (*range(8), 0)]
+    (one,) = merged(found)
+    assert (one.message, len(one.similar), one.weight) == ("number 0", 7, NOTE)
+    assert str(one) == "note: number 0 (7 more like this on the page)"
+    kinds = ["edge-of-grid", "of a newer release", "majority", "length"]
+    ordered = [one.kind for one in merged(Caveat(kind, kind) for kind in kinds)]
+    assert ordered == ["majority", "of a newer release", "length", "edge-of-grid"]
+
+
+def test_a_level_that_is_no_share_of_equal_labels_is_explained():
+    facts = {"site": "", "p": None, "n": 9, "n_groups": 9, "sites": {}, "position": "last"}
+    facts |= {"metric": "accuracy", "probe": "logistic", "view": "raw", "value": 0.9}
+    facts |= {"ci_low": 0.8, "ci_high": 0.95}
+    levels = [score_words(HeadlineScore(**facts, chance=level))[1] for level in (0.49, 0.5, 1 / 3)]
+    assert levels == ["chance 49 % (the commonest training label)", "chance 50 %", "chance 33 %"]

@@ -50,6 +50,6 @@ def test_the_answer_is_about_a_family_with_measured_patches():
 def test_hostile_texts_stay_text_and_no_machine_path_is_on_the_page():
     tokens = (HOSTILE, *PAIR.clean[1:])
     hostile = replace(PAIR, clean=tokens, corrupt=(tokens[0], *PAIR.corrupt[1:]), answer=HOSTILE)
-    page = pair_page(hostile, model="/data/mine/made", facts={"weights": HOSTILE})
+    page = pair_page(hostile, model="/data/mine/made", facts={"weights": HOSTILE}).html()
     assert HOSTILE not in page
     assert "/data/mine" not in page

@@ -1,0 +1,234 @@
+"""Predictions on a page: ROC, scores by label, residuals; and the final probe in other tools."""
+
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from probekit.amounts import counted, fixed, percent
+from probekit.chosen.page import Shown
+from probekit.chosen.registry import TEST_ROWS
+from probekit.lazy_rows import Floats, Mask
+from probekit.probes.exports.table import export_commands
+from probekit.probes.saved_probe import SavedProbe
+from probekit.probes.score.metric_table import METRICS
+from probekit.report.elements.page import FigurePart, Fold, Paragraph, figure_json
+from probekit.report.elements.style import (
+    GREY,
+    LEVELS,
+    SERIES_COLOURS,
+    SERIES_MARKERS,
+    STACKS,
+    TEMPLATE,
+    plain_line,
+    plotly_text,
+    with_margin,
+)
+from probekit.report.elements.texts import class_label
+from probekit.results.record import FINAL
+
+MOST_LABELS = 5
+MOST_POINTS = 2000  # rows that are drawn
+MOST_STEPS = 200  # of a curve
+BINS = 30
+CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
+FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
+
+
+def figures(run: Shown) -> Iterator[FigurePart]:
+    """Yield the figures of the predictions of the selected probe, row by row, if it has any."""
+    rows = run.rows(TEST_ROWS)
+    if rows is None or "guess" not in rows:
+        return
+    rows, pooled = rows[rows["guess"] != ""], FOLDS * run.verdict.is_nested
+    if METRICS[run.verdict.metric].fits("number", ()):
+        yield residual_part(rows, run, pooled)
+        return
+    scores = rows.filter(regex="^score_").apply(pd.to_numeric, errors="coerce").dropna()
+    labels = [name.removeprefix("score_") for name in scores]
+    truth = rows["truth"][scores.index].to_numpy(dtype=str)
+    if scores.empty or not 2 <= len(labels) <= MOST_LABELS or len(set(truth)) < 2:
+        return
+    detected = {label: ahead(scores.to_numpy(), n) for n, label in enumerate(labels)}
+    positive = str(run.scores.rows["positive"].iloc[0]) or labels[-1]
+    if len(labels) == 2:  # the curve of the other label has the same points
+        detected = {positive: detected[positive]}
+    monitor = run.rows("monitor.csv")
+    yield curves_part(truth, detected, run, monitor, pooled)
+    yield histogram_part(truth, detected, run, monitor, pooled)
+
+
+def ahead(scores: Floats, label: int) -> Floats:
+    """Return by how much the score of a label exceeds the highest other one, shape (n_rows,).
+
+    >>> ahead(np.array([[1.0, 3.0], [2.0, -2.0]]), 0).tolist()
+    [-2.0, 4.0]
+    """
+    return np.asarray(scores[:, label] - np.delete(scores, label, axis=1).max(axis=1))
+
+
+def rates(scores: Floats, is_label: Mask) -> tuple[Floats, Floats, Floats]:
+    """Return false positive rate, true positive rate and precision at each threshold, descending.
+
+    Rows of equal scores are above the same thresholds. The first threshold is above all rows.
+
+    >>> fpr, tpr, precision = rates(np.array([3.0, 2, 2, 1]), np.array([True, True, False, False]))
+    >>> fpr.tolist(), tpr.tolist(), precision.round(2).tolist()
+    ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0], [1.0, 1.0, 0.67, 0.5])
+    """
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+    hits = np.append(0, np.cumsum(is_label[order])[last])
+    alarms = np.append(0, last + 1)
+    n = int(is_label.sum())
+    precision = np.divide(hits, alarms, out=np.ones(len(hits)), where=alarms > 0)
+    return (alarms - hits) / (len(scores) - n), hits / n, precision
+
+
+def curves_part(
+    truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any, pooled: str
+) -> FigurePart:
+    """Return ROC and precision-recall curves, with the decision and the thresholds of a monitor."""
+    figure = make_subplots(1, 2, horizontal_spacing=0.14)
+    figure.add_trace(plain_line([0, 1], [0, 1], CHANCE), row=1, col=1)
+    words, of, mode = [], ", each label against the others", "markers"
+    if len(detected) == 1:
+        of, mode = f" for {class_label(next(iter(detected)))}", "markers+text"
+    for number, (label, scores) in enumerate(detected.items()):
+        is_label, colour = truth == label, SERIES_COLOURS[number]
+        if len(detected) == 1:
+            figure.add_trace(plain_line([0, 1], [is_label.mean()] * 2, CHANCE), row=1, col=2)
+        fpr, tpr, precision = rates(scores, is_label)
+        # Of many thresholds some are drawn, the first and the last among them.
+        some = np.unique(np.linspace(0, len(fpr) - 1, MOST_STEPS).round().astype(int))
+        for col, (x, y, shape) in enumerate(((fpr, tpr, "linear"), (tpr, precision, "vh")), 1):
+            line = {"color": colour, "width": 2, "shape": shape}
+            look: dict[str, Any] = {"mode": "lines", "line": line, "row": 1, "col": col}
+            look |= {"name": plotly_text(class_label(label)), "legendgroup": label}
+            look |= {"showlegend": col == 1, "hovertemplate": "%{x:.3f}, %{y:.3f}<extra></extra>"}
+            figure.add_scatter(x=x[some].round(4).tolist(), y=y[some].round(4).tolist(), **look)
+        # Those that raise the same alarms share a point.
+        points = {(scores > 0).tobytes(): ("decision", scores > 0, "circle")}
+        for _, row in (pd.DataFrame() if monitor is None else monitor).iterrows():
+            name, above = f"threshold for {100 * row['fpr']:g} %", scores > row["threshold"]
+            before = points.get(above.tobytes(), ("", above, "diamond"))
+            points[above.tobytes()] = (", ".join(filter(None, [before[0], name])), *before[1:])
+        for name, above, symbol in points.values():
+            x, y = above[~is_label].mean(), above[is_label].mean()
+            right = is_label[above].mean() if above.any() else 1.0
+            rounded = f"TPR {fixed(y, 2)}, FPR {fixed(x, 2)}, precision {fixed(right, 2)}"
+            words.append(f"{class_label(label)}, {name}: {rounded}")
+            marker = {"color": colour, "symbol": symbol, "size": 10}
+            look = {"marker": marker | {"line": {"color": "white", "width": 1}}, "row": 1}
+            look |= {"showlegend": False, "cliponaxis": False, "hovertext": words[-1]}
+            look |= {"hoverinfo": "text", "text": [f" {name} "], "textposition": "bottom right"}
+            figure.add_scatter(x=[x], y=[y], mode=mode, col=1, **look)
+            figure.add_scatter(x=[y], y=[right], mode="markers", col=2, **look)
+    axes = ("false positive rate", "true positive rate"), ("recall", "precision")
+    for col, (across, up) in enumerate(axes, 1):
+        figure.update_xaxes(title_text=across, range=[-0.02, 1.02], row=1, col=col)
+        figure.update_yaxes(title_text=up, range=[-0.02, 1.04], row=1, col=col)
+    figure.update_layout(template=TEMPLATE, showlegend=len(detected) > 1, meta=STACKS)
+    marked = "; diamonds: the thresholds of the monitor" if monitor is not None else ""
+    return FigurePart(
+        "ROC and precision-recall",
+        figure_json(figure),
+        f"Held-out rows by {run.probe}{of}. Circle: the decision, where both scores are "
+        f"equal{marked}. Dashed: scores without information.{pooled}",
+        f"{'; '.join(words)}.",
+        is_open=False,
+    )
+
+
+def histogram_part(
+    truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any, pooled: str
+) -> FigurePart:
+    """Return the histogram of scores by label; of several labels, of the score of the true one."""
+    is_binary, (label, scores) = len(detected) == 1, next(iter(detected.items()))
+    title, side, of_side = "score of the true label minus the highest other one", "left", "errors"
+    if is_binary:
+        title, side = f"score of {class_label(label)} minus that of the other label", "right"
+        of_side = f"predicted as {class_label(label)}"
+    else:
+        codes = [list(detected).index(one) for one in truth]
+        scores = np.stack(list(detected.values()))[codes, np.arange(len(truth))]
+    groups = {class_label(one): scores[truth == one] for one in sorted(set(truth))}
+    negatives, lines = run.rows("negatives.csv"), dict[str, float](decision=0.0)
+    if negatives is not None and monitor is not None:
+        groups["negatives of the monitor"] = negatives["score"].to_numpy()
+        rates_of = zip(monitor["fpr"], monitor["threshold"], strict=True)
+        lines |= {f"threshold for {100 * fpr:g} %": at for fpr, at in rates_of}
+    values = np.concatenate([*groups.values(), [*lines.values()]])
+    edges = np.histogram_bin_edges(values, BINS)
+    figure, words = go.Figure(layout={"template": TEMPLATE}), []
+    for (name, own), colour in zip(groups.items(), cycle(SERIES_COLOURS), strict=False):
+        share = (np.histogram(own, edges)[0] / len(own)).round(5)
+        # Steps, which hide nothing where they overlap.
+        x, y = np.repeat(edges, 2), np.repeat([0, *share, 0], 2)[1:-1]
+        shown = plotly_text(f"{name} (n = {len(own):,})")
+        line, look = {"color": colour, "width": 1}, {"fill": "toself", "fillcolor": colour}
+        figure.add_trace(plain_line(x, y, line, **look, opacity=0.45, name=shown, showlegend=True))
+        above = percent((own > 0).mean())
+        words.append(f"{name}: median {fixed(float(np.median(own)), 2)}, above 0 {above}")
+    for number, (name, at) in enumerate(lines.items()):
+        line = {"color": GREY, "width": 1.5, "dash": "dash" if number else "solid"}
+        place = {"x": at, "y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
+        figure.add_vline(x=at, line=line)
+        figure.add_annotation(text=name, font={"size": 12}, yshift=16 * number, **place)
+    figure.update_xaxes(title_text=plotly_text(title), range=with_margin(edges[0], edges[-1]))
+    figure.update_yaxes(title_text="share of rows", rangemode="tozero")
+    figure.update_layout(showlegend=True, margin_t=36 + 16 * len(lines))
+    return FigurePart(
+        "Scores by label",
+        figure_json(figure),
+        f"Scores of {counted(len(truth), 'held-out row')} by {run.probe}; the shares of each label "
+        f"sum to 1. Rows to the {side} of the solid line are {of_side}.{pooled}",
+        f"{'; '.join(words)}.",
+        is_open=monitor is not None,
+    )
+
+
+def residual_part(rows: pd.DataFrame, run: Shown, pooled: str) -> FigurePart:
+    """Return predicted against true values, and residuals against predicted ones."""
+    truth, guess = (pd.to_numeric(rows[name]).to_numpy() for name in ("truth", "guess"))
+    step = -(-len(truth) // MOST_POINTS)
+    residual = truth - guess
+    figure = make_subplots(1, 2, horizontal_spacing=0.14)
+    ends = with_margin(min(truth.min(), guess.min()), max(truth.max(), guess.max()))
+    figure.add_trace(plain_line(ends, ends, CHANCE), row=1, col=1)
+    figure.add_trace(plain_line(ends, [0, 0], CHANCE), row=1, col=2)
+    marker = {"color": SERIES_COLOURS[0], "symbol": SERIES_MARKERS[0], "size": 5, "opacity": 0.5}
+    for col, (x, y) in enumerate(((truth, guess), (guess, residual)), 1):
+        look = {"mode": "markers", "marker": marker, "row": 1, "col": col, "showlegend": False}
+        look["hovertemplate"] = "%{x:.3g}, %{y:.3g}<extra></extra>"
+        figure.add_scatter(x=x[::step].tolist(), y=y[::step].tolist(), **look)
+    figure.update_xaxes(title_text="true value", range=ends, row=1, col=1)
+    figure.update_yaxes(title_text="predicted value", range=ends, row=1, col=1)
+    figure.update_xaxes(title_text="predicted value", row=1, col=2)
+    figure.update_yaxes(title_text="true minus predicted", row=1, col=2)
+    figure.update_layout(template=TEMPLATE, showlegend=False, meta=STACKS)
+    return FigurePart(
+        "Predicted and true values",
+        figure_json(figure),
+        f"{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
+        f"prediction is exact. Right: residuals, true minus predicted.{pooled}",
+        f"Predicted against true values. Residuals have mean {fixed(residual.mean(), 3)} and "
+        f"standard deviation {fixed(residual.std(), 3)}; true values {fixed(truth.std(), 3)}.",
+    )
+
+
+def details(run: Shown) -> Iterator[Fold]:
+    """Yield the commands that apply and export the final probe, if the run has one.
+
+    Raises:
+        DataError: a file of the probe cannot be read, or was changed after the run.
+    """
+    if (run.folder / f"{FINAL}.json").exists():
+        lines = export_commands(SavedProbe.load(run.folder / FINAL), f"RUN/{FINAL}")
+        apply = f"probekit apply RUN/{FINAL} --text TEXT  # RUN is the folder of this page"
+        text = "\n".join([apply, *lines])
+        yield Fold("Use the final probe elsewhere", [Paragraph(text, kind="source")])
