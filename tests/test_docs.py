@@ -51,7 +51,7 @@ def commands(text):
 WITH_COMMANDS = [name for name in PAGES if commands(PAGES[name]) and name != OF_CLUSTERS]
 FIRST = commands(README)[1]  # probekit init
 # Of a sentence, a table, a formula or a block.
-ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.png)")
+ENDS = (".", "?", ":", ".)", "|", "$$", "```", ":::", ">", "](layer_curve.svg)")
 
 
 @pytest.mark.parametrize("name", [n for n in PAGES if ">>> " in PAGES[n]])
