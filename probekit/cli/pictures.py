@@ -88,11 +88,21 @@ def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None)
 
 def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with the options of figures for a paper, as its argument `paper`."""
-    names = ("width", "height", "font", "names", "columns")
+    names = ("width", "height", "font", "names")
 
     @wraps(function)
     def command(*args: Any, **given: Any) -> Any:
-        paper = {name: given.pop(name) for name in names if name in given}
+        paper = {name: given.pop(name) for name in names}
+        is_changed = any(paper.values())
+        is_drawn = getattr(given.get("out"), "suffix", "") in FIGURE_FILES
+        needed = "--out x.pdf, .svg or .png"
+        if "formats" in given:
+            needed, is_drawn = "--figures", bool(given["formats"])
+            paper["columns"] = given.pop("columns")  # `weights` has others
+        elif "scores" in given:  # a figure of single heads is as wide as a column
+            needed, is_drawn = f"--scores and {needed}", is_drawn and given["scores"]
+        if is_changed and not is_drawn:
+            raise click.UsageError(f"--width, --height, --font and --rename require {needed}.")
         return function(*args, paper=paper, **given)
 
     inches: Any = {"type": click.FloatRange(0.5, 40), "metavar": "INCHES"}
