@@ -28,4 +28,5 @@ def test_pages_and_answers_are_those_that_are_stored(snapshot):
     overview = overview_page(table, "/data/mine/models/mine")
     assert "/data/mine" not in overview.html()
     assert text_of(overview.html()) == snapshot
-    assert text_of(weight_page(WeightTensor(vector, values, (), None, None), "mini").html()) == snapshot
+    one = weight_page(WeightTensor(vector, values, (), None, None), "mini")
+    assert text_of(one.html()) == snapshot
