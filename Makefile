@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Keep compiled modules in every environment: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: quickstart check test nightly fast format lint types tests slow golden hooks data schema docs dist bench clean
+.PHONY: quickstart check test nightly fast format lint types tests slow golden hooks data schema gallery docs dist bench clean
 .DELETE_ON_ERROR:
 
 quickstart: .venv/installed
@@ -61,6 +61,10 @@ data: .venv/installed
 
 schema: .venv/installed
 	$(BIN)/python -m probekit.experiment.loader experiments
+
+# The pictures of README.md and of the gallery, drawn from finished runs.
+gallery: .venv/installed-test
+	$(BIN)/python -m benchmarks.gallery
 
 # The documentation, with every notebook executed; warnings are errors. It needs no network.
 docs: .venv/installed-docs

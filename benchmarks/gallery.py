@@ -1,14 +1,16 @@
-"""Draw docs/gallery: one image of each kind of figure, from the shipped experiments.
+"""Draw docs/gallery and the picture of README.md from the shipped experiments: `make gallery`.
 
-    python -m benchmarks.gallery
+    python -m benchmarks.gallery [--check]
 
-Finished runs are reused.
+Finished runs are reused. --check only compares the labels of README.md's picture with those that
+the finished quickstart has today.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from probekit.report.pages.transfer_page import place_parts
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 2_000_000  # limit for all images together
+PICTURE = ROOT / "docs" / "layer_curve.svg"
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,16 @@ SOURCES = (
 
 
 def main() -> None:
-    """Write the images and print their number and total size."""
-    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    """Write the images and print their number and total size, or compare README.md's picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="compare README.md's picture only")
+    picture = _picture()
+    if parser.parse_args().check:
+        was, now = labels(PICTURE.read_text(encoding="utf-8")), labels(picture)
+        if was != now:
+            raise SystemExit(f"{PICTURE} has other labels: {sorted(was ^ now)}. Run make gallery.")
+        return
+    PICTURE.write_text(picture, encoding="utf-8")
     parts = {part.title: part for part in [*_transfer_parts(), *_run_parts()]}
     folder = ROOT / "docs" / "gallery"
     for path in folder.glob("*.svg"):
@@ -86,6 +97,24 @@ def main() -> None:
     if size > MOST_BYTES:
         raise SystemExit(f"The images have {size:,} bytes; the limit is {MOST_BYTES:,}.")
     print(f"{len(written)} images, {size:,} bytes, in {folder}")
+
+
+def labels(svg: str) -> set[str]:
+    """Return the words of a picture, without numbers and lines, which differ between machines.
+
+    >>> sorted(labels("<text x='1'>chosen 0.93,</text><text>accuracy</text><text>0.5</text>"))
+    ['accuracy', 'chosen']
+    """
+    texts = re.findall(r"<text[^>]*>([^<]+)</text>", svg)
+    return set(re.findall(r"[^\W\d_]+", " ".join(texts)))
+
+
+def _picture() -> str:
+    """Return the first figure of the quickstart as README.md shows it."""
+    result = run(load_experiment(ROOT / "experiments" / "quickstart.yaml"), out=ROOT / "runs")
+    with TemporaryDirectory() as folder:
+        (path,) = write_figures(run_figures(result.folder)[:1], Path(folder), ["svg"], Paper(2))
+        return path.read_text(encoding="utf-8")
 
 
 def _run_parts() -> Iterator[FigurePart]:

@@ -388,15 +388,12 @@ def compare_tokens(
     """
     widths = {array.shape[2] for array in arrays.values()}
     last = _Reading([list(one) for one in ids], places.max(1).tolist())
-    tensors, at = (
-        _Tensors(network, last, widths, set(), only=list(arrays)),
-        torch.from_numpy(places),
-    )
+    tensors = _Tensors(network, last, widths, set(), only=list(arrays))
     computed = dict[torch.dtype | None, dict[str, Tensor]]()
 
     def at_sites(dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         if dtype not in computed:
-            stacks = list(tensors.computed(last, at, dtype))
+            stacks = list(tensors.computed(last, torch.from_numpy(places), dtype))
             computed[dtype] = {
                 name: torch.stack([place[width].rows[number] for place in stacks], 1)
                 for width in widths

@@ -8,9 +8,9 @@ section.py  its section of the experiment file, and the rules of its keys: `chec
 measure.py  `texts(settings, experiment, rows, read)`: the further texts that it captures;
             `tables(settings, chosen)`: the contents of its files; `transferred(...)`: the rows of a
             transfer between data sets; `work(source, ...)`: a part of its fits at all sites,
-             which is timed to predict the time of a run; `further_findings(source)`:
-             warnings about the data before a run; `identity(source)`: a digest of the columns that
-             results depend on in addition to the examples
+            which is timed to predict the time of a run; `further_findings(source)`: warnings about
+            the data before a run; `identity(source)`: a digest of the columns that results depend
+            on in addition to the examples
 page.py     what the page of a run shows, by place: `answers(run)` before the answer of the probe,
             and `screen(run)`, figures and tables before the layer curve and the comparisons of the
             first screen; `figures(run)` after all other figures; `sections(run)` and `curves(run)`

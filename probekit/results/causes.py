@@ -204,7 +204,6 @@ class CausesRecord(BaseModel):
 
 
 MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
-MOSTLY = 0.75  # share of preferred right answers, below which there is a warning
 FOLDER = "causes"  # name within the folder of a run
 RECORD = "causes.json"
 TABLES: Mapping[str, tuple[TableColumn, ...]] = MappingProxyType(

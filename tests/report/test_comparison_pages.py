@@ -55,6 +55,12 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
     assert len(difference_lines(both)) == len(difference_lines(comparison))
 
 
+def test_a_comparison_without_intervals_has_no_figure_of_them(comparison):
+    title, bare = "Differences of accuracy", comparison.rows.assign(ci_low=np.nan, ci_high=np.nan)
+    assert title in comparison_page(comparison).html()
+    assert title not in comparison_page(replace(comparison, rows=bare)).html()
+
+
 def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot):
     _, cosines, _ = place_parts(transfer, *transfer.chosen)
     assert drawn(go.Figure(cosines.figure)) == snapshot
@@ -79,6 +85,14 @@ def test_a_cell_without_a_score_is_empty(transfer, snapshot, is_dropped):
     scores, *_ = place_parts(bare, *bare.chosen)
     assert "nan" not in scores.description
     assert not re.search(r"\bnan\b", text_of(transfer_page(bare).html()))
+
+
+def test_a_cell_is_hatched_if_its_interval_contains_its_own_chance(transfer):
+    rows = transfer.maps(*transfer.chosen)["score"].assign(ci_low=0.6, value=0.65, ci_high=0.7)
+    chances = np.where(rows["test"] == transfer.names[0], 0.62, 0.5)
+    shapes = score_map(rows.assign(chance=chances), transfer.names, "accuracy").layout.shapes
+    hatched = {round((one.x0 + one.x1) / 2) for one in shapes if one.opacity == 0.6}
+    assert hatched == {0}
 
 
 def test_a_page_of_undefined_scores_has_a_figure_without_cells(transfer, snapshot):

@@ -123,8 +123,9 @@ def _within(known: Known, chosen: SelectedProbe, metric: str) -> dict[str, Any]:
     parts = [take(scored, strata == stratum) for stratum in np.unique(strata)]
     parts = [part for part in parts if len(np.unique(part.truth)) > 1]
     scores = [metrics_of(one)[metric](one, Resamples.whole(len(one.truth)))[0] for one in parts]
-    if parts:
-        row["within"] = np.average(scores, weights=[len(one.truth) for one in parts])
+    if parts:  # a constant guess has no rank correlation with the label
+        weights = [len(one.truth) for one in parts]
+        row["within"] = np.average(np.nan_to_num(scores), weights=weights)
     return row
 
 

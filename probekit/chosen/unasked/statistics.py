@@ -1,6 +1,6 @@
 """Tests of columns of the data against the label: signs of groups, and the AUROC of one column.
 
-A column is numbers (n_rows,), NaN where a cell is empty, or values of a category.
+A column is numbers (n_rows,), NaN where a cell is empty or infinite, or values of a category.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ def column_in(cells: Sequence[str], groups: Codes) -> ColumnCells | None:
     if numbers is not None:
         values = np.full(len(texts), np.nan)
         values[filled] = numbers
+        values[np.isinf(values)] = np.nan  # as good as empty
+        known = values[~np.isnan(values)]
         firsts = values[np.unique(groups, return_index=True)[1]]
         is_of_groups = np.isclose(values, firsts[groups], equal_nan=True).all()
         is_name = _are_row_numbers(firsts if is_of_groups else values)
-        is_constant = len(set(numbers)) < 2 and filled.all()
-        return None if is_name or is_constant or not numbers else values
+        is_constant = not len(known) or (len(known) == len(values) and not np.ptp(known))
+        return None if is_name or is_constant else values
     names, codes = np.unique(texts.astype(str), return_inverse=True)
     pairs = np.unique(np.stack([codes, groups], axis=1), axis=0)
     n_groups = np.bincount(pairs[:, 0])

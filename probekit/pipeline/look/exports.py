@@ -67,13 +67,13 @@ def write_page_or_rows(
     """
     from probekit.files import csv_text
 
-    check_ending(path, PAGE_OR_ROWS)
+    check_ending(path, ATTENTION_FILES if rows is None else PAGE_OR_ROWS)
     if path.suffix in FIGURE_FILES:
         from probekit.report.figures import figure_files
 
         figures = figure_files.figures_of(page())
         return figure_files.write_pictures(figures, path, figure_files.Paper(**paper))
-    _write(path, csv_text(rows) if path.suffix == ".csv" and rows is not None else page().html())
+    _write(path, page().html() if rows is None or path.suffix == ".html" else csv_text(rows))
     return [path]
 
 

@@ -25,6 +25,7 @@ from probekit.pipeline.setup.design import ExperimentDesign
 from probekit.pipeline.setup.texts import ReadTexts
 
 LARGEST = 1e100  # of a given number; its square is finite
+_NO_NUMBER = f"not a number below {LARGEST:.0e}."
 
 
 def output_numbers(experiment: Experiment, texts: ReadTexts) -> OutputNumbers | None:
@@ -117,7 +118,7 @@ def output_of_file(path: Path, format: str, names: Sequence[str]) -> dict[str, F
 
     Raises:
         UnknownNameError: a column does not exist.
-        DataError: a cell is not a finite number.
+        DataError: a cell is no number, or too large.
     """
     found: dict[str, list[float]] = {name: [] for name in names}
     for row in FORMATS[format].read(path, names).rows if names else ():
@@ -125,12 +126,13 @@ def output_of_file(path: Path, format: str, names: Sequence[str]) -> dict[str, F
             if name not in row.cells:
                 raise UnknownNameError(f"No column {name!r}. {nearest(name, row.cells)}")
             try:
-                column.append(float(row.cells[name]))
+                number = float(row.cells[name])
             except (TypeError, ValueError):
-                column.append(math.nan)
-            if not math.isfinite(column[-1]):
-                cell = shown(row.cells[name])
-                raise DataError(f"{row.source}: column {name!r} is {cell}, not a finite number.")
+                number = math.nan
+            if not abs(number) < LARGEST:
+                where = f"{row.source}: column {name!r}"
+                raise DataError(f"{where} is {shown(row.cells[name])}, {_NO_NUMBER}")
+            column.append(number)
     return {name: np.array(column) for name, column in found.items()} or None
 
 
@@ -142,7 +144,7 @@ def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
 
     Raises:
         ConfigError: these are no named columns.
-        DataError: a column has another length, or an entry is not a finite number.
+        DataError: a column has another length, or an entry is no number, or too large.
     """
     if outputs is None:
         return None
@@ -155,8 +157,7 @@ def output_columns(outputs: Any, n_rows: int) -> dict[str, Floats] | None:
         check_length(f"outputs[{name!r}]", cells, n_rows)
         for row, cell in enumerate(cells):
             if not isinstance(cell, Real) or not abs(float(cell)) < LARGEST:
-                where = f"outputs[{name!r}][{row}]"
-                raise DataError(f"{where} is {cell!r}, not a number below {LARGEST:.0e}.")
+                raise DataError(f"outputs[{name!r}][{row}] is {cell!r}, {_NO_NUMBER}")
         if str(name) in found:
             raise DataError(f"outputs has two columns {str(name)!r}. Rename one.")
         found[str(name)] = np.array(cells, dtype=np.float64)

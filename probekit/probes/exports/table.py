@@ -21,6 +21,7 @@ from probekit.probes.exports.plain import plain_probe
 from probekit.probes.exports.vector import SteeringVector, layer_read
 from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
+from probekit.provenance import install_command
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def export_probe(
     if row.needs and find_spec(row.needs) is None:
         raise ConfigError(
             f"The format {to} needs the package {row.needs}. Install it: "
-            f"pip install 'probekit-lens[{row.needs}]'."
+            f"{install_command(row.needs)}."
         )
     if not row.steers and (towards is not None or by != 1.0):
         raise ConfigError(f"`towards` and `by` are for vectors that steer; {to} holds a probe.")

@@ -209,9 +209,7 @@ async function show(plot, metric) {
   if (drawn.has(plot)) await redraw([plot]);
 }
 
-// One menu selects the metric of all figures.
-const [menu, ...others] = document.querySelectorAll(".metric select");
-for (const other of others) other.parentElement.remove();
+const menu = document.querySelector(".metric select");
 const showMetric = () => Promise.all([...document.querySelectorAll(".plot:has(.others)")].map((plot) => show(plot, menu.value)));
 menu?.addEventListener("change", showMetric);
 if (menu?.selectedIndex) showMetric();

@@ -20,8 +20,8 @@ _SAFE = "#88CCEE #CC6677 #DDCC77 #117733 #332288 #AA4499 #44AA99 #999933 #882255
 HUES = tuple(_SAFE.split())
 # Opacity of the strongest colour on the background.
 DENSEST = 0.55
-# Quantile of the scores at the end of the colour scale; larger scores are clipped.
 ENOUGH = 8  # texts whose scores at the tested position set the scale
+# Quantile of the scores at the end of the colour scale; larger scores are clipped.
 TYPICAL = 0.95
 
 

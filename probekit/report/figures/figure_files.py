@@ -24,8 +24,8 @@ from probekit.report.elements.tokens import short_label
 from probekit.report.figures.line_labels import LABEL, LONGEST_LINE, place_labels
 from probekit.results.network import AttentionPrompt
 
-# Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.
 FORMATS = ("png", "svg", "pdf")
+# Figures are drawn with texts of 12 and 13 pixels, and scaled so that these are 7 and 7.6 points.
 POINTS = 7 / 12  # per pixel
 INCH = 72 / POINTS  # pixels
 WIDTHS = {1: 8.5, 2: 18.0}  # centimetres, by number of columns

@@ -1,7 +1,7 @@
 """Pages that compare runs: the differences of two runs, and the results of several ones."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def comparison_page(comparison: RunComparison) -> page.Page:
         is_equal = main["difference"].eq(0) & main["what"].ne("chosen")
         items: list[page.Item] = []
         if not is_equal.all():
-            items += [_table(comparison, main[~is_equal], title), forest_part(comparison, main)]
+            items += [_table(comparison, main[~is_equal], title), *forest_part(comparison, main)]
         if is_equal.any():
             equal = f"{counted(int(is_equal.sum()), 'score')} equal in both runs"
             items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
@@ -128,9 +128,11 @@ def comparison_page(comparison: RunComparison) -> page.Page:
     )
 
 
-def forest_part(comparison: RunComparison, main: pd.DataFrame) -> page.FigurePart:
-    """Return the differences of the selected probes and baselines with their intervals."""
+def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.FigurePart]:
+    """Yield the differences of the selected probes and baselines that have intervals."""
     rows = main[main["ci_low"].notna()]
+    if rows.empty:
+        return
     names = [
         "selected probes" if row["what"] == "chosen" else TARGETS[row["target"]].title
         for _, row in rows.iterrows()
@@ -153,7 +155,7 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> page.FigurePar
     ticks_of = {"tickvals": list(range(len(rows))), "ticktext": list(map(plotly_text, names))}
     figure.update_yaxes(**ticks_of, range=[len(rows) - 0.5, -0.5], showgrid=False)
     words = zip(names, map(format_number, rows["difference"]), strict=True)
-    return page.FigurePart(
+    yield page.FigurePart(
         f"Differences of {metric}",
         page.figure_json(figure),
         f"{' minus '.join(comparison.names)}, with 95 % intervals. Filled: significant after "

@@ -118,7 +118,8 @@ def study_answer(result: study.StudyResult) -> list[str]:
         above = found.loc[found["holm"].eq(study.ABOVE_CHANCE), "cell"].tolist()
         texts.append(clause(f"{len(above)} of {counted(constant, 'cell')} are above chance", above))
         texts.append(
-            f"In {counted(constant, 'cell')} {name} predicts the same for all rows (Holm)."
+            f"In {counted(constant, 'cell')} {name} predicts the same for all rows, and p tests an "
+            "association (Holm)."
         )
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")

@@ -91,9 +91,9 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     scored = page.FigurePart(
         f"{capitalised(metric)} on the test rows",
         page.figure_json(figure),
-        "Brackets: 95 % intervals over the groups of the test rows. Colours diverge at chance; "
-        "hatched: the interval contains it. Lower rows: one probe of the training rows of "
-        "several data sets together.",
+        "Brackets: 95 % intervals over the groups of the test rows. Colours diverge at chance, "
+        "its mean if test rows differ in it; hatched: the interval contains the chance of its test "
+        "rows. Lower rows: one probe of the training rows of several data sets together.",
         f"{metric}: {_in_words(scores[1])}",
         height=height + 3.5 * len(transfer.pooled),
     )
@@ -126,10 +126,9 @@ def score_map(
     rows: pd.DataFrame, names: tuple[str, ...], metric: str, pooled: tuple[str, ...] = ()
 ) -> go.Figure:
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
-    levels = rows["chance"].dropna()
-    chance = float(levels.mean()) if len(levels) else 0.0  # nearly the same for all test sets
-    apart = (rows["value"] - chance).abs().dropna()
-    reach = max([LEAST_RANGE, *apart])
+    chance = float(np.nan_to_num(rows["chance"].mean()))
+    levels = rows["chance"].fillna(chance)
+    reach = max([LEAST_RANGE, *(rows["value"] - chance).abs().dropna()])
     hover = {
         metric_name(metric): ("value", "ci_low", "ci_high"),
         "minus the probe trained there": ("difference", "difference_low", "difference_high"),
@@ -138,7 +137,7 @@ def score_map(
     colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
-    near = rows["ci_low"].le(chance) & rows["ci_high"].ge(chance) & rows["train"].isin(down)
+    near = rows["ci_low"].le(levels) & rows["ci_high"].ge(levels) & rows["train"].isin(down)
     for _, row in rows[near].iterrows():
         x, y = names.index(row["test"]), down.index(row["train"])
         for step in (-0.4, 0.0, 0.4):  # parallel diagonals of a cell

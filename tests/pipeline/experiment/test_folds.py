@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.cli.runs import show_results
+from probekit.cli.runs import show_results, show_warnings
 from probekit.errors import ConfigError
 from probekit.pipeline.compare.compare import FinishedRun, compare
 from probekit.pipeline.engines.table import prepare
@@ -139,6 +139,7 @@ def test_page_and_terminal_have_the_nested_choice(nested, capsys):
     assert not [text for text in absent if text in page]
     assert "the folds chose different sites (" in nested.answer
     show_results(nested)
+    show_warnings(nested)
     shown = capsys.readouterr().out
     assert "*: selected by cross-validation of at least one outer fold" in shown
     assert " % of held-out rows" in shown or "] of held-out rows" in shown

@@ -107,6 +107,7 @@ def test_columns_of_the_rows_are_numbers_of_the_output(of_files, refused):
 
 def test_a_cell_that_is_no_number_is_refused_with_its_line(of_files, tmp_path, refused):
     lines = (tmp_path / "rows.csv").read_text().splitlines()
-    lines[3] = "1,high,0.5"
-    (tmp_path / "rows.csv").write_text("\n".join(lines))
-    refused(prepare, of_files("activations.outputs=[entropy]"))
+    for cell in ("high", "1e300"):
+        lines[3] = f"1,{cell},0.5"
+        (tmp_path / "rows.csv").write_text("\n".join(lines))
+        refused(prepare, of_files("activations.outputs=[entropy]"))

@@ -195,9 +195,8 @@ def test_a_figure_has_the_patterns_of_the_given_heads(mini):
     figure = attention_figure(*given, bos=False, head=["5.2", "4.1"])
     assert [title.text for title in figure.layout.annotations[:2]] == ["L5H2", "L4H1"]
     for cells, (layer, head) in zip(figure.data, [(5, 2), (4, 1)], strict=True):
-        pattern = np.zeros_like(prompt.patterns[layer, head])
         # Queries are rows; the colour is the square root of the weight.
-        pattern[list(cells.y), list(cells.x)] = np.square(cells.marker.color)
+        pattern = np.nan_to_num(np.square(np.array(cells.z, float)))
         np.testing.assert_allclose(pattern, prompt.patterns[layer, head], rtol=1e-6)
     of_layer = attention_figure(*given, bos=False, layer=5)
     assert [title.text for title in of_layer.layout.annotations[:4]] == [

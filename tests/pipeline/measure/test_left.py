@@ -195,7 +195,7 @@ def test_a_run_reads_the_length_and_columns_of_the_data(own, capsys):
     assert "Beyond length, n and verb" in result.report.read_text()
     show_results(result)  # as `probekit run` prints them
     out = capsys.readouterr().out
-    assert re.search(r"add to length, n and verb\.\n *AUROC of the columns", out)
+    assert re.search(r"\nBeyond length, n and verb\n *AUROC of the columns", out)
     options = "probe.description=false", "probe.baselines=[output]", "confounds=[n, output]"
     row = own.run(*QUICK, *options).left
     assert row["confounds"].iloc[0] == "n and the network's own confidence"

@@ -59,11 +59,14 @@ def test_names_row_numbers_constants_and_texts_are_passed_over():
         ["1"] * 60,
         ["same"] * 60,
         [""] * 60,
+        ["nan"] * 59 + ["-inf"],
         [f"the text of row {n}" for n in range(60)],
     ]
     assert [statistics.column_in(one, groups) is None for one in names] == [True] * len(names)
     number = statistics.column_in(["", *map(str, rng.normal(size=59))], groups)
     assert np.flatnonzero(np.isnan(number)).tolist() == [0]
+    infinite = statistics.column_in(["inf", "nan", *["1", "2"] * 29], groups)
+    assert np.flatnonzero(np.isnan(infinite)).tolist() == [0, 1]
     kinds = statistics.column_in(["a", "b", *["c"] * 29, *["d"] * 29], groups)
     assert np.unique(kinds, return_counts=True)[1].tolist() == [29, 29, 2]  # a and b are joined
     many = [f"v{n % 30}" for n in range(600)]

@@ -29,6 +29,7 @@ from torch import Tensor
 from probekit.activations.given.formats import check_unpacked
 from probekit.errors import ConfigError, DataError
 from probekit.files import is_held, state_of
+from probekit.provenance import install_command
 
 MOST_BYTES = 2**36  # that a compressed file may unpack to
 
@@ -197,8 +198,7 @@ def need(package: str, path: Path, extra: str = "") -> None:
     """
     if find_spec(package) is None:
         raise ConfigError(
-            f"{path} needs the package {package}. Install it: pip install "
-            f"'probekit-lens[{extra or package}]'."
+            f"{path} needs the package {package}. Install it: {install_command(extra or package)}."
         )
 
 
