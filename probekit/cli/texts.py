@@ -14,14 +14,7 @@ from probekit.amounts import format_number
 from probekit.cli import options
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, later, watching
-from probekit.cli.pictures import (
-    bos_option,
-    chat_option,
-    show_paths,
-    take_texts,
-    texts_options,
-    warn_of_bos,
-)
+from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
@@ -351,7 +344,7 @@ def _apply_over(
     terminal.echo(f"\n{over_page.over_answer(*about)}")
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)
-        show_paths(exports.write_page_or_rows(out, page, found.rows))
+        click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, found.rows))))
 
 
 @click.command()
