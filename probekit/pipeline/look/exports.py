@@ -73,8 +73,7 @@ def write_page_or_rows(
 
         figures = figure_files.figures_of(page())
         return figure_files.write_pictures(figures, path, figure_files.Paper(**paper))
-    is_page = rows is None or path.suffix == ".html"
-    _write(path, page().html() if is_page else csv_text(rows))
+    _write(path, page().html() if rows is None or path.suffix == ".html" else csv_text(rows))
     return [path]
 
 
