@@ -69,7 +69,10 @@ def check_rows(
             if name == OUTPUT and name not in names:
                 capture = getattr(experiment, "capture", None)  # given activations have none
                 if capture is None or capture.requests is not None:
-                    raise ConfigError("`output` needs passes of the network. Give its columns.")
+                    raise ConfigError(
+                        "`output` needs passes of the network: leave out `capture.requests`, or "
+                        "give activations with `outputs`."
+                    )
                 if name not in experiment.probe.baselines:
                     raise ConfigError("`output` needs `output` in `probe.baselines`.")
             if name not in (*names, LENGTH, OUTPUT):

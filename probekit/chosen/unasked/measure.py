@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -99,6 +101,8 @@ def warning_of(row: Mapping[str, Any], n_tested: int, declared: Sequence[str] | 
     >>> row = {"column": "source", "auroc": 0.81, "p_holm": 0.004, "decides": False}
     >>> warning_of(row, 3, ["length"]).partition(". ")[2]
     '`confounds: [length, source]` shows what the probe adds to it.'
+    >>> warning_of(row | {"column": "a, b"}, 3, None).partition(". ")[2]
+    '`confounds: ["a, b"]` shows what the probe adds to it.'
     """
     text = (
         f"The column `{row['column']}` alone predicts the label: AUROC {fixed(row['auroc'], 2)} in "
@@ -110,7 +114,11 @@ def warning_of(row: Mapping[str, Any], n_tested: int, declared: Sequence[str] | 
             "add rows in which they differ or, if it is the label in other words, remove the "
             "column from the data."
         )
-    names = ", ".join((*(declared or ()), row["column"]))
+    # Other names have quotes, so that YAML reads them as they are.
+    names = ", ".join(
+        name if re.fullmatch(r"[^\W\d][\w -]*", name) else json.dumps(name, ensure_ascii=False)
+        for name in (*(declared or ()), row["column"])
+    )
     return f"{text} `confounds: [{names}]` shows what the probe adds to it."
 
 
