@@ -14,19 +14,19 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
-    "report": 7690,
+    "report": 7670,
     "pipeline": 7690,
     "probes": 7800,
     "model": 8610,
-    "activations": 3800,
-    "cli": 2310,
-    "chosen": 3300,
+    "activations": 3796,
+    "cli": 2303,
+    "chosen": 3320,
     "interventions": 1785,
     "experiment": 1935,
     "data": 2156,
     "results": 2225,
     "training": 769,
-    "analysis": 1095,
+    "analysis": 1094,
     "": 1810,  # the files at the top
     "core": 20790,  # of all packages
 }

@@ -49,27 +49,16 @@ from probekit.provenance import digest_file, digest_json
 ROLES = {
     "ids": ("token_ids", "prompt_token_ids", "input_ids", "tokens", "inp_tokens"),
     "states": (
-        "hidden_states",
-        "hidden_state",
-        "model.layers",
-        "layers",
-        "layer",
-        "activations",
-        "transformer.h",
-        "gpt_neox.layers",
-        "model.decoder.layers",
-        "l_out",
+        *("hidden_states", "hidden_state", "model.layers", "layers", "layer", "activations"),
+        *("transformer.h", "gpt_neox.layers", "model.decoder.layers", "l_out"),
     ),
     "mask": ("attention_mask",),  # 0 at padding
     "start": ("start", "offset", "num_computed_tokens"),  # index of the first token with states
     "prompt": ("prompt_len", "prompt_length", "num_prompt_tokens", "prompt_tokens"),
     "request": ("request_id", "req_id"),
     "layers": ("layer_ids", "eagle_aux_hidden_state_layer_ids"),  # along the axis of layers
-    "logits": (
-        "logits",
-        "prompt_logits",
-        "result_output",
-    ),  # of each token with states; compared, never probed
+    # Of each token with states; compared, never probed.
+    "logits": ("logits", "prompt_logits", "result_output"),
 }
 _ROLE_OF = {name: role for role, names in ROLES.items() for name in names}
 # The name of a request, if the file has several; the name of a tensor; the number of a layer, whose

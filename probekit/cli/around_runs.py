@@ -17,7 +17,7 @@ import probekit
 from probekit.amounts import format_difference, format_number, format_p
 from probekit.cli import options
 from probekit.cli.options import Texts, later, watching
-from probekit.cli.pictures import draw_figures, figure_options, page_or_rows_option, show_paths
+from probekit.cli.pictures import draw_figures, figure_options, page_or_rows_option
 from probekit.errors import MissingError
 from probekit.terminal import json_text
 
@@ -242,7 +242,8 @@ def compare_command(
         terminal.echo(sentence)
     if out is not None:
         page = partial(compare_page.comparison_page, compared)
-        show_paths(exports.write_page_or_rows(out, page, compared.rows, paper))
+        paths = exports.write_page_or_rows(out, page, compared.rows, paper)
+        click.echo("\n".join(map(str, paths)))
 
 
 @click.command()

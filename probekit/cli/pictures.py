@@ -78,14 +78,6 @@ chat_option = click.option(
 )
 
 
-def _read_formats(ctx: click.Context, param: click.Parameter, given: str | None) -> Sequence[str]:
-    """Return the file formats of --figures, which are checked before any work."""
-    del ctx, param
-    if given is None:
-        return ()
-    return figure_files.read_formats(given)
-
-
 def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command with the options of figures for a paper, as its argument `paper`."""
     names = ("width", "height", "font", "names")
@@ -137,7 +129,7 @@ def figure_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "--figures",
                 "formats",
                 metavar="png,svg,pdf",
-                callback=_read_formats,
+                callback=lambda *given: figure_files.read_formats(given[-1]) if given[-1] else (),
                 help="File formats to export each figure to.",
             ),
             click.option(
@@ -188,12 +180,6 @@ def warn_of_bos(tokenizer: Tokenizer, bos: Bos) -> None:
         click.echo(f"warning: {doubt}", err=True)
 
 
-def show_paths(paths: Sequence[Path]) -> None:
-    """Print a path on each line."""
-    for path in paths:
-        click.echo(str(path))
-
-
 def _write(
     out: Path | None,
     page: Callable[..., Page],
@@ -219,7 +205,7 @@ def _write(
             **{name: provenance.versions()[name] for name in ("probekit", "torch")},
         }
         made = partial(page, result, model=network.source, facts=facts | more_facts)
-        show_paths(exports.write_page_or_rows(out, made, rows, paper))
+        click.echo("\n".join(map(str, exports.write_page_or_rows(out, made, rows, paper))))
 
 
 @click.command()
@@ -478,11 +464,7 @@ def _show_heads(result: measured.ScoredHeads) -> None:
         heads = heads_page.heads_text(result, name, MOST_HEADS) or "not defined for any token"
         highest.append((score.title.lower(), heads))
     terminal.show_rows(terminal.words("score", "highest"), highest)
-    for sentence in (
-        heads_page.UNITS,
-        " ".join(heads_page.heads_answer(result)),
-        heads_page.COUNTED,
-    ):
+    for sentence in (heads_page.UNITS, *heads_page.heads_answer(result), heads_page.COUNTED):
         terminal.echo(sentence)
     if result.known:
         columns = terminal.words("known for GPT-2 small", "head", "here", "rank")

@@ -13,15 +13,8 @@ import probekit
 from probekit.amounts import format_number
 from probekit.cli import options
 from probekit.cli.models import model_option
-from probekit.cli.options import OutputFile, later, watching
-from probekit.cli.pictures import (
-    bos_option,
-    chat_option,
-    show_paths,
-    take_texts,
-    texts_options,
-    warn_of_bos,
-)
+from probekit.cli.options import OutputFile, Texts, later, watching
+from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
@@ -286,13 +279,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
 )
 @options.device_option
 def apply(
-    probe: Path,
-    per: Any,
-    out: Path | None,
-    over: tuple[str, ...],
-    more: tuple[str, ...],
-    on: Path | None,
-    **given: Any,
+    probe: Path, per: Any, out: Path | None, over: Texts, more: Texts, on: Path | None, **given: Any
 ) -> None:
     """Apply a saved probe to new texts, or to several networks.
 
@@ -328,11 +315,7 @@ def apply(
 
 
 def _apply_over(
-    probe: Path,
-    networks: tuple[str, ...],
-    on: Path | None,
-    out: Path | None,
-    given: Mapping[str, Any],
+    probe: Path, networks: Texts, on: Path | None, out: Path | None, given: Mapping[str, Any]
 ) -> None:
     """Print the numbers of a saved probe on networks, and write them as a page or as rows."""
     used = {name: given[name] for name in ("threshold", "device")}
@@ -351,7 +334,7 @@ def _apply_over(
     terminal.echo(f"\n{over_page.over_answer(*about)}")
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)
-        show_paths(exports.write_page_or_rows(out, page, found.rows))
+        click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, found.rows))))
 
 
 @click.command()

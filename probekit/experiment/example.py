@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
-from probekit.amounts import joined_names
 from probekit.data.readers import FORMATS, TableFormat, read_dataset
 from probekit.data.table import Columns
 from probekit.errors import ConfigError, UnknownNameError, nearest
@@ -165,7 +164,7 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
         UnknownNameError: there is no such section.
 
     >>> keys_of("monitor")[1]
-    ('format', 'csv, tsv, jsonl or parquet', '"csv"', 'format of this file')
+    ('format', 'csv, tsv, jsonl, parquet', '"csv"', 'format of this file')
     """
     schema = json.loads(schemas()[SCHEMA])
     here, definitions = schema, schema["$defs"]
@@ -179,9 +178,7 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
     return [
         (
             name,
-            joined_names(list(dict.fromkeys(map(_value_words, _alternatives(one))))).replace(
-                " and ", " or "
-            ),
+            ", ".join(dict.fromkeys(map(_value_words, _alternatives(one)))),
             "required" if name in required else json.dumps(one.get("default")),
             str(one.get("description", "")),
         )

@@ -137,8 +137,8 @@ def curves_part(
     return FigurePart(
         "ROC and precision-recall",
         figure_json(figure),
-        f"Held-out rows by {run.probe}{of}. Circle: the decision, where both scores are "
-        f"equal{marked}. Dashed: scores without information.{pooled}",
+        f"Held-out rows by {run.probe}{of}. Circle: the decision, where the score equals the "
+        f"highest other one{marked}. Dashed: scores without information.{pooled}",
         f"{'; '.join(words)}.",
         is_open=False,
     )

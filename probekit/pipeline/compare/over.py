@@ -141,12 +141,9 @@ class _Fixed:
     def facts(self) -> dict[str, str]:
         """Names and values of the probe and its rows."""
         own = self.probe.facts
-        table = "test rows of the run" if self.on is None else str(self.on)
         named = {"probe": own.kind, "site": own.site, "position": own.at, "fitted on": own.model}
-        return named | {
-            "data": table,
-            "threshold": f"{self.words}, a score of {self.threshold:.4g}",
-        }
+        named["data"] = "test rows of the run" if self.on is None else str(self.on)
+        return named | {"threshold": f"{self.words}, a score of {self.threshold:.4g}"}
 
     def site_of(self, engine: NetworkEngine) -> int:
         """Return the index of the site of the probe among those of an engine."""
@@ -208,13 +205,13 @@ def apply_over(
             engines.append(_engine(fixed, network, device))
             _check_tokens(_texts(engines[-1]), _texts(engines[0]))
     texts, truth = _texts(engines[0]), _Truth.of(fixed, engines[0])
-    how: dict[str, Any] = {"device": device, "cache_root": cache_root, "watcher": watcher}
+    how: dict[str, Any] = {"cache_root": cache_root, "watcher": watcher}
     rows, predictions = list[dict[str, Any]](), list[ClassPredictions]()
     for number, network in enumerate(networks):
         watcher.progress("networks", number, len(networks))
         with _of_network(network):
             # Removed, so that its memory is free before the next network computes.
-            row, predicted = _measured(fixed, engines.pop(0), truth, **how)
+            row, predicted = _measured(fixed, engines.pop(0), truth, device, how)
         rows.append(row)
         predictions.append(predicted)
     watcher.progress("networks", len(networks), len(networks))
@@ -296,7 +293,7 @@ def _plain(experiment: Experiment, probe: SavedProbe, data: Any) -> Experiment:
 def _engine(fixed: _Fixed, network: str | Path | Network, device: str) -> NetworkEngine:
     """Return the rows as a network reads them, after its site and width are checked."""
     changes: dict[str, Any] = dict.fromkeys(("path", "checkpoints", "memory"))
-    changes |= {"random_weights": 0}
+    changes["random_weights"] = 0
     changes |= {} if isinstance(network, Network) else {"source": str(network)}
     model = fixed.experiment.model.model_copy(update=changes)
     experiment = fixed.experiment.model_copy(update={"model": model})
@@ -343,16 +340,12 @@ def _check_tokens(texts: Sequence[ReadTexts], first: Sequence[ReadTexts]) -> Non
 
 
 def _measured(
-    fixed: _Fixed,
-    engine: NetworkEngine,
-    truth: _Truth,
-    *,
-    device: str,
-    cache_root: Location | None,
-    watcher: Watcher,
+    fixed: _Fixed, engine: NetworkEngine, truth: _Truth, device: str, how: dict[str, Any]
 ) -> tuple[dict[str, Any], ClassPredictions]:
-    """Return the row of a network, without shift and difference, and the predictions there."""
-    how: dict[str, Any] = {"cache_root": cache_root, "watcher": watcher}
+    """Return the row of a network, without shift and difference, and the predictions there.
+
+    `how` are the options of a capture.
+    """
     engine, position = engine.ready(device).open(partial(capture_models, **how)), fixed.position
     site = engine.selections[fixed.site_of(engine)]
     X = engine.activations.block(site, position)

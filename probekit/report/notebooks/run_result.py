@@ -82,6 +82,11 @@ class ResultFigure(SavedFigure):
         return f"{self.title_text}. {self._meta('description')}"
 
 
+def _table_of(file: str) -> cached_property[pd.DataFrame | None]:
+    """Return a property with the rows of a file of a run; None without this file."""
+    return cached_property(lambda result: page_table(result.folder, file))
+
+
 class RunResult:
     """A finished run, whose files are read when they are needed.
 
@@ -91,6 +96,17 @@ class RunResult:
     Args:
         folder: the folder of the run, `<out>/<name>/<key>`, with config.yaml, run.json and the
             files of the other attributes.
+
+    Attributes:
+        sources: the rows of sources.csv, the worst source first; None without `split.leave_out`.
+        monitor: the thresholds of the monitor, a row per false positive rate; None without one.
+        negatives: the scores of the monitor's negatives, a row each; None without one.
+        stack: the scores of the stack of all sites, a row per metric; None without a stack.
+        leakage: the scores on test texts without cues, a row per metric; None without `leakage`.
+        left: what the probe adds to `confounds`, in one row; None without any.
+        unasked: the columns of the data that the experiment does not use; None without any.
+        cascade: cost and TPR of words, then the site, then the stack; None without a cascade.
+        aggregation: the rules of an aggregated probe, a row each; None for another selected probe.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -134,50 +150,15 @@ class RunResult:
             table["line"] = table["line"].astype(int)
         return table
 
-    @cached_property
-    def sources(self) -> pd.DataFrame | None:
-        """The rows of sources.csv, the worst source first; None without `split.leave_out`."""
-        return page_table(self.folder, "sources.csv")
-
-    @cached_property
-    def monitor(self) -> pd.DataFrame | None:
-        """The thresholds of the monitor, a row per false positive rate; None without a monitor."""
-        return page_table(self.folder, "monitor.csv")
-
-    @cached_property
-    def negatives(self) -> pd.DataFrame | None:
-        """The scores of the monitor's negatives, a row each; None without a monitor."""
-        return page_table(self.folder, "negatives.csv")
-
-    @cached_property
-    def stack(self) -> pd.DataFrame | None:
-        """The scores of the stack of all sites, a row per metric; None without a stack."""
-        return page_table(self.folder, "stack.csv")
-
-    @cached_property
-    def leakage(self) -> pd.DataFrame | None:
-        """The scores on test texts without cues, a row per metric; None without `leakage`."""
-        return page_table(self.folder, "leakage.csv")
-
-    @cached_property
-    def left(self) -> pd.DataFrame | None:
-        """What the probe adds to `confounds`, in one row; None without any."""
-        return page_table(self.folder, "left.csv")
-
-    @cached_property
-    def unasked(self) -> pd.DataFrame | None:
-        """The columns of the data that the experiment does not use, a row each; None without."""
-        return page_table(self.folder, "unasked.csv")
-
-    @cached_property
-    def cascade(self) -> pd.DataFrame | None:
-        """Cost and TPR of words, then the site, then the stack; None without a cascade."""
-        return page_table(self.folder, "cascade.csv")
-
-    @cached_property
-    def aggregation(self) -> pd.DataFrame | None:
-        """The rules of an aggregated probe, a row each; None for another selected probe."""
-        return page_table(self.folder, "aggregation.csv")
+    sources = _table_of("sources.csv")
+    monitor = _table_of("monitor.csv")
+    negatives = _table_of("negatives.csv")
+    stack = _table_of("stack.csv")
+    leakage = _table_of("leakage.csv")
+    left = _table_of("left.csv")
+    unasked = _table_of("unasked.csv")
+    cascade = _table_of("cascade.csv")
+    aggregation = _table_of("aggregation.csv")
 
     @cached_property
     def record(self) -> Mapping[str, Any]:
@@ -186,12 +167,12 @@ class RunResult:
 
     @property
     def answer(self) -> str:
-        """The answer of the run as one sentence, about its interventions if it has any."""
+        """The first sentence of `answers`."""
         return self.answers[0]
 
     @cached_property
     def answers(self) -> tuple[str, ...]:
-        """The answer, then with interventions the answer of the probes."""
+        """The sentences on interventions and analyses, if any, then that on the score."""
         return tuple(one.text for one in run_answers(self._shown))
 
     @cached_property

@@ -13,15 +13,8 @@ from probekit.amounts import counted, format_difference, format_number, format_p
 from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
 from probekit.probes.targets import TARGETS
-from probekit.report.elements import page
-from probekit.report.elements.style import (
-    GREY,
-    SERIES_COLOURS,
-    TEMPLATE,
-    error_bars,
-    plotly_text,
-    series_marker,
-)
+from probekit.report.elements import page, style
+from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import MachinePaths
 from probekit.report.figures.layer_curve import curve_figure, facets_height
@@ -137,10 +130,10 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.
         "selected probes" if row["what"] == "chosen" else TARGETS[row["target"]].title
         for _, row in rows.iterrows()
     ]
-    marker = {"color": SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
+    marker = {"color": style.SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
     marker["symbol"] = np.where(rows["holds"], "square", "square-open").tolist()
     figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
-    figure.add_vline(x=0, line={"color": GREY, "width": 1.5, "dash": "longdash"})
+    figure.add_vline(x=0, line={"color": style.GREY, "width": 1.5, "dash": "longdash"})
     figure.add_scatter(
         x=rows["difference"].tolist(),
         y=list(range(len(rows))),

@@ -45,10 +45,7 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
         answer=answer,
-        details=[
-            *map(page.Paragraph, more),
-            page.Paragraph(f"{COUNTED} Measured on {scored.read}."),
-        ],
+        details=[*map(page.Paragraph, (*more, f"{COUNTED} Measured on {scored.read}."))],
         sections=[
             page.PageSection("", [page.Group("rows", [_highest(scored)]), note], "first"),
             page.PageSection("Scores by layer and head", [drawn, page.Paragraph(SCALES, "note")]),

@@ -151,15 +151,9 @@ def entry(root: Path, folder: Path) -> Entry:
 @lru_cache(maxsize=100)
 def _study(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     """Return fields of the entry of a finished study; for `written` see `_pretraining`."""
-    answer, *more = study_answer(StudyResult(folder))
-    title = f"{folder.resolve().name}, study"
-    texts = {
-        "title": title,
-        "state": "finished",
-        "summary": answer,
-        "details": " ".join([answer, *more]),
-    }
-    return texts | {"seconds": max(written) / 1e9}
+    answers, title = study_answer(StudyResult(folder)), f"{folder.resolve().name}, study"
+    texts = {"title": title, "summary": answers[0], "details": " ".join(answers)}
+    return texts | {"state": "finished", "seconds": max(written) / 1e9}
 
 
 @lru_cache(maxsize=100)

@@ -64,17 +64,18 @@ def losses_page(run_dir: Path) -> Page:
         log = read_log(path, progress)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    last, losses = log[-1], []
+    losses = list[str]()
     for name, column, *_ in _LINES:
-        values = [value for row in log if not math.isnan(value := float(getattr(row, column)))]
-        losses += [f"{name} {format_number(values[-1])}"] if values else []
+        values = [(float(getattr(row, column)), row.step) for row in log]
+        values = [one for one in values if not math.isnan(one[0])][-1:]
+        losses += [f"{name} {format_number(value)} at step {step:,}" for value, step in values]
     caption = (
         "Loss by step, in nats per token. That of batches is averaged over adjacent steps. "
         "Held-out text is never trained on; the last step is evaluated on all of it, earlier steps "
         "on a part. If the loss on repeated random tokens is lower than on random ones, the model "
         "has learned induction (Olsson et al. 2022)."
     )
-    words = f"At step {last.step:,}, in nats per token: {', '.join(losses)}."
+    words = f"Last losses, in nats per token: {'; '.join(losses)}."
     part = FigurePart("Losses by step", figure_json(loss_figure(log)), caption, words, height=36)
     return Page(
         eyebrow=["probekit", "pretraining", run_dir.resolve().name],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
 
 import numpy as np
@@ -66,18 +66,22 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
 
 def over_table(rows: pd.DataFrame) -> ResultTable:
     """Return the table of all networks."""
-    cells: dict[str, list[Cell | str]] = {"network": [*short_names(rows["network"].tolist())]}
-    for name, title in (("auroc", "AUROC"), ("fpr", "FPR"), ("tpr", "TPR")):
+
+    def numbers(name: str, written: Callable[..., str] = format_number) -> list[Cell | str]:
         ends = rows[[name, f"{name}_low", f"{name}_high"]].itertuples(index=False)
-        cells[title] = [Cell.number(format_number(*one)) for one in ends]
-    ends = rows[["difference", "difference_low", "difference_high"]].itertuples(index=False)
-    cells["minus first"] = [Cell.number(format_difference(*one)) for one in ends]
-    cells["adjusted p"] = ["–" if np.isnan(p) else format_p(p) for p in rows["p_adjusted"]]
-    cells["shift, sd"] = [fixed(shift, 2) for shift in rows["shift"]]
-    cells["cosine"] = ["–" if np.isnan(one) else fixed(one, 2) for one in rows["cosine"]]
-    cells["AUROC retrained"] = [format_number(one) for one in rows["retrained"]]
-    order = ("network", "AUROC", "minus first", "adjusted p", "shift, sd", "FPR", "TPR", "cosine")
-    columns = {name: cells[name] for name in (*order, "AUROC retrained")}
+        return [Cell.number(written(*one)) for one in ends]
+
+    columns: dict[str, list[Cell | str]] = {
+        "network": [*short_names(rows["network"].tolist())],
+        "AUROC": numbers("auroc"),
+        "minus first": numbers("difference", format_difference),
+        "adjusted p": ["–" if np.isnan(p) else format_p(p) for p in rows["p_adjusted"]],
+        "shift, sd": [fixed(shift, 2) for shift in rows["shift"]],
+        "FPR": numbers("fpr"),
+        "TPR": numbers("tpr"),
+        "cosine": ["–" if np.isnan(one) else fixed(one, 2) for one in rows["cosine"]],
+        "AUROC retrained": [format_number(one) for one in rows["retrained"]],
+    }
     return ResultTable.of("All networks", columns)
 
 

@@ -50,13 +50,12 @@ def comparison_answer(comparison: RunComparison) -> str:
         for side in ("a", "b")
     )
     rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({rows_a}; {rows_b})"
-    p = row["p_adjusted"]
-    adjusted = "" if pd.isna(row["adjusted_low"]) else " (adjusted)"
+    p, both = row["p_adjusted"], "both " * pd.notna(row["adjusted_low"])
+    test = "no p" if pd.isna(p) else f"{p_words(p)} ({both}adjusted)"
     numbers = (
         f"{metric_name(comparison.metric)} {value_a} for {comparison.a}, {value_b} for "
-        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}"
-        f"{adjusted}, "
-        f"{'no p' if pd.isna(p) else f'adjusted {p_words(p)}'}, on {rows}."
+        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, {test}, "
+        f"on {rows}."
     )
     sites = comparison.sites
     n_significant = int(sites["holds"].sum())

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn import metrics
 
+from probekit.chosen.predictions.page import MOST_STEPS
 from probekit.errors import MissingError
 from probekit.experiment.loader import load_experiment
 from probekit.pipeline.compare.compare import FinishedRun
@@ -127,9 +128,10 @@ def test_the_page_has_the_figures_of_the_predictions(result):
             regex="^score_"
         ).max(axis=1)
         fpr, tpr, _ = metrics.roc_curve(is_label, ahead, drop_intermediate=False)
-        drawn = np.linspace(0, len(fpr) - 1, len(curve.x)).round().astype(int)
-        assert np.allclose(curve.x, fpr[drawn], atol=1e-4)
-        assert np.allclose(curve.y, tpr[drawn], atol=1e-4)
+        drawn, points = list(zip(curve.x, curve.y, strict=True)), np.stack([fpr, tpr], axis=1)
+        apart = np.abs(np.array(drawn)[:, None] - points).max(axis=2).min(axis=1)
+        assert apart.max() < 1e-4  # of many points some are drawn
+        assert (len(drawn), drawn[0], drawn[-1]) == (min(len(fpr), MOST_STEPS), (0, 0), (1, 1))
         at = is_guess[~is_label].mean(), is_guess[is_label].mean()
         assert (*point.x, *point.y) == pytest.approx(at, abs=1e-9)
 

@@ -25,8 +25,8 @@ def test_pages_and_answers_are_those_that_are_stored(snapshot):
     values = np.array([-1.0, 0.0, 1.0], np.float32)
     assert weights_answer(attention, heads([2.0, 3.5, 3.0])) == snapshot
     assert weights_answer(attention, heads([2.0])) == snapshot
-    overview = overview_page(table, "/data/mine/models/mine")
-    assert "/data/mine" not in overview.html()
-    assert text_of(overview.html()) == snapshot
-    one = weight_page(WeightTensor(vector, values, (), None, None), "mini")
-    assert text_of(one.html()) == snapshot
+    overview = overview_page(table, "/data/mine/models/mine").html()
+    assert "/data/mine" not in overview
+    assert text_of(overview) == snapshot
+    one = WeightTensor(vector, values, (), None, None)
+    assert text_of(weight_page(one, "mini").html()) == snapshot
