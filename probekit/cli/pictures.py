@@ -86,6 +86,8 @@ def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(*args: Any, **given: Any) -> Any:
         paper = {name: given.pop(name) for name in names}
         is_changed = any(paper.values())
+        if any(paper[name] != paper[name] for name in ("width", "height")):
+            raise click.UsageError("--width and --height are numbers of inches, not NaN.")
         is_drawn = getattr(given.get("out"), "suffix", "") in FIGURE_FILES
         needed = "--out x.pdf, .svg or .png"
         if "formats" in given:
