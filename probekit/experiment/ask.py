@@ -123,9 +123,11 @@ class AskSection(Section):
     def _question(self, text: str) -> str:
         """Return the question after a text."""
         question, answers = self.ask or "", self.answers_to(text)
-        for placeholder, answer in zip(_PLACEHOLDERS, answers or (), strict=False):
-            question = question.replace(placeholder, answer)
-        return question
+        if answers is None:
+            return question
+        # In one step: an answer may itself contain the other placeholder.
+        of_placeholder = dict(zip(_PLACEHOLDERS, answers, strict=True))
+        return re.sub(r"\{[ab]\}", lambda found: of_placeholder[found[0]], question)
 
     def asked_of(self, dataset: Dataset) -> Dataset:
         """Return the examples with the question after each text; the same ones without a question.

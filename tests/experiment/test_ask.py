@@ -31,6 +31,11 @@ def test_half_of_the_texts_have_their_answers_swapped_and_each_always_the_same()
     assert f"swapped in {len(swapped)} of 400 texts" in BALANCED.findings(found)[0].message
 
 
+def test_an_answer_may_contain_the_other_placeholder():
+    section = AskSection(ask="{a} or {b}?", answers=("{b}", "No"))
+    assert section.asked("So.") == "So.\n\n{b} or No?"
+
+
 def test_a_question_is_a_turn_of_the_user_and_follows_the_counterfactual_too():
     plain = AskSection(ask="Is it true?")
     assert AskSection().asked_of(Dataset("tiny", (example("A."),))).examples == (example("A."),)
