@@ -127,9 +127,12 @@ def test_few_splits_are_measured_of_several():
     rows, one = np.arange(400), prober_of(max_iter=5, C=(1.0,))
     folds = [rows // 4 % 5 == number for number in range(5)]
     parts = [replace(one.data, train=rows[~fold], test=rows[fold]) for fold in folds]
-    single = task_seconds(source_of([8]), [Prober(parts[:1], one.settings)]).tasks[1]
-    several = task_seconds(source_of([8]), [Prober(parts, one.settings)]).tasks[1]
-    assert 2 < several / single < 12
+
+    def seconds(splits):  # the least of three: others use the processor, too
+        found = [task_seconds(source_of([8]), [Prober(splits, one.settings)]) for _ in range(3)]
+        return min(each.tasks[1] for each in found)
+
+    assert 2 < seconds(parts) / seconds(parts[:1]) < 12
 
 
 def test_a_wide_site_of_many_rows_is_not_measured(monkeypatch):
