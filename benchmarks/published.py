@@ -22,10 +22,16 @@ LESSON = ROOT / "docs" / "lessons" / "published_model.md"
 FIGURES = LESSON.parent / "published"
 BLOCK = re.compile(r"^```(yaml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Figures that the commands write beside the runs, and those of each run that the lesson shows.
-WRITTEN = ("head.svg", "lens.svg")
+WRITTEN = {
+    "head.svg": "head.svg",
+    "lens-most-likely-next-token-by-layer-and-position.svg": "lens.svg",
+}
 OF_RUNS = {
     "number": {"accuracy-by-layer": "accuracy-by-layer"},
-    "by_block": {"recovery-by-layer*": "recovery-by-layer"},
+    "by_block": {
+        "recovery-by-layer-patches-at-the-last-token": "recovery-by-layer",
+        "recovery-by-layer-and-head-attn-z-patches-at-the-last-token": "recovery-by-head",
+    },
     "alarm": {"scores-by-label": "scores-by-label"},
 }
 
@@ -44,14 +50,13 @@ def main() -> None:
             (work / name).symlink_to(target)
         _run_blocks(work)
         FIGURES.mkdir(exist_ok=True)
-        for name in WRITTEN:
-            shutil.copy(work / name, FIGURES)
+        for written, name in WRITTEN.items():
+            shutil.copy(work / written, FIGURES / name)
         for run, figures in OF_RUNS.items():
             (folder,) = (work / "runs" / run).iterdir()
             _run(f"probekit report {folder} --figures svg", work)
-            for pattern, name in figures.items():
-                first = sorted((folder / "figures").glob(f"*{pattern}.svg"))[0]
-                shutil.copy(first, FIGURES / f"{name}.svg")
+            for figure, name in figures.items():
+                shutil.copy(folder / "figures" / f"{figure}.svg", FIGURES / f"{name}.svg")
 
 
 def _run_blocks(work: Path) -> None:
