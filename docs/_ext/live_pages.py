@@ -77,7 +77,7 @@ PAGES = {
     "doses": (
         "How much steering a network can take",
         'generate --model mini --prompt "The old man" --max-new-tokens 5 --steer {probe} '
-        "--calibrate 1.1 --on README.md --doses {out}",
+        "--calibrate 1.1 --on data/noun_pairs.md --doses {out}",
         "",
     ),
     "attention": (
