@@ -18,7 +18,6 @@ QUESTION = "Which heads are previous-token or induction heads?"
 CAVEAT = "An attention pattern shows which tokens a head attends to, not what it does with them."
 UNITS = "Entropy in nats, distance in tokens; all other scores are shares of the attention weight."
 METHOD = ("Each score is averaged over the tokens for which it is defined, then over texts.", UNITS)
-SCALES = "The maps of attention weights have one colour scale; the others have their own."
 # Scores whose high values identify a type of head.
 HEAD_TYPES = ("previous_token", "induction", "duplicate_token", "first_token")
 MOSTLY = 0.5  # share of its attention weight from which on a head counts for a type
@@ -38,7 +37,8 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     heads = [f"L{layer}H{head}" for layer, head in wide.index]
     title = f"{len(wide):,} heads"
     table = ResultTable.of(title, {"head": heads, **wide}, is_sortable=True)
-    note, drawn = page.Paragraph(CAVEAT, "note"), page.Group("rows", list(head_figures(scored)))
+    weights, *others = head_figures(scored)
+    first = page.Group("rows", [weights, _highest(scored), page.Paragraph(CAVEAT, "note")])
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
     answer, *more = heads_answer(scored)
     return page.Page(
@@ -47,8 +47,8 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
         answer=answer,
         details=[*map(page.Paragraph, (*more, f"{COUNTED} Measured on {scored.read}."))],
         sections=[
-            page.PageSection("", [page.Group("rows", [_highest(scored)]), note], "first"),
-            page.PageSection("Scores by layer and head", [drawn, page.Paragraph(SCALES, "note")]),
+            page.PageSection("", [first], "first"),
+            page.PageSection("Other scores", [page.Group("rows", others)]),
             *([page.PageSection("Known heads", known)] if known else []),
             page.PageSection("All heads", [page.Fold(table.title, [table])]),
         ],
@@ -189,6 +189,9 @@ def head_score_map(
     # The page scrolls a wide map, so that numbers are readable in more cells than usual. With too
     # many, a browser would draw them slowly.
     how: Any = {"title": "head", "most_texts": maps.MOST_TEXTS * 10}
+    if end is not None:  # one of several maps in a row, with cells as wide as three characters
+        shown = scored["value"].map(lambda value: f"{value:.2f}".removeprefix("0")[:3])
+        how["texts"] = list(shown.where(scored["value"].notna(), ""))
     figure = maps.text_map(scored["value"], hover, colours, across=across, down=down, **how)
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
         maps.frame_cell(figure, column=head, row=layer)
