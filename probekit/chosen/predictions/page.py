@@ -34,6 +34,7 @@ from probekit.results.record import FINAL
 MOST_LABELS = 5
 MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 200  # of a curve
+LOWEST_BELOW = 0.1  # a name below a lower point would be on the axis
 BINS = 30
 CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
@@ -125,7 +126,8 @@ def curves_part(
             marker = {"color": colour, "symbol": symbol, "size": 10}
             look = {"marker": marker | {"line": {"color": "white", "width": 1}}, "row": 1}
             look |= {"showlegend": False, "cliponaxis": False, "hovertext": words[-1]}
-            look |= {"hoverinfo": "text", "text": [f" {name} "], "textposition": "bottom right"}
+            side = "bottom" if y > LOWEST_BELOW else "top"
+            look |= {"hoverinfo": "text", "text": [f" {name} "], "textposition": f"{side} right"}
             figure.add_scatter(x=[x], y=[y], mode=mode, col=1, **look)
             figure.add_scatter(x=[y], y=[right], mode="markers", col=2, **look)
     axes = ("false positive rate", "true positive rate"), ("recall", "precision")
