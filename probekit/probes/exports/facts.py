@@ -54,6 +54,12 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
     keys = ", ".join(f"{key}: {value}" for key, value in facts.position.items())
     written = "the chat template of the model" if facts.chat else "plain text"
     yield f"- Position `{{{keys}}}`; texts are {written}; beginning-of-text: {facts.bos}."
+    if facts.position.get("balance"):
+        yield (
+            "- The question is written after each text, with answer_a in place of {a} and answer_b "
+            "in place of {b}, or the other way round if the first byte of the BLAKE3 digest of the "
+            "text in UTF-8 is odd."
+        )
     yield (
         f"- Digests: weights `{facts.weights or 'unknown'}`, vocabulary "
         f"`{facts.tokenizer or 'unknown'}`. Another network or template is not tested."
