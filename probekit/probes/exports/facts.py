@@ -55,11 +55,8 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
     written = "the chat template of the model" if facts.chat else "plain text"
     yield f"- Position `{{{keys}}}`; texts are {written}; beginning-of-text: {facts.bos}."
     if facts.position.get("balance"):
-        yield (
-            "- The question is written after each text, with answer_a in place of {a} and answer_b "
-            "in place of {b}, or the other way round if the first byte of the BLAKE3 digest of the "
-            "text in UTF-8 is odd."
-        )
+        is_odd = "the first byte of the BLAKE3 digest of the text (UTF-8) is odd"
+        yield f"- {{a}} and {{b}} of `ask` are answer_a and answer_b, or reversed if {is_odd}."
     yield (
         f"- Digests: weights `{facts.weights or 'unknown'}`, vocabulary "
         f"`{facts.tokenizer or 'unknown'}`. Another network or template is not tested."
