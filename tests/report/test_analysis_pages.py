@@ -34,7 +34,7 @@ WIDE = {
         "␣w24",
     ),
     "the MLPs of an attribution": (
-        lambda: attribution_page(attributed(rows=attribution_rows(30, 16)), model="made", facts={}),
+        lambda: attribution_page(attributed(rows=attribution_rows(30, 24)), model="made", facts={}),
         "MLP",
     ),
 }
