@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -33,12 +34,12 @@ def main() -> None:
     # Python's last collections would visit all objects, half a second with torch, before they end.
     atexit.register(gc.freeze)
     # Replace closed streams; escape control characters and characters not in the encoding.
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     escape_streams()
+    warnings.showwarning = lambda text, *_, **__: click.echo(f"warning: {text}", err=True)
     try:
         with _sigterm_raises(), Interruptible():
             code = cli.main(standalone_mode=False)
@@ -137,8 +138,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
         torch = "not installed"
     distribution = provenance.origin()
     click.echo(f"{distribution.name} {distribution.version}")
-    click.echo(f"package  {provenance.PACKAGE}")
-    click.echo(f"Python   {platform.python_version()}")
+    click.echo(f"package  {provenance.PACKAGE}\nPython   {platform.python_version()}")
     click.echo(f"torch    {torch}")
     for warning in provenance.origin_warnings():
         click.echo(f"Warning: {warning}.", err=True)

@@ -14,8 +14,15 @@ from probekit.amounts import format_number
 from probekit.cli import options
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, Texts, later, watching
-from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
-from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
+from probekit.cli.pictures import (
+    bos_option,
+    chat_option,
+    take_texts,
+    texts_options,
+    warn_of_bos,
+    with_paper,
+)
+from probekit.pipeline.look.exports import ANSWER_FILES, FIGURE_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
     from probekit import accelerators, progress
@@ -252,7 +259,11 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     metavar="RATE",
     help="False positive rate of a monitor's threshold, for alarms.",
 )
-@click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
+@click.option(
+    "--out",
+    type=OutputFile(*ANSWER_FILES, *FIGURE_FILES),
+    help="Output file (.html, .csv or .jsonl; with --over also figures: .pdf, .svg or .png).",
+)
 @click.option("--model", help="Current location of the probe's model.")
 @click.option(
     "--allow-other-model",
@@ -278,6 +289,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     help="Labelled rows for --over, with the columns of the run.  [default: its test rows]",
 )
 @options.device_option
+@with_paper
 def apply(
     probe: Path, per: Any, out: Path | None, over: Texts, more: Texts, on: Path | None, **given: Any
 ) -> None:
@@ -292,6 +304,9 @@ def apply(
     if over:
         _apply_over(probe, (*over, *more), on, out, given | {"per": per})
         return
+    if out is not None:
+        exports.check_ending(out, ANSWER_FILES)
+    given.pop("paper")
     texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
     application.check_saved_probe(probe)
     per = application.choose_per(saved, per)
@@ -319,7 +334,7 @@ def _apply_over(
 ) -> None:
     """Print the numbers of a saved probe on networks, and write them as a page or as rows."""
     used = {name: given[name] for name in ("threshold", "device")}
-    defaults = {"too_long": "error", **used}
+    defaults = {"too_long": "error", "paper": given["paper"], **used}
     if names := [name for name, value in given.items() if value and value != defaults.get(name)]:
         option = names[0].replace("texts", "text").replace("_", "-")
         raise click.UsageError(f"--over excludes --{option}.")
@@ -334,7 +349,9 @@ def _apply_over(
     terminal.echo(f"\n{over_page.over_answer(*about)}")
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)
-        click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, found.rows))))
+        click.echo(
+            "\n".join(map(str, exports.write_page_or_rows(out, page, found.rows, given["paper"])))
+        )
 
 
 @click.command()

@@ -77,6 +77,7 @@ class DataSection(HoldingSection):
         test: file of the test rows
         hub: data set of the hub, instead of files
         memory: written by a run whose rows were passed in Python
+        columns: names of the columns with the text, the label, the group and others
         delimiter: character between the cells of `csv` and `tsv`; null takes the comma, semicolon
             or tab that the first line of `csv` has most of
         special_tokens: how special tokens that are written out in a text, such as <|im_start|>, are

@@ -113,4 +113,5 @@ def test_keys_of_a_section_are_those_of_the_schema(call, refused):
     assert kinds["kind"][0].startswith("logistic, ridge, lda")
     assert kinds["kind"][1] == "required"
     assert {name: default for name, _, default, _ in keys_of("split")}["seed"] == "0"
+    assert all(description for *_, description in keys_of("data"))
     refused(keys_of, "data.colums")

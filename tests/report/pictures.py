@@ -34,7 +34,7 @@ def lens_rows(tokens=TOKENS, sites=SITES, prompt=1):
                 {
                     "prompt": prompt, "site": site, "layer": max(depth - 1, 0),
                     "position": position, "token": token, "next_token": following,
-                    "next_rank": 1 if is_right else 10 ** (len(sites) - depth),
+                    "next_rank": 1 if is_right else 10 ** min(len(sites) - depth, 9),
                     "next_probability": first[0] if is_right else 0.001,
                     "entropy": 5.0 - depth, "kl": float(len(sites) - 1 - depth),
                     "token_1": first[1], "probability_1": first[0],

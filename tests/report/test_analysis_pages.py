@@ -26,6 +26,20 @@ LENS, HEADS = lens_rows(), head_rows()
 BOTH = pd.concat([LENS, lens_rows(("A", " b"), prompt=2)])
 
 
+LAYERS = [f"blocks.{layer}.hook_resid_post" for layer in range(30)]
+LONG = lens_rows(tuple(f" w{number}" for number in range(25)), ["blocks.0.hook_resid_pre", *LAYERS])
+WIDE = {
+    "the last token of a lens": (
+        lambda: lens_page(LONG.assign(probability_1=0.5), model="made", facts={}),
+        "␣w24",
+    ),
+    "the MLPs of an attribution": (
+        lambda: attribution_page(attributed(rows=attribution_rows(30, 24)), model="made", facts={}),
+        "MLP",
+    ),
+}
+
+
 def attributed(*values, **changes):
     """An attribution, with other contributions: zero beyond those that are given."""
     rows = attribution_rows()
@@ -179,7 +193,31 @@ def test_long_texts_have_a_short_heading_and_a_note_about_omitted_tokens(browser
     assert "too many cells" not in lens_page(lens_rows(), model="made", facts={}).html()
     (tmp_path / "long.html").write_text(page, "utf-8")
     browser.open(tmp_path / "long.html", width=700)
-    assert browser.evaluate("document.querySelector('section h2').textContent.length") < 120
+    shown = browser.evaluate("document.querySelector('.eyebrow').textContent")
+    assert len(shown) < 150
+    assert shown.endswith("word1022 word1023")
     assert browser.evaluate("document.documentElement.scrollWidth") <= 700
     assert browser.evaluate("document.querySelectorAll('.plot .xtick').length") < 200
     assert browser.trouble == []
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_the_column_of_the_answer_and_all_layers_are_on_the_first_screen(browser, tmp_path, name):
+    page, label = WIDE[name]
+    (tmp_path / "wide.html").write_text(page().html(), "utf-8")
+    browser.open(tmp_path / "wide.html")
+    # The ticks below the last layer, in the part of the map that is not scrolled out.
+    places = browser.evaluate(
+        "(() => { const plot = document.querySelector('.scroll');"
+        "const {left, right} = plot.getBoundingClientRect();"
+        "const at = [...plot.querySelectorAll('.xtick')].map(one => [one.textContent,"
+        " one.getBoundingClientRect()]).filter(([, box]) => box.left > left && box.right < right"
+        " && box.bottom < innerHeight);"
+        "return at.map(([text]) => text); })()"
+    )
+    assert label in places
+    assert browser.evaluate("innerHeight") == 900
+    layers = "document.querySelectorAll('.scroll:first-of-type .ytick').length"
+    assert browser.evaluate(layers) >= 30
+    texts = browser.evaluate("document.querySelectorAll('.scroll .textpoint').length")
+    assert texts >= 30 * 17

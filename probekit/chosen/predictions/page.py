@@ -40,27 +40,45 @@ CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
 
 
+def screen(run: Shown) -> Iterator[FigurePart]:
+    """Yield the scores by label with the thresholds of a monitor, if the run has one."""
+    monitor = run.rows("monitor.csv")
+    rows = None if monitor is None else _predicted(run)
+    if rows is not None and (scored := _scored(rows, run)) is not None:
+        yield histogram_part(*scored, run, monitor)
+
+
 def figures(run: Shown) -> Iterator[FigurePart]:
     """Yield the figures of the predictions of the selected probe, row by row, if it has any."""
-    rows = run.rows(TEST_ROWS)
-    if rows is None or "guess" not in rows:
+    rows, monitor = _predicted(run), run.rows("monitor.csv")
+    if rows is None:
         return
-    rows, pooled = rows[rows["guess"] != ""], FOLDS * run.verdict.is_nested
     if METRICS[run.verdict.metric].fits("number", ()):
-        yield residual_part(rows, run, pooled)
-        return
+        yield residual_part(rows, run)
+    elif (scored := _scored(rows, run)) is not None:
+        yield curves_part(*scored, run, monitor)
+        if monitor is None:  # else it is on the first screen
+            yield histogram_part(*scored, run, monitor)
+
+
+def _predicted(run: Shown) -> pd.DataFrame | None:
+    """Return the test rows with a prediction of the selected probe; None without one."""
+    rows = run.rows(TEST_ROWS)
+    return None if rows is None or "guess" not in rows else rows[rows["guess"] != ""]
+
+
+def _scored(rows: pd.DataFrame, run: Shown) -> tuple[Any, dict[str, Floats]] | None:
+    """Return the true labels, and by how much each label is ahead; None without such scores."""
     scores = rows.filter(regex="^score_").apply(pd.to_numeric, errors="coerce").dropna()
     labels = [name.removeprefix("score_") for name in scores]
     truth = rows["truth"][scores.index].to_numpy(dtype=str)
     if scores.empty or not 2 <= len(labels) <= MOST_LABELS or len(set(truth)) < 2:
-        return
+        return None
     detected = {label: ahead(scores.to_numpy(), n) for n, label in enumerate(labels)}
     positive = str(run.scores.rows["positive"].iloc[0]) or labels[-1]
     if len(labels) == 2:  # the curve of the other label has the same points
         detected = {positive: detected[positive]}
-    monitor = run.rows("monitor.csv")
-    yield curves_part(truth, detected, run, monitor, pooled)
-    yield histogram_part(truth, detected, run, monitor, pooled)
+    return truth, detected
 
 
 def ahead(scores: Floats, label: int) -> Floats:
@@ -90,9 +108,7 @@ def rates(scores: Floats, is_label: Mask) -> tuple[Floats, Floats, Floats]:
     return (alarms - hits) / (len(scores) - n), hits / n, precision
 
 
-def curves_part(
-    truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any, pooled: str
-) -> FigurePart:
+def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any) -> FigurePart:
     """Return ROC and precision-recall curves, with the decision and the thresholds of a monitor."""
     figure = make_subplots(1, 2, horizontal_spacing=0.14)
     figure.add_trace(plain_line([0, 1], [0, 1], CHANCE), row=1, col=1)
@@ -140,15 +156,13 @@ def curves_part(
         "ROC and precision-recall",
         figure_json(figure),
         f"Held-out rows by {run.probe}{of}. Circle: the decision, where the score equals the "
-        f"highest other one{marked}. Dashed: scores without information.{pooled}",
+        f"highest other one{marked}. Dashed: scores without information.{pooled(run)}",
         f"{'; '.join(words)}.",
         is_open=False,
     )
 
 
-def histogram_part(
-    truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any, pooled: str
-) -> FigurePart:
+def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any) -> FigurePart:
     """Return the histogram of scores by label; of several labels, of the score of the true one."""
     is_binary, (label, scores) = len(detected) == 1, next(iter(detected.items()))
     title, side, of_side = "score of the true label minus the highest other one", "left", "errors"
@@ -188,13 +202,18 @@ def histogram_part(
         "Scores by label",
         figure_json(figure),
         f"Scores of {counted(len(truth), 'held-out row')} by {run.probe}; the shares of each label "
-        f"sum to 1. Rows to the {side} of the solid line are {of_side}.{pooled}",
+        f"sum to 1. Rows to the {side} of the solid line are {of_side}.{pooled(run)}",
         f"{'; '.join(words)}.",
         is_open=monitor is not None,
     )
 
 
-def residual_part(rows: pd.DataFrame, run: Shown, pooled: str) -> FigurePart:
+def pooled(run: Shown) -> str:
+    """Return the note that scores are those of several probes, or "" if they are of one."""
+    return FOLDS if run.verdict.is_nested else ""
+
+
+def residual_part(rows: pd.DataFrame, run: Shown) -> FigurePart:
     """Return predicted against true values, and residuals against predicted ones."""
     truth, guess = (pd.to_numeric(rows[name]).to_numpy() for name in ("truth", "guess"))
     step = -(-len(truth) // MOST_POINTS)
@@ -217,7 +236,7 @@ def residual_part(rows: pd.DataFrame, run: Shown, pooled: str) -> FigurePart:
         "Predicted and true values",
         figure_json(figure),
         f"{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
-        f"prediction is exact. Right: residuals, true minus predicted.{pooled}",
+        f"prediction is exact. Right: residuals, true minus predicted.{pooled(run)}",
         f"Predicted against true values. Residuals have mean {fixed(residual.mean(), 3)} and "
         f"standard deviation {fixed(residual.std(), 3)}; true values {fixed(truth.std(), 3)}.",
     )

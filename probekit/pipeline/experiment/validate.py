@@ -40,6 +40,7 @@ _MOST_CHARACTERS = 2000  # at the end of each of their texts
 _SEPARATED = 0.95  # balanced accuracy of words from which there is a warning
 _LEAST_OF_GROUP = 4  # rows of a group in which a single label may be odd
 _MOST_ODD = 0.2  # share of the groups
+_FIRST = re.compile(r".+?(?:\.(?= [A-Z`])|$)", re.DOTALL)  # the first sentence of a message
 _OTHER_SECONDS = 2.0  # of a cell of a study on one core: tables, p-values and saved files
 
 
@@ -56,6 +57,7 @@ class ValidationReport:
             and the cells with each warning.
         n_examples: examples that have rows.
         n_rows: rows per captured or given site.
+        n_groups: groups of the examples.
         n_sites: captured or given sites.
         bytes: size of all files of the captures, of all networks together, or of given activations.
         seconds: estimated duration of each step on this machine's CPU, by name: `capture`, `probe`,
@@ -66,11 +68,14 @@ class ValidationReport:
             pages of mapped files.
         remedy: what takes most of the time, and the setting that halves it; "" for a study.
         n_cells: number of cells of a study; 1 for a single experiment.
+        cells: a line for each cell of a study with its rows, groups and warnings, and one for each
+            warning that several cells have.
     """
 
     findings: tuple[Finding, ...]
     n_examples: int = 0
     n_rows: int = 0
+    n_groups: int = 0
     n_sites: int = 0
     bytes: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -78,6 +83,7 @@ class ValidationReport:
     run_memory: int = 0
     remedy: str = ""
     n_cells: int = 1
+    cells: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -88,7 +94,9 @@ class ValidationReport:
         """Return the findings and the cost as `probekit validate` prints them."""
         # "Error" is spelled as in errors that end a command.
         heads = {"error": "Error"}
-        lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in self.findings]
+        shown = [one for one in self.findings if one.level == "error" or not self.cells]
+        lines = [f"{heads.get(one.level, one.level)}: {one.message}" for one in shown]
+        lines += self.cells
         if self.n_rows:
             steps = [f"{name} {duration(seconds)}" for name, seconds in self.seconds.items()]
             cost = f"on this machine: {', '.join(steps)}"
@@ -183,6 +191,7 @@ def _of_experiment(
         by_level(found),
         n_examples=len(design.dataset),
         n_rows=len(design.example if texts is None else texts.plan.example),  # at all positions
+        n_groups=len(np.unique(design.dataset.group_codes)),
         n_sites=len(source.widths if texts is None else texts.sites),
         bytes=sizes.get("bytes", source.n_bytes),
         seconds=seconds,
@@ -246,8 +255,10 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         found.append(Finding("warning", code, text))
     return ValidationReport(
         tuple(found),
+        cells=tuple(_lines(study, reports)),
         n_examples=sum(one.n_examples for one in reports),
         n_rows=sum(one.n_rows for one in reports),
+        n_groups=sum(one.n_groups for one in reports),
         n_sites=max(one.n_sites for one in reports),
         bytes=n_bytes,
         seconds=seconds,
@@ -255,6 +266,26 @@ def _of_study(study: Study, watcher: Watcher) -> ValidationReport:
         run_memory=max(one.run_memory for one in reports),
         n_cells=len(reports),
     )
+
+
+def _lines(study: Study, reports: Sequence[ValidationReport]) -> Iterator[str]:
+    """Yield the line of each cell, then warnings that several have; see `ValidationReport`.
+
+    Of a message the first sentence is given.
+    """
+    texts, cells_of = list[list[str]](), defaultdict[str, list[str]](list)
+    for cell, report in zip(study.cells, reports, strict=True):
+        found = [one for one in report.findings if one.level == "warning"]
+        texts.append([f"warning {one.code}: {_FIRST.findall(one.message)[0]}" for one in found])
+        for text in texts[-1]:
+            cells_of[text].append(cell.name)
+    for cell, report, own in zip(study.cells, reports, texts, strict=True):
+        rows = f"{counted(report.n_rows, 'row')}, {counted(report.n_groups, 'group')}"
+        alone = [text for text in own if len(cells_of[text]) == 1]
+        yield "; ".join([f"{cell.name}: {rows if report.n_rows else 'error'}", *alone])
+    for text, names in cells_of.items():
+        if len(names) > 1:
+            yield f"{len(names)} of {len(reports)} cells ({first_names(names)}): {text}"
 
 
 def capture_key(experiment: AnyExperiment) -> str:

@@ -54,6 +54,9 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
     keys = ", ".join(f"{key}: {value}" for key, value in facts.position.items())
     written = "the chat template of the model" if facts.chat else "plain text"
     yield f"- Position `{{{keys}}}`; texts are {written}; beginning-of-text: {facts.bos}."
+    if facts.position.get("balance"):
+        is_odd = "the first byte of the BLAKE3 digest of the text (UTF-8) is odd"
+        yield f"- {{a}} and {{b}} of `ask` are answer_a and answer_b, or reversed if {is_odd}."
     yield (
         f"- Digests: weights `{facts.weights or 'unknown'}`, vocabulary "
         f"`{facts.tokenizer or 'unknown'}`. Another network or template is not tested."

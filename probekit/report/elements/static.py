@@ -14,7 +14,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import cache
 from io import BytesIO
@@ -28,10 +28,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.transforms import Bbox, blended_transform_factory
 
+from probekit.amounts import first_names
 from probekit.errors import UnknownNameError, nearest
 
 SANS_SERIF = ("Arial", "Helvetica", "Liberation Sans", "DejaVu Sans")
@@ -71,6 +73,24 @@ OF_PAGE = {"#1c2430": "currentColor", "#dfe3e8": "var(--grid)", "#9aa1ab": "var(
 TICKS = 6  # about as many on an axis without a number of them
 
 
+def pictures(figures: Iterable[tuple[Mapping[str, Any], str, Any]], **how: Any) -> list[bytes]:
+    """Return figures as files, each given by the first three arguments of `picture`.
+
+    A warning names all characters that no installed font has.
+    """
+    contents, missing = [], set[str]()
+    for figure, kind, size in figures:
+        content, lacked = picture(figure, kind, size, **how)
+        if others := _fonts_with(lacked):
+            content, lacked = picture(figure, kind, size, others=others, **how)
+        contents.append(content)
+        missing |= lacked
+    if missing:
+        text = f"No installed font has {first_names(sorted(missing), 20)}: figures have empty boxes"
+        warnings.warn(f"{text} instead. Install one, or name it with --font NAME.", stacklevel=2)
+    return contents
+
+
 def picture(
     figure: Mapping[str, Any],
     kind: str,
@@ -78,11 +98,12 @@ def picture(
     *,
     scale: float,
     font: str = "",
+    others: Sequence[str] = (),
     ground: str = "white",
     dpi: float = 600,
     most_cells: int = MOST_VECTOR_CELLS,
-) -> bytes:
-    """Return a figure as a file: an image of the format `kind`.
+) -> tuple[bytes, set[str]]:
+    """Return a figure as a file, an image of the format `kind`, and characters without a glyph.
 
     Args:
         figure: Plotly's figure as JSON values.
@@ -90,6 +111,7 @@ def picture(
         size: Width and height in pixels.
         scale: Points of the file per pixel of the figure.
         font: Family of the texts; "" for the first of `SANS_SERIF` that is installed.
+        others: Families for characters that this font and `FALLBACKS` lack.
         ground: Colour of the background; `none` for a transparent one.
         dpi: Dots per inch of a PNG file.
         most_cells: Number of cells up to which a map is drawn as vector graphics.
@@ -98,19 +120,39 @@ def picture(
         UnknownNameError: The font is not installed.
     """
     stream = BytesIO()
-    with _settings(font):
+    with _settings(font, others) as missing:
         drawn = Drawing(figure, size, scale, most_cells).figure
         look: dict[str, Any] = {"facecolor": ground, "metadata": METADATA[kind], "dpi": dpi}
         drawn.savefig(stream, format=kind, **look)
-    return stream.getvalue()
+    return stream.getvalue(), missing
 
 
 @contextmanager
-def _settings(font: str = "") -> Iterator[None]:
-    """Draw with `SETTINGS` and a font, until the end of the block."""
-    with mpl.rc_context(SETTINGS | {"font.family": families(font)}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # no font has it: an empty box
-        yield
+def _settings(font: str = "", others: Sequence[str] = ()) -> Iterator[set[str]]:
+    """Draw with `SETTINGS` and fonts in the block; at its end the set has what they lack."""
+    missing, how = set[str](), SETTINGS | {"font.family": [*families(font), *others]}
+    with mpl.rc_context(how), warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", "Glyph .* missing")  # it is an empty box
+        yield missing
+    for one in caught:
+        if lacked := re.match(r"Glyph (\d+) ", str(one.message)):
+            missing.add(chr(int(lacked[1])))
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
+def _fonts_with(characters: Set[str]) -> list[str]:
+    """Return installed families that have any of the characters."""
+    codes = set(map(ord, characters))
+    fonts = font_manager.fontManager.ttflist if codes else ()
+    names = [one.name for one in fonts if codes & _codes(one.fname)]
+    # The font of last resort has a box for each script.
+    return [name for name in dict.fromkeys(names) if "Last Resort" not in name]
+
+
+@cache
+def _codes(path: str) -> Set[int]:
+    return frozenset(FT2Font(path).get_charmap())
 
 
 def still(figure: Mapping[str, Any], height: float | None) -> str:
@@ -123,7 +165,7 @@ def still(figure: Mapping[str, Any], height: float | None) -> str:
     size = (STILL_WIDTH, REM * (height or 27.0))
     how: dict[str, Any] = {"ground": "none", "dpi": 96, "most_cells": MOST_CELLS_OF_PAGE}
     how["font"] = "DejaVu Sans"  # as wide as any font of a page, and part of matplotlib
-    svg = picture(figure, "svg", size, scale=CSS_POINTS, **how).decode()
+    svg = picture(figure, "svg", size, scale=CSS_POINTS, **how)[0].decode()
     start, svg = svg[: svg.index("<g")], svg[svg.index("<g") :]
     view = re.findall(r'viewBox="[^"]*"', start)[0]
     # The style sheet would be one of the whole page.

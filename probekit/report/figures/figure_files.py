@@ -150,15 +150,17 @@ def _write(parts: Sequence[tuple[FigurePart, list[Path]]], paper: Paper) -> list
         known = sorted({as_line(*one) for one in texts})
         near = nearest(unknown[0], known)
         raise UnknownNameError(f"--rename: no figure has the text {unknown[0]!r}. {near}")
-    contents = {}
-    for part, paths in parts:
-        figure, size = on_paper(part, paper), paper.size(part)
-        for path in paths:
-            how: dict[str, Any] = {"scale": POINTS, "font": paper.font}
-            contents[path] = static.picture(figure, path.suffix[1:], size, **how)
-    for path, content in contents.items():
+    every = [path for _, paths in parts for path in paths]
+    drawn = (
+        (figure, path.suffix[1:], paper.size(part))
+        for part, paths in parts
+        for figure in (on_paper(part, paper),)
+        for path in paths
+    )
+    contents = static.pictures(drawn, scale=POINTS, font=paper.font)
+    for path, content in zip(every, contents, strict=True):
         write_atomic(path, content)
-    return list(contents)
+    return every
 
 
 def on_paper(part: FigurePart, paper: Paper) -> dict[str, Any]:
@@ -238,7 +240,8 @@ class SavedFigure(go.Figure):  # type: ignore[misc]  # plotly has no types
         from probekit.report.elements import static  # imports matplotlib
 
         size = (width or self.layout.width or 700, height or self.layout.height or 500)
-        return static.picture(figure_json(self), format, size, scale=CSS_POINTS, dpi=96 * scale)
+        drawn = [(figure_json(self), format, size)]
+        return static.pictures(drawn, scale=CSS_POINTS, dpi=96 * scale)[0]
 
 
 def file_names(titles: Sequence[str]) -> list[str]:

@@ -29,6 +29,7 @@ MOST_TEXTS = 200  # cells; with more, numbers in cells are too small to read
 MOST_TICKS = 150  # tokens labelled along the axis
 MOST_NAMES = 12  # cells listed in the description of a map
 MASKED = "#d9dde2"  # colour of a cell without a value
+ROWS_HEIGHT, LEAST_ROW, MOST_ROW = 29.0, 0.95, 1.9  # rem: of the rows of a first screen; of a row
 GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
 _SPLIT = 0.179
@@ -358,6 +359,15 @@ def cell_map(
     hover[rows, columns] = cells["hover"]
     hovers = hover.ravel().tolist()
     return text_map(values, hovers, shown, across=column_labels, down=row_labels, title=title)
+
+
+def rows_height(n: int) -> float:
+    """Return the height of n rows of a map in rem: if they fit, all are on the first screen.
+
+    >>> rows_height(6), rows_height(30), rows_height(80)
+    (11.4, 29.0, 76.0)
+    """
+    return n * min(max(ROWS_HEIGHT / n, LEAST_ROW), MOST_ROW)
 
 
 def thin_ticks(figure: go.Figure) -> go.Figure:

@@ -13,7 +13,7 @@ from probekit.amounts import fixed, format_number, percent, signed
 from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.tokens import HIGH, LOW, short_heading
-from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, text_map
+from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, rows_height, text_map
 from probekit.results.network import MEAN, AttributedLogit
 
 CAVEAT = (
@@ -30,7 +30,7 @@ OF_ONE_LOGIT = (
 )
 MOST_NAMED = 10  # components in the description of the map
 MOST_ROWS = 8  # components in the table of the largest, on the page and on the terminal
-# Columns of an attribution map to the right of the heads, by part.
+# Columns of an attribution map to the left of the heads, where a page shows them of wide maps.
 OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
 NAMES = {
     "embed": "token embedding",
@@ -88,17 +88,17 @@ def attribution_page(
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
     rows = attribution.rows
-    n_layers, n_heads = (int(rows[name].max()) + 1 for name in ("layer", "head"))
+    n_layers = int(rows["layer"].max()) + 1
     largest = parts[["name", "value"]].head(MOST_NAMED).itertuples(index=False)
     named = ", ".join(f"{name} {signed(value)}" for name, value in largest)
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
     by_head = page.FigurePart(
         "Contributions of heads and MLPs",
-        page.figure_json(attribution_map(rows)),
+        page.figure_json(figure := attribution_map(rows)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         f"Contribution of each head and MLP. Largest: {named}",
-        height=8 + 1.9 * n_layers,
-        width=9 + 2.9 * (n_heads + len(OTHER_COLUMNS)),
+        height=6 + rows_height(n_layers),
+        width=9 + 2.4 * len(figure.data[0].z[0]),
     )
     steps = page.FigurePart(
         "Cumulative logit",
@@ -118,7 +118,7 @@ def attribution_page(
     title = f"{len(parts):,} components, largest contribution first"
     cells = {"component": parts["name"], "contribution": parts["value"].map(format_number)}
     every = ResultTable.of(title, cells, is_sortable=True)
-    first = page.Group("split", [by_head, largest_table(attribution)])
+    first = page.Group("split wide", [by_head, largest_table(attribution)])
     return page.Page(
         eyebrow=["probekit", "direct logit attribution", texts.model_title(model)],
         title=f"Which components predict {token}{rather} after “{shown}”?",
@@ -175,12 +175,13 @@ def part_name(part: str, layer: Any, head: Any) -> str:
 def attribution_map(rows: pd.DataFrame) -> go.Figure:
     """Return the map of contributions of heads, attention biases and MLPs to a logit.
 
-    Layers go down, heads across, followed by a column for biases and one for MLPs.
+    Layers go down; a column for biases and one for MLPs, then heads go across.
 
     Args:
         rows: Rows of `probekit.analysis.logits.logit_attribution`.
     """
     blocks = rows[rows["layer"].notna()]
+    blocks = blocks.iloc[np.lexsort((blocks["part"] == "head", blocks["layer"].astype(int)))]
     columns = blocks["head"].astype("string").fillna(blocks["part"].map(OTHER_COLUMNS))
     values = blocks["value"]
     named = blocks[["part", "layer", "head", "value"]].itertuples(index=False)

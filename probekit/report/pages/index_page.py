@@ -48,6 +48,7 @@ class Entry:
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
         state: finished, running, stopped or damaged.
         summary: verdict, or the sentence of what the run was made for; progress or error message.
+        css: class of the summary, that of the sentence on the run's page.
         seconds: time of creation since 1970; of an unfinished run, time of its last change.
         details: all sentences of the answer; "" unless an experiment has finished.
         score: the reported score, its interval, and the site; "" without.
@@ -61,6 +62,7 @@ class Entry:
     state: str
     summary: str
     seconds: float
+    css: str = ""
     details: str = ""
     score: tuple[str, str, str] = ("", "", "")
     curve: Mapping[str, Any] = field(default_factory=dict)
@@ -193,9 +195,10 @@ def _finished(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
-    answers = [one.text for one in run_answers(Shown(folder, record))]
-    texts: dict[str, Any] = {"title": record.run, "details": " ".join(answers)}
-    texts["summary"] = answers[0] if len(answers) > 1 or v.score is None else VERDICTS[v.case]
+    first, *others = run_answers(Shown(folder, record))
+    details = " ".join(one.text for one in (first, *others))
+    texts: dict[str, Any] = {"title": record.run, "details": details, "css": first.css}
+    texts["summary"] = first.text if others or v.score is None else VERDICTS[v.case]
     if (score := v.score) is not None:
         numbers = (score.value, score.ci_low, score.ci_high, score.chance)
         (value, low, high, _), unit = score_texts(numbers, metric.in_percent)

@@ -1,6 +1,7 @@
 """Page of a logit lens: a heat map of predictions per text, and summary statistics by layer."""
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from itertools import count, takewhile
 from typing import Any
 
@@ -14,7 +15,7 @@ from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.tokens import short_heading, short_label
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
-from probekit.report.figures.maps import Colours, changes_of, text_map, thin_ticks
+from probekit.report.figures.maps import Colours, changes_of, rows_height, text_map, thin_ticks
 
 QUESTION = "From which layer on does the network predict its next token?"
 CAVEAT = (
@@ -79,19 +80,26 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> pa
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
-    table: list[page.Item] = [_table(summary)]
-    if len(summary) > MOST_LAYERS:  # the map would be below the first screen
-        table = [page.Fold(BY_LAYER, [_table(summary, has_title=False)])]
-    first = page.Group("split", [curve, *table])
+    table, is_one = _table(summary), len(of_texts) == 1
+    numbers: list[page.Item] = [curve, table]
+    if is_one or len(summary) > MOST_LAYERS:  # the map would be below the first screen
+        numbers = [curve, page.Fold(BY_LAYER, [replace(table, has_title=False)])]
+    # The table of a single text would repeat the one of all texts.
+    sections = [_of_text(*text, has_table=not is_one) for text in of_texts]
+    eyebrow = ["probekit", "logit lens", texts.model_title(model)]
+    if is_one:  # its map is the first figure
+        of_text = sections.pop()
+        eyebrow.append(of_text.title)
+        numbers = [*of_text.items, page.Group("rows", numbers)]
+    first = page.Group("split", numbers)
     return page.Page(
-        eyebrow=["probekit", "logit lens", texts.model_title(model)],
+        eyebrow=eyebrow,
         title=QUESTION,
         answer=lens_answer(rows),
         details=[page.Paragraph(lens_accuracy(rows))],
         sections=[
             page.PageSection("", [first, page.Paragraph(CAVEAT, "note")], "first"),
-            # The table of a single text would repeat the one of all texts.
-            *(_of_text(*text, has_table=len(of_texts) > 1) for text in of_texts),
+            *sections,
         ],
         method=METHOD,
         facts={"": facts},
@@ -117,13 +125,15 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
         caption=CAPTION if has_texts else CAPTION + LEFT_OUT,
         description="Most likely next token by layer and position. At the last position "
         + predictions,
-        height=11 + 1.9 * len(by_layer),
+        height=10 + rows_height(len(by_layer)),
         width=9 + len(tokens) * (4.2 if has_texts else 1),
         views=changes_of(views),
     )
-    heading = short_heading(texts.line_label("".join(tokens)))
+    # Of a single text the end is kept, after which the answer predicts.
+    heading = short_heading(texts.line_label("".join(tokens)), keeps_end=not has_table)
     table = [page.Fold(BY_LAYER, [_table(by_layer, has_title=False)])] if has_table else []
-    return page.PageSection(f"{number} · {heading}", [picture, *table])
+    title = f"{number} · {heading}" if has_table else heading
+    return page.PageSection(title, [picture, *table])
 
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
@@ -255,9 +265,11 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     hover, shown = [_hover(row) for row in cells], [_cell(row) for row in cells]
     # Plotly would draw a title over the cells, because the colour bar is above.
     across = [style.plotly_text(short_label(token)) for token in tokens]
-    figure = text_map(values, hover, colours, texts=shown, across=across, down=sites, title="")
-    # At the top left, so that it stays visible when a long text is scrolled.
-    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"}
+    how: Any = {"texts": shown, "most_texts": MOST_TEXTS, "title": ""}
+    figure = text_map(values, hover, colours, across=across, down=sites, **how)
+    # At the right, where the last token is, to which a page scrolls a long text.
+    figure.update_yaxes(side="right")
+    place = {"x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
     size = {"orientation": "h", "lenmode": "pixels", "len": 320}
     colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
     if measure == "rank":  # the values are logarithms, labelled with the ranks

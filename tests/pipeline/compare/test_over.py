@@ -98,6 +98,17 @@ def test_an_unchanged_network_has_the_same_numbers_and_those_of_the_run(over, pa
     assert over.notes == ()
 
 
+def test_the_command_writes_figures_as_wide_as_a_column(path, planted, tmp_path, call, monkeypatch):
+    monkeypatch.setenv("PROBEKIT_CACHE", str(planted.cache))
+    out = tmp_path / "over.svg"
+    named = ("--out", out, "--width", 3.25)
+    done = call("apply", path, "--over", "mini", "mini", *named)
+    assert done.code == 0
+    assert 'width="234pt"' in out.read_text()  # 3.25 inches
+    done = call("apply", path, "--text", "a", "--out", out)
+    assert "Allowed: .html, .csv, .jsonl." in done.stderr
+
+
 def test_a_turned_network_loses_the_fixed_probe_and_not_a_retrained_one(planted, copied):
     path = probe_of(planted.run(*QUICK))
     found = apply_over(path, ["mini", turned(load_model("mini"))], cache_root=planted.cache).rows

@@ -12,6 +12,7 @@ from probekit.pipeline.engines.table import prepare
 from probekit.pipeline.experiment.validate import validate
 from probekit.pipeline.look.apply import apply_probe, check_saved_probe
 from probekit.probes.saved_probe import SavedProbe
+from probekit.report.pages.run_page import run_figures
 from probekit.results.scores import Scores
 from probekit.results.table import PAGE_TABLES
 from tests.pipeline.planted import NOUNS, QUICK
@@ -85,6 +86,9 @@ def test_thresholds_are_those_of_the_chosen_probe_on_the_negatives(monitored, pl
             assert any(at == pytest.approx((row["test_fpr"], row["tpr"])) for at in points)
         assert {line.x0 for line in histogram.layout.shapes} == {0, *table["threshold"]}
         assert any("negatives" in one.name for one in histogram.data)
+        titles = [part.title for part in run_figures(result.folder)]
+        assert titles.index("Scores by label") == 0  # on the first screen
+        assert titles.count("Scores by label") == 1
     saved = [one.model_dump() for one in probe.facts.thresholds]
     assert pd.DataFrame(saved).equals(table[list(saved[0])])
 

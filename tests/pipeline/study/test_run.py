@@ -185,6 +185,24 @@ def test_validate_and_plan_have_cells_time_and_bytes(place, tmp_path, monkeypatc
     assert described_plan(numbers).startswith("cells        2\n")
 
 
+def test_validate_has_a_line_for_each_cell_and_one_for_a_warning_of_several(place):
+    study = load_any(place.folder / "small.yaml")
+    lines = str(validate(study)).splitlines()
+    shared = [line for line in lines if " of 6 cells (" in line]
+    n_warnings = 0
+    for cell in study.cells:
+        report = validate(study, cell=cell.name)
+        (own,) = (line for line in lines if line.startswith(f"{cell.name}: "))
+        counts = f"{report.n_rows} rows, {report.n_groups} groups" if report.n_rows else "error"
+        assert own.startswith(f"{cell.name}: {counts}")
+        for one in report.findings:
+            if one.level == "warning":
+                text = f"warning {one.code}: {one.message.split('. ')[0]}"
+                n_warnings += 1
+                assert (text in own) != any(text in line and cell.name in line for line in shared)
+    assert n_warnings > len(shared) > 0
+
+
 def test_a_column_that_no_file_has_is_one_error(place):
     misspelt = load_any(place.folder / "small.yaml", ["data.columns.text=texxt"])
     error, of_another_line = (one.message for one in validate(misspelt).findings)

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from blake3 import blake3
 from transformers import GPT2LMHeadModel
 
 from probekit.errors import ConfigError, DataError, MissingError
+from probekit.experiment.ask import AskSection
 from probekit.interventions import edits
 from probekit.interventions.edits import compose
 from probekit.model.families.table import load_model
@@ -222,6 +224,16 @@ def test_damaged_files_are_refused(to, tmp_path):
     path.unlink()
     with pytest.raises(MissingError, match="no file"):
         exported_probe(path, "mini")
+
+
+@pytest.mark.parametrize("balance", [True, False])
+def test_the_description_says_when_the_answers_of_a_question_change_places(tmp_path, balance):
+    asked = AskSection(ask="{a} or {b}?", answers=("yes", "no"), balance=balance)
+    _, about = probe_of(position={"at": "last"} | asked.asking).export(tmp_path / "p", "plain")
+    assert ("first byte of the BLAKE3 digest of the text" in about.read_text()) == balance
+    for text in ("one", "two", "four"):
+        is_odd = balance and blake3(text.encode()).digest()[0] % 2 == 1
+        assert asked.asked(text).endswith("no or yes?" if is_odd else "yes or no?")
 
 
 @pytest.mark.parametrize("to", FORMATS)

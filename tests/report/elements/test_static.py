@@ -164,12 +164,37 @@ def test_the_audit_finds_texts_that_overlap(tmp_path):
 def test_a_map_with_more_cells_is_one_picture():
     figure = {"data": [{"type": "heatmap", "z": np.eye(30).tolist(), "colorscale": [[0, "#fff"],
               [1, "#000"]], "zmin": 0, "zmax": 1}], "layout": {}}  # fmt: skip
-    assert b"<image" not in static.picture(figure, "svg", (300, 300), scale=1)
+    assert b"<image" not in static.picture(figure, "svg", (300, 300), scale=1)[0]
     figure["data"][0]["showscale"] = False
     for most, is_picture in ((900, False), (899, True)):
-        svg = static.picture(figure, "svg", (300, 300), scale=1, most_cells=most)
+        svg = static.picture(figure, "svg", (300, 300), scale=1, most_cells=most)[0]
         assert (b"<image" in svg) == is_picture
-        assert svg == static.picture(figure, "svg", (300, 300), scale=1, most_cells=most)
+        assert svg == static.picture(figure, "svg", (300, 300), scale=1, most_cells=most)[0]
+
+
+def with_text(text):
+    """A figure with a text in its middle."""
+    note = {"text": text, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+    return {"data": [{"type": "scatter", "y": [0, 1]}], "layout": {"annotations": [note]}}
+
+
+def test_characters_that_no_installed_font_has_are_named_once():
+    two = [(with_text(text), "png", (200, 200)) for text in ("is \u0378", "as \u0378")]
+    with pytest.warns(UserWarning, match=r"has \u0378: .* --font NAME\.") as caught:
+        static.pictures(two, scale=1)
+    assert len(caught) == 1
+
+
+def test_a_character_of_another_installed_font_is_drawn_with_it(monkeypatch):
+    figure = with_text("\u0627")  # of DejaVu Sans; both fonts are part of matplotlib
+    monkeypatch.setattr(static, "FALLBACKS", ())
+    size, how = (200, 200), {"scale": 1, "font": "STIXGeneral"}
+    boxes, lacked = static.picture(figure, "png", size, **how)
+    assert lacked == {"\u0627"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (drawn,) = static.pictures([(figure, "png", size)], **how)
+    assert drawn != boxes
 
 
 def test_a_font_that_is_not_installed_is_refused():

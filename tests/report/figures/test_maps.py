@@ -190,7 +190,7 @@ OF_NETWORKS = {
     "attention weights are a row on one scale with known heads framed": lambda: go.Figure(
         next(iter(heads_page.head_figures(KNOWN))).figure
     ),
-    "parts of a logit diverge from 0, with bias and MLP to the right of heads": (
+    "parts of a logit diverge from 0, with bias and MLP to the left of heads": (
         lambda: attribution_page.attribution_map(ATTRIBUTION)
     ),
     "steps end at the logit": lambda: attribution_page.attribution_steps(ATTRIBUTION),

@@ -209,6 +209,21 @@ def test_the_index_has_title_state_and_answer_of_each_run(two, begin, tmp_path, 
         assert page.count(f'class="state {state}"') == n
 
 
+def test_an_answer_that_is_red_on_its_own_page_is_red_in_the_index(tmp_path):
+    record = make_record()
+    found = {"level": "warning", "code": "crossing-groups", "message": "x"}
+    record["data"]["findings"] = [found]
+    write_shown(tmp_path / "valid", TABLE)
+    write_shown(tmp_path / "invalid", TABLE, record)
+    rows = re.findall(r'data-run="(\w+)"(.*?)</tr>', index_page(tmp_path), re.DOTALL)
+    assert {name: 'class="words bad"' in row for name, row in rows} == {
+        "valid": False,
+        "invalid": True,
+    }
+    page = write_report(tmp_path / "invalid").read_text()
+    assert 'class="answer bad"' in page
+
+
 SHOWN = "[...document.querySelectorAll('tr[data-run]:not([hidden])')].map((r) => r.dataset.run)"
 PRESS = "document.querySelectorAll('#runs thead button')[2].click()"
 SEARCH = """
