@@ -164,8 +164,8 @@ def projection_part(
         "Projections on the probe's direction by layer",
         figure_json(figure),
         f"Held-out rows at each site, projected on the direction of the {best.probe} probe at "
-        f"{best.name} (vertical line). Left: mean of {of_labels}, and the band between the 10 % and "
-        "the 90 % quantile, in standard deviations of the training rows at the same site around "
+        f"{best.name} (vertical). Left: mean of {of_labels}, with a band from the 10 % to the "
+        "90 % quantile, in standard deviations of the training rows at the same site around "
         f"their mean, as activations grow over layers. Right: {metric_name(metric)} of "
         f"{of_score}, with 95 % intervals over groups.{others} Dashed: no information. {held_out}",
         f"{metric_name(metric)} of the direction: "
