@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from probekit.chosen.directions import measure as directions
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.errors import ConfigError
-from probekit.lazy_rows import Floats, Mask
+from probekit.lazy_rows import Floats
 from probekit.model.network import Network
 from probekit.model.sites.catalogue import describe
 from probekit.pipeline.engines.engine import TASK
@@ -166,6 +167,8 @@ def projection_rows(
     layer = AffineLayer(np.concatenate(units), np.zeros(len(units) * len(units[0])))
     rows, fold_of_row = prober.rows_of(kind), prober.fold_of(kind)
     folds, resamples = fold_of_row if prober.is_nested else None, prober.resamples_of(kind)
+    metric = "spearman" if prober.settings.reads_numbers else "auroc"
+    labels, names = _labels(chosen)
     for site in sites:
         block = chosen.source.activations.block(site, chosen.position)
         values = apply_layers((layer,), block).reshape(len(block), *units.shape[:2])
@@ -176,14 +179,19 @@ def projection_rows(
             sd[sd <= _ROUNDING * np.abs(fitted).max(axis=0)] = np.inf
             projected[tested] = (values[rows[tested], fold] - mean) / sd
         for name, number in shown.items():
-            of_direction = projected[:, number]
-            metric, predictions, parts = _compared(chosen, name, of_direction, folds)
+            along, is_label = projected[:, number], (labels == name).astype(np.int64)
+            predictions: Predictions = NumberPredictions(prober.truth_of(kind), along, folds)
+            if metric == "auroc":
+                scores = np.stack([0 * along, along], axis=1)
+                predictions = ClassPredictions(is_label, is_label, 2, scores, folds=folds)
             found = with_interval(metric, [predictions], resamples)
-            for label, inside in parts.items():
+            for label in [name] if len(probe.classes) > 2 else names:
+                if not (inside := labels == label).any():
+                    continue
                 row: dict[str, Any] = {"direction": name, "label": label, "site": site.text}
                 row |= {"is_selected": site.text == chosen.site.text, "n": int(inside.sum())}
-                low, high = np.quantile(of_direction[inside], (0.1, 0.9))
-                numbers = {"mean": of_direction[inside].mean(), "low": low, "high": high}
+                low, high = np.quantile(along[inside], (0.1, 0.9))
+                numbers = {"mean": along[inside].mean(), "low": low, "high": high}
                 numbers |= {"value": found.value, "ci_low": found.low, "ci_high": found.high}
                 yield row | {"metric": metric} | {n: round(v, 6) for n, v in numbers.items()}
 
@@ -209,26 +217,11 @@ def _fold_directions(chosen: SelectedProbe, probe: SavedProbe) -> Floats | None:
     return units if len(units) else None
 
 
-def _compared(
-    chosen: SelectedProbe, name: str, values: Floats, folds: Any
-) -> tuple[str, Predictions, dict[str, Mask]]:
-    """Return metric and predictions of projections (n_test,), and the rows of each label.
-
-    Of numbers, the labels are thirds of the rows; of many labels, the one that `name` is.
-    """
-    truth = chosen.prober.truth_of(chosen.spec.text)
+def _labels(chosen: SelectedProbe) -> tuple[NDArray[Any], list[str]]:
+    """Return the label (n_test,) of each test row, and all labels; of numbers, they are thirds."""
+    truth, classes = chosen.prober.truth_of(chosen.spec.text), [*map(str, chosen.classes)]
     if chosen.prober.settings.reads_numbers:
-        low, high = np.quantile(truth, (1 / 3, 2 / 3))
-        parts = {
-            f"up to {low:.3g}": truth <= low,
-            f"{low:.3g} to {high:.3g}": (truth > low) & (truth <= high),
-            f"above {high:.3g}": truth > high,
-        }
-        some = {label: inside for label, inside in parts.items() if inside.any()}
-        return "spearman", NumberPredictions(truth, values, folds), some
-    labels = chosen.classes[truth]
-    is_label = (labels == name).astype(np.int64)
-    scores = np.stack([0 * values, values], axis=1)
-    predictions = ClassPredictions(is_label, is_label, 2, scores, folds=folds)
-    shown = chosen.classes if len(chosen.classes) == 2 else [name]
-    return "auroc", predictions, {str(label): labels == label for label in shown}
+        cuts = np.quantile(truth, (1 / 3, 2 / 3))
+        truth, (low, high) = np.searchsorted(cuts, truth), (f"{cut:.3g}" for cut in cuts)
+        classes = [f"up to {low}", f"{low} to {high}", f"above {high}"]
+    return np.array(classes)[truth], classes
