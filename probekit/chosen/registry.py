@@ -175,6 +175,24 @@ ANALYSES = (
         },
     ),
     Analysis(
+        "projections",
+        {
+            "tokens_of_direction.csv": {
+                "text": "direction token",
+                "finite": "cosine",
+                "number": "null_high",
+                "count": "token_id n_null",
+            },
+            "projections.csv": {
+                "text": "direction label site metric",
+                "boolean": "is_selected",
+                "count": "n",
+                "finite": "mean low high",
+                "number": "value ci_low ci_high",
+            },
+        },
+    ),
+    Analysis(
         "aggregation",
         {
             "aggregation.csv": {

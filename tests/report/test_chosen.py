@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from probekit.chosen.directions.page import (
@@ -15,6 +16,7 @@ from probekit.chosen.directions.page import (
 )
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
 from probekit.chosen.page import Shown, of_analyses
+from probekit.chosen.projections.page import projection_part, token_part
 from probekit.chosen.registry import ANALYSES
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
@@ -93,6 +95,34 @@ def test_captions_state_the_null_of_cosines_or_that_there_is_none(tmp_path, tabl
         shown = Shown(tmp_path, SimpleNamespace(verdict=judged(table)))
         vars(shown)["scores"] = scores
         assert [part.caption for part in of_analyses("figures", shown)] == snapshot
+
+
+TOKENS = pd.DataFrame({"token": [" are", HOSTILE, "\n", "nan"], "cosine": [0.3, 0.1, -0.1, -0.25]})
+OF_TOKENS = TOKENS.assign(direction="plural", null_high=0.2)
+LAYER = {site: depth for depth, site in enumerate(SITES[:2])}
+OF_SITES = pd.DataFrame({"site": np.repeat(SITES[:2], 2), "label": ["plural", HOSTILE] * 2})
+OF_SITES = OF_SITES.assign(depth=OF_SITES["site"].map(LAYER), direction=HOSTILE, metric="auroc")
+OF_SITES = OF_SITES.assign(mean=[-0.1, 0.1, -0.9, 0.9], low=-1.0, high=1.0)
+OF_SITES = OF_SITES.assign(value=[np.nan, np.nan, 0.9, 0.9], ci_low=0.8, ci_high=0.95)
+OF_SITES["is_selected"] = OF_SITES["depth"] == 1
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_direction_is_shown_by_its_tokens_and_by_projections(snapshot, is_nested):
+    best = SimpleNamespace(probe="logistic", name=SITES[1])
+    own = OF_SITES.drop_duplicates("site").assign(value=0.9)
+    parts = [
+        token_part(OF_TOKENS, best, is_nested=is_nested),
+        token_part(TOKENS.assign(direction="value", null_high=np.nan), best, is_nested=is_nested),
+        projection_part(OF_SITES, own, {0: "0", 1: "1"}, best, is_nested=is_nested),
+    ]
+    beyond, within = parts[0].figure["data"]
+    assert (beyond["x"], within["x"]) == ([0.3, -0.25], [0.1, -0.1])
+    assert "Tokens beyond it: “␣are” and “nan”." in parts[0].caption
+    assert [(one.caption, one.description) for one in parts] == snapshot
+    if not is_nested:
+        figures = [go.Figure(one.figure) for one in parts]
+        assert [drawn(figure) for figure in figures] == snapshot
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,8 @@ HALVINGS = 10  # random divisions of the groups into halves, to which directions
 _TIMED = 5  # parts of these fits; one is timed to predict the time of all
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
+# The directions of permuted labels at the selected site, once they are known.
+PERMUTED: WeakKeyDictionary[SelectedProbe, Floats] = WeakKeyDictionary()
 
 
 def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
@@ -140,13 +143,8 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     Sites whose probe is not saved, has several layers or a direction of length 0 have no rows; with
     fewer than two sites, or if the selected site is not along d_model, there are no rows at all.
     """
-    if chosen.site not in (streams := _streams(chosen.source.selections)):
-        return pd.DataFrame()
-    # Given activations may have sites of several widths.
-    width_of = dict(zip(chosen.source.selections, chosen.source.widths, strict=True))
-    streams = [one for one in streams if width_of[one] == width_of[chosen.site]]
-    places = by_depth(pd.DataFrame({"site": [s.text for s in streams], "head": np.nan}))
-    saved = {site: chosen.saved_at(site) for site in only(places, line=chosen.row["line"])["site"]}
+    sites = sites_of_line(chosen)
+    saved = {site.text: chosen.saved_at(site.text) for site in sites}
     # Probes of a single layer, all of whose directions have a length.
     probes = {
         site: probe
@@ -157,7 +155,7 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
         return pd.DataFrame()
     unit = {site: probe.unit_directions for site, probe in probes.items()}
     spec = chosen.spec
-    name, with_probe = spec.grid_name or "C", [one for one in streams if one.text in probes]
+    name, with_probe = spec.grid_name or "C", [one for one in sites if one.text in probes]
     penalties = {one: probes[one.text].facts.hyperparameters.get(name) for one in with_probe}
     how = chosen.source.activations, chosen.position, chosen.prober.saved_rows, spec
     job = partial(_refitted_directions, *how)
@@ -167,6 +165,7 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     for stream, directions in zip(penalties, found, strict=True):
         null[stream.text], halves[stream.text] = directions
         chosen.watcher.progress("probes of permuted labels", len(null), len(penalties))
+    PERMUTED[chosen] = null.get(chosen.site.text, np.empty((0, 0, 0)))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)
@@ -186,6 +185,21 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def sites_of_line(chosen: SelectedProbe) -> list[SiteSelection]:
+    """Return the sites along d_model on the line of the selected one, in order of depth.
+
+    These are the sites of its line in the figure of the scores. There are none if the selected site
+    is not along d_model.
+    """
+    if chosen.site not in (found := streams(chosen.source.selections)):
+        return []
+    # Given activations may have sites of several widths.
+    width_of = dict(zip(chosen.source.selections, chosen.source.widths, strict=True))
+    by_name = {one.text: one for one in found if width_of[one] == width_of[chosen.site]}
+    places = by_depth(pd.DataFrame({"site": [*by_name], "head": np.nan}))
+    return [by_name[name] for name in only(places, line=chosen.row["line"])["site"]]
+
+
 def work(
     sites: Sequence[Any], fitted: FittedRows, spec: ProbeSpec, X: Features, penalty: Any
 ) -> int:
@@ -200,7 +214,7 @@ def work(
         X: the features of all rows.
         penalty: the penalty of all fits.
     """
-    n_sites = len(_streams(sites))
+    n_sites = len(streams(sites))
     if n_sites < 2 or spec.task != "classification":
         return 0
     how = fitted, spec, LazyRows.of(X).select(fitted.rows), penalty
@@ -226,7 +240,7 @@ def _refitted_directions(
     X = activations.block(site, position).select(fitted.rows)
     permuted = permuted_fits(fitted, spec, X, penalty, NULL_DRAWS)
     halves = half_fits(fitted, spec, X, penalty, HALVINGS)
-    return _unit_directions(permuted), _unit_directions(halves)
+    return unit_directions_of(permuted), unit_directions_of(halves)
 
 
 def permuted_fits(
@@ -266,14 +280,14 @@ def half_fits(
     return fits
 
 
-def _unit_directions(fits: Sequence[FittedLayers]) -> Floats:
+def unit_directions_of(fits: Sequence[FittedLayers]) -> Floats:
     """Return the directions (n_fits, n_directions, n_features); empty if one has length 0."""
     drawn = [layers.unit_rows(fit.layers[0].weight.astype(np.float64)) for fit in fits]
     known = [directions for directions in drawn if directions is not None]
     return np.stack(known) if known and len(known) == len(drawn) else np.empty((0, 0, 0))
 
 
-def _streams(sites: Sequence[Any]) -> list[SiteSelection]:
+def streams(sites: Sequence[Any]) -> list[SiteSelection]:
     """Return the sites that are whole and whose features are those of d_model."""
     whole = [one for one in sites if isinstance(one, SiteSelection) and one.index is None]
     return [one for one in whole if describe(one.site).axes[-1] == "d_model"]

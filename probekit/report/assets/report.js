@@ -66,15 +66,16 @@ function press(event) {
 const NARROW = matchMedia("(max-width: 40rem)");
 const GAP = 64; // pixels between stacked panels, for labels of ticks and a title
 const LINE = 18; // pixels of the second line of a title
+const TOP = 32; // pixels above plots without a margin of their own
 
 /** Puts the panels of a layout into one column, and makes the drawing higher. */
 function stack(drawing, layout) {
   const axes = Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name));
   if (!layout.meta?.stacks || axes.length < 2) return;
-  const { meta, margin } = layout;
+  const { meta } = layout;
   const isLong = layout.annotations?.some((note) => note.name === "panel title" && note.text.includes("<br>"));
   const gap = GAP + (isLong ? LINE : 0);
-  const around = margin.t + 64; // and the labels of the last panel
+  const around = (layout.margin?.t ?? TOP) + 64; // and the labels of the last panel
   const [low, high] = layout.yaxis.domain ?? [0, 1];
   const panel = (drawing.offsetHeight - around) * (high - low);
   const whole = axes.length * (panel + gap) - gap;
