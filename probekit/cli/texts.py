@@ -11,11 +11,11 @@ import click
 
 import probekit
 from probekit.amounts import format_number
-from probekit.cli import options
+from probekit.cli import options, pictures
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, Texts, later, watching
 from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
-from probekit.pipeline.look.exports import ANSWER_FILES, PAGE_OR_ROWS
+from probekit.pipeline.look.exports import ANSWER_FILES, FIGURE_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
     from probekit import accelerators, progress
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
-    from probekit.report.pages import doses_page, over_page
+    from probekit.report.pages import doses_page, over_page, texts_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
@@ -252,7 +252,17 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     metavar="RATE",
     help="False positive rate of a monitor's threshold, for alarms.",
 )
-@click.option("--out", type=OutputFile(*ANSWER_FILES), help="Output file (.html, .csv or .jsonl).")
+@click.option(
+    "--layers",
+    is_flag=True,
+    help="Map of the scores of the probes of all layers; PROBE is the folder of their run.",
+)
+@click.option(
+    "--out",
+    type=OutputFile(*ANSWER_FILES, *FIGURE_FILES),
+    help="Output file (.html, .csv or .jsonl; with --layers or --over .pdf, .svg or .png).",
+)
+@pictures.with_paper
 @click.option("--model", help="Current location of the probe's model.")
 @click.option(
     "--allow-other-model",
@@ -284,7 +294,8 @@ def apply(
     """Apply a saved probe to new texts, or to several networks.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm. With
-    --over it shows how AUROC, scores and rates of the probe change from network to network.
+    --over it shows how AUROC, scores and rates of the probe change from network to network. With
+    --layers it draws the score of each layer's probe of a run at each token.
     """
     if not over and (more or on):
         named = "--on" if on else f"An argument after PROBE ({' '.join(more)})"
@@ -292,6 +303,12 @@ def apply(
     if over:
         _apply_over(probe, (*over, *more), on, out, given | {"per": per})
         return
+    paper = given.pop("paper")
+    if given.pop("layers"):
+        _apply_layers(probe, out, paper, given | {"per": per})
+        return
+    if out is not None and out.suffix in FIGURE_FILES:
+        raise click.UsageError(f"--out {out} is a figure, which requires --layers or --over.")
     texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
     application.check_saved_probe(probe)
     per = application.choose_per(saved, per)
@@ -314,12 +331,29 @@ def apply(
         click.echo("\t".join(_cell(name, row.get(name)) for name in names))
 
 
+def _apply_layers(run: Path, out: Path | None, paper: Any, given: dict[str, Any]) -> None:
+    """Write the scores of the probes of all layers of a run as a page, figures or rows."""
+    if out is None:
+        raise click.UsageError(f"--layers requires --out ({', '.join(PAGE_OR_ROWS)}).")
+    exports.check_ending(out, PAGE_OR_ROWS)
+    for name in ("per", "threshold"):
+        if given.pop(name) is not None:
+            raise click.UsageError(f"--layers excludes --{name}.")
+    texts = take_texts(given)
+    with watching() as watcher:
+        probe, layers = application.apply_run(run, texts, watcher=watcher, **given)
+    for sentence in application.caution(probe, "token"):
+        terminal.echo(f"note: {sentence}", err=True)
+    page, rows = partial(texts_page.layers_page, probe, layers), texts_page.layers_rows(layers)
+    click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, rows, paper))))
+
+
 def _apply_over(
     probe: Path, networks: Texts, on: Path | None, out: Path | None, given: Mapping[str, Any]
 ) -> None:
     """Print the numbers of a saved probe on networks, and write them as a page or as rows."""
     used = {name: given[name] for name in ("threshold", "device")}
-    defaults = {"too_long": "error", **used}
+    defaults = {"too_long": "error", "paper": given["paper"], **used}
     if names := [name for name, value in given.items() if value and value != defaults.get(name)]:
         option = names[0].replace("texts", "text").replace("_", "-")
         raise click.UsageError(f"--over excludes --{option}.")
@@ -334,7 +368,9 @@ def _apply_over(
     terminal.echo(f"\n{over_page.over_answer(*about)}")
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)
-        click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, found.rows))))
+        click.echo(
+            "\n".join(map(str, exports.write_page_or_rows(out, page, found.rows, given["paper"])))
+        )
 
 
 @click.command()
