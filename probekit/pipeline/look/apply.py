@@ -1,7 +1,7 @@
 """A saved probe on new texts: its predictions at their tokens, and text steered by its direction.
 
 apply_probe    tokenize as in training, run the model, score
-apply_run   the same for the probes of all layers of a run, in one pass
+apply_run      the same for the probes of all layers of a run, in one pass
 steered_texts  generation with multiples of the probe's direction added at its site: x + k s u
 calibrated_doses  the dose at which the loss on plain texts has risen by a factor
 
@@ -202,7 +202,7 @@ def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
             f"its run{''.join(f', {folder}' for folder in folders)}."
         )
     record.check_finished(run)
-    scores, probes = Scores.load(run / "results.csv"), []
+    scores, probes, own = Scores.load(run / "results.csv"), list[SavedProbe](), None
     chosen = scores.chosen
     if chosen is not None:
         # A position with an offset has a folder of its own.
@@ -215,15 +215,15 @@ def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
         rows = by_depth(only(scores.ranked, **same))
         sites = list(map(site_with_head, rows["site"], rows["head"]))
         probes = [saved[site] for site in sites if site in saved]
-    if chosen is None or len(probes) < 2:
+        own = saved.get(site_with_head(chosen["site"], chosen["head"]))
+    if own is None or len(probes) < 2:
         which = "probe" if chosen is None else f"{chosen['probe']} probe ({chosen['line']})"
         raise errors.ConfigError(
-            f"{run} has {'one' if probes else 'no'} saved {which}, and --layers compares two or "
-            "more. Capture several layers (capture.sites), with a kind of probe that is saved, "
-            "such as logistic."
+            f"{run} has {len(probes) or 'no'} saved {which}, and --layers compares the selected "
+            "one with those of other layers. Capture several layers (capture.sites), with a kind "
+            "of probe that is saved, such as logistic."
         )
-    own = site_with_head(chosen["site"], chosen["head"])
-    return next(one for one in probes if one.facts.site == own), probes
+    return own, probes
 
 
 def apply_run(

@@ -79,23 +79,20 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
     """
     facts, classes = selected.facts, selected.classes
     own = next(readings for probe, readings in layers if probe.facts.site == facts.site)
-    answers = [reading.answer or reading.answers[-1] for reading in own]
-    # The label that high scores predict: of several, the one that the selected probe predicts.
-    labels = [str(one.label) if len(classes) > 2 else "".join(classes[1:]) for one in answers]
+    labels = [_labels(reading, classes) for reading in own]
     maps_of = [
-        {probe.facts.site: _towards(label, probe, readings[n]) for probe, readings in layers}
-        for n, label in enumerate(labels)
+        {probe.facts.site: _towards(of_text, probe, readings[n]) for probe, readings in layers}
+        for n, of_text in enumerate(labels)
     ]
     palette = Palette.of((one for of_text in maps_of for one in of_text.values()), classes)
-    sections = []
-    for number, label in enumerate(labels):
+    sections, agree = [], ""
+    for number, of_text in enumerate(labels):
         heading = f"{number + 1} · {short_heading(line_label(own[number].text))}"
-        part = _map_of_text(maps_of[number], palette, selected, label)
+        part = _map_of_text(maps_of[number], palette, selected, of_text)
         sections.append(page.PageSection(heading, [part]))
-    agree = ""
-    if len(own) == 1 and own[0].answer is not None and classes:
+    if len(own) == 1 and (answer := own[0].answer) is not None and classes:
         others = [readings[0].answer for _, readings in layers]
-        n = sum(one is not None and one.label == answers[0].label for one in others)
+        n = sum(one is not None and one.label == answer.label for one in others)
         agree = f" The probes of {n} of {len(layers)} layers predict this label."
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
@@ -108,31 +105,42 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
     )
 
 
-def _towards(label: str, probe: SavedProbe, reading: TextReading) -> TextReading:
-    """Return a text with scores towards a label, in standard deviations over the fitted rows.
+def _labels(reading: TextReading, classes: Sequence[str]) -> list[str]:
+    """Return the label that high scores predict at each token; "" for numbers.
+
+    Of several, it is the one that the selected probe predicts for the text, or else for the token.
+    """
+    if len(classes) <= 2:
+        return ["".join(classes[1:])] * len(reading.answers)
+    return [str((reading.answer or one).label) for one in reading.answers]
+
+
+def _towards(labels: Sequence[str], probe: SavedProbe, reading: TextReading) -> TextReading:
+    """Return a text with scores towards labels, in standard deviations over the fitted rows.
 
     With several classes, a score is that of the label minus the highest other one. Numbers, and
     scores of probes without directions, are not scaled.
     """
     classes, sds = probe.classes, probe.facts.projection_sd
-    spread = 1.0
-    if classes and sds:
-        index = classes.index(label) if len(classes) > 2 else 0
-        spread = math.hypot(*probe.directions[index]) * sds[index] or 1.0
 
-    def towards(answer: RowPrediction) -> RowPrediction:
+    def towards(answer: RowPrediction, label: str) -> RowPrediction:
         others = [
             score for name, score in zip(classes, answer.scores, strict=False) if name != label
         ]
         score = answer.scores[classes.index(label)] - max(others) if others else answer.score
-        return replace(answer, score=score / spread)
+        index = classes.index(label) if others else 0
+        spread = math.hypot(*probe.directions[index]) * sds[index] if classes and sds else 1.0
+        return replace(answer, score=score / (spread or 1.0))
 
-    answer = None if reading.answer is None else towards(reading.answer)
-    return replace(reading, answers=tuple(map(towards, reading.answers)), answer=answer)
+    answer = None if reading.answer is None else towards(reading.answer, labels[0])
+    return replace(reading, answers=tuple(map(towards, reading.answers, labels)), answer=answer)
 
 
 def _map_of_text(
-    readings: Mapping[str, TextReading], palette: Palette, selected: SavedProbe, label: str
+    readings: Mapping[str, TextReading],
+    palette: Palette,
+    selected: SavedProbe,
+    labels: Sequence[str],
 ) -> page.FigurePart:
     """Return the map of a text as a figure of a page.
 
@@ -140,9 +148,9 @@ def _map_of_text(
         readings: the text with the scores of each layer, by site; see `_towards`.
         palette: gives the ends of the colour scale.
         selected: the selected probe.
-        label: the label that high scores predict; "" for numbers.
+        labels: the label that high scores predict at each token; "" for numbers.
     """
-    facts, names = selected.facts, site_names(readings)
+    facts, names, label = selected.facts, site_names(readings), labels[0]
     tokens, place = next((one.tokens, one.place) for one in readings.values())
     has_texts = len(names) * len(tokens) <= maps.MOST_TEXTS
     shown = maps.Colours(-palette.high, palette.high, style.SIGNED, is_diverging=True)
@@ -159,6 +167,12 @@ def _map_of_text(
                 f"<b>{layer}</b> at [{index}] {here}<br>{predicted} {signed(answer.score)}"
             )
     across = [style.plotly_text(short_label(token)) for token in tokens]
+    if len(set(labels)) > 1:
+        label = "the label below the token, which the selected probe predicts,"
+        across = [
+            f"{token}<br>{style.plotly_text(one)}"
+            for token, one in zip(across, labels, strict=True)
+        ]
     down = list(map(style.plotly_text, names.values()))
     row = list(names).index(facts.site)
     down[row] = f"<b>{down[row]}</b>"
@@ -174,8 +188,10 @@ def _map_of_text(
     score += " minus the highest other" if len(palette.classes) > 2 else ""
     has_sd = bool(label and facts.projection_sd)
     unit = ", in standard deviations (SD) over the rows that the probe was fitted on" * has_sd
-    title = style.plotly_text(f"{score}{' (SD)' * has_sd}")
-    zero = f"; below 0, {label} is not predicted" if label else ""
+    title = score.replace(f" of {label}", "") if len(set(labels)) > 1 else score
+    title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
+    other = palette.classes[0] if len(palette.classes) == 2 else "another label"
+    zero = f"; below 0, {other} is predicted" if label else ""
     # At the top left, as in the logit lens, so that it stays visible if a long text is scrolled.
     bar = {"orientation": "h", "lenmode": "pixels", "len": 320, "x": 0, "xanchor": "left", "y": 1}
     bar |= {"yanchor": "bottom", "title": {"text": title, "side": "top"}}

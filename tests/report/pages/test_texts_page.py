@@ -85,13 +85,15 @@ def layers_of(classes=("no", "yes"), **facts):
         tokens = ("The", " keys", " <b>", ".")
         spans = tuple((at, at + 1) for at in range(4))
         text = "The keys <b>."
-        layers.append((probe, [TextReading(text, tokens, spans, tuple(answers), answers[3], 0, 3)]))
+        whole = (answers[3], 0, 3) if given.at != "word" else ()
+        layers.append((probe, [TextReading(text, tokens, spans, tuple(answers), *whole)]))
     return layers[1][0], layers
 
 
 KINDS = {
-    "two labels": {},
+    "two": {},
     "labels": {"classes": ("a", "b", "c")},
+    "labels of tokens": {"classes": ("a", "b", "c"), "position": {"at": "word", "pieces": "last"}},
     "numbers": {"classes": ()},
     "all": {"position": {"at": "all"}, "projection_sd": ()},
 }
@@ -103,13 +105,17 @@ def test_a_map_of_layers_has_the_score_of_each_probe_at_each_token(name, snapsho
     shown = layers_page(selected, layers)
     (part,) = figures_of(shown)
     raw = ROWS * np.arange(1, 4)[:, None, None] + 0.5  # the scores of each class
-    label = layers[1][1][0].answer.label
-    if name == "labels":
-        own = "abc".index(label)
-        expected = raw[..., own] - np.delete(raw, own, axis=2).max(axis=2)
+    label = layers[1][1][0].answers[3].label
+    if "labels" in name:
+        own = np.full(4, "abc".index(label))
+        if name == "labels of tokens":  # those that the selected probe predicts
+            own = raw[1].argmax(axis=1)
+        one = np.arange(3) == own[:, None]
+        others = np.where(one, -np.inf, raw).max(axis=2)
+        expected = np.where(one, raw, -np.inf).max(axis=2) - others
     else:
         expected = raw[..., 0]
-    if name in ("two labels", "labels"):
+    if name != "numbers" and selected.facts.projection_sd:
         expected = expected / (2 * np.arange(1, 4)[:, None])
     drawn = part.figure["data"][0]
     np.testing.assert_allclose(drawn["z"], expected, atol=1e-9)
@@ -117,9 +123,11 @@ def test_a_map_of_layers_has_the_score_of_each_probe_at_each_token(name, snapsho
     shapes = part.figure["layout"].get("shapes", ())
     framed = [(one["x0"], one["x1"], one["y0"], one["y1"]) for one in shapes]
     # The token that the probes were trained at, at all layers.
-    assert framed == [(2.5, 3.5, -0.5, 2.5)] * 2 * (name != "all")
+    assert framed == [(2.5, 3.5, -0.5, 2.5)] * 2 * (name not in ("all", "labels of tokens"))
     texts = [shown.title, shown.answer, part.caption, part.description]
     assert "\n".join([*texts, *part.figure["layout"]["yaxis"]["ticktext"]]) == snapshot
+    ticks = part.figure["layout"]["xaxis"]["ticktext"]
+    assert (len({tick.partition("<br>")[2] for tick in ticks}) > 1) == (name == "labels of tokens")
     assert "&lt;b&gt;" in part.figure["layout"]["xaxis"]["ticktext"][2]
 
 
