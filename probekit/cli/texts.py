@@ -11,17 +11,10 @@ import click
 
 import probekit
 from probekit.amounts import format_number
-from probekit.cli import options
+from probekit.cli import options, pictures
 from probekit.cli.models import model_option
 from probekit.cli.options import OutputFile, Texts, later, watching
-from probekit.cli.pictures import (
-    bos_option,
-    chat_option,
-    take_texts,
-    texts_options,
-    warn_of_bos,
-    with_paper,
-)
+from probekit.cli.pictures import bos_option, chat_option, take_texts, texts_options, warn_of_bos
 from probekit.pipeline.look.exports import ANSWER_FILES, FIGURE_FILES, PAGE_OR_ROWS
 
 if TYPE_CHECKING:
@@ -37,7 +30,7 @@ if TYPE_CHECKING:
     from probekit.probes.exports import vector as vectors
     from probekit.report.elements import texts as labels
     from probekit.report.elements import tokens
-    from probekit.report.pages import doses_page, over_page
+    from probekit.report.pages import doses_page, over_page, texts_page
     from probekit.results import network as measured
 globals().update(later(__file__))
 
@@ -260,10 +253,16 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     help="False positive rate of a monitor's threshold, for alarms.",
 )
 @click.option(
+    "--layers",
+    is_flag=True,
+    help="Map of the scores of the probes of all layers; PROBE is the folder of their run.",
+)
+@click.option(
     "--out",
     type=OutputFile(*ANSWER_FILES, *FIGURE_FILES),
-    help="Output file (.html, .csv or .jsonl; with --over also figures: .pdf, .svg or .png).",
+    help="Output file (.html, .csv or .jsonl; with --layers or --over .pdf, .svg or .png).",
 )
+@pictures.with_paper
 @click.option("--model", help="Current location of the probe's model.")
 @click.option(
     "--allow-other-model",
@@ -289,14 +288,14 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
     help="Labelled rows for --over, with the columns of the run.  [default: its test rows]",
 )
 @options.device_option
-@with_paper
 def apply(
     probe: Path, per: Any, out: Path | None, over: Texts, more: Texts, on: Path | None, **given: Any
 ) -> None:
     """Apply a saved probe to new texts, or to several networks.
 
     It predicts a label and a score per text or per token, and with --threshold an alarm. With
-    --over it shows how AUROC, scores and rates of the probe change from network to network.
+    --over it shows how AUROC, scores and rates of the probe change from network to network. With
+    --layers it draws the score of each layer's probe of a run at each token.
     """
     if not over and (more or on):
         named = "--on" if on else f"An argument after PROBE ({' '.join(more)})"
@@ -304,9 +303,12 @@ def apply(
     if over:
         _apply_over(probe, (*over, *more), on, out, given | {"per": per})
         return
-    if out is not None:
-        exports.check_ending(out, ANSWER_FILES)
-    given.pop("paper")
+    paper = given.pop("paper")
+    if given.pop("layers"):
+        _apply_layers(probe, out, paper, given | {"per": per})
+        return
+    if out is not None and out.suffix in FIGURE_FILES:
+        raise click.UsageError(f"--out {out} is a figure, which requires --layers or --over.")
     texts, saved = take_texts(given), probekit.SavedProbe.load(probe)
     application.check_saved_probe(probe)
     per = application.choose_per(saved, per)
@@ -327,6 +329,23 @@ def apply(
     click.echo("\t".join(names))
     for row in rows:
         click.echo("\t".join(_cell(name, row.get(name)) for name in names))
+
+
+def _apply_layers(run: Path, out: Path | None, paper: Any, given: dict[str, Any]) -> None:
+    """Write the scores of the probes of all layers of a run as a page, figures or rows."""
+    if out is None:
+        raise click.UsageError(f"--layers requires --out ({', '.join(PAGE_OR_ROWS)}).")
+    exports.check_ending(out, PAGE_OR_ROWS)
+    for name in ("per", "threshold"):
+        if given.pop(name) is not None:
+            raise click.UsageError(f"--layers excludes --{name}.")
+    texts = take_texts(given)
+    with watching() as watcher:
+        probe, layers = application.apply_run(run, texts, watcher=watcher, **given)
+    for sentence in application.caution(probe, "token"):
+        terminal.echo(f"note: {sentence}", err=True)
+    page, rows = partial(texts_page.layers_page, probe, layers), texts_page.layers_rows(layers)
+    click.echo("\n".join(map(str, exports.write_page_or_rows(out, page, rows, paper))))
 
 
 def _apply_over(

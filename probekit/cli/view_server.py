@@ -17,6 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from probekit.errors import ConfigError, ProbekitError
+from probekit.report.elements.page import Page, Paragraph, Texts
+from probekit.report.elements.table import Cell
 from probekit.report.pages.compare_page import comparison_page, load_runs, runs_page
 from probekit.report.pages.index_page import find_runs, index_page
 from probekit.report.pages.losses import losses_page
@@ -29,17 +31,23 @@ from probekit.training.run_files import is_pretraining
 HOST = "127.0.0.1"
 # Other Host headers are rejected, to prevent DNS rebinding.
 NAMES = (HOST, "localhost")
+NO_RUN = "There is no such run in this folder: it was moved or deleted, or the address has a typo."
 _HTTP_PORT = 80  # browsers omit it in the Host header
 
 
-def find_page(folder: Path, target: str) -> str | None:
-    """Return the page for the target of a request; None if a run does not exist.
+class NoPageError(ProbekitError):
+    """There is no page at an address."""
+
+
+def find_page(folder: Path, target: str) -> str:
+    """Return the page for the target of a request.
 
     A run in progress is in the index, but has no page yet. `/overlay` and `/compare` have a
     parameter `run` for each run.
 
     Raises:
-        ProbekitError: The page of a run cannot be built, or two are needed.
+        NoPageError: There is no such page or run.
+        ProbekitError: The page of a run cannot be built, or other runs are needed.
     """
     url = urlsplit(target)
     if url.path == "/":
@@ -47,20 +55,24 @@ def find_page(folder: Path, target: str) -> str | None:
     runs = {run.relative_to(folder).as_posix(): run for run in find_runs(folder, with_cells=True)}
     if url.path in ("/overlay", "/compare"):
         names = parse_qs(url.query).get("run", [])
-        if not names or not runs.keys() >= set(names):
-            return None
+        if not names:
+            raise ConfigError("No run is ticked. Tick two or more on the list of runs.")
+        if not runs.keys() >= set(names):
+            raise NoPageError(NO_RUN)
         chosen = [runs[name] for name in names]
         if url.path == "/overlay":
             return runs_page(load_runs(chosen))
         if len(chosen) != 2:
-            raise ConfigError("Tick two runs on the list of runs.")
+            raise ConfigError("Two runs are compared. Tick two on the list of runs.")
         from probekit.pipeline.compare.compare import compare  # imports torch
 
         return comparison_page(compare(*chosen)).html()
     pages = {f"/{PurePosixPath('run', name, 'report.html')}": run for name, run in runs.items()}
     run = pages.get(unquote(url.path))
-    if run is None or (run / STARTED).exists():
-        return None
+    if run is None:
+        raise NoPageError(NO_RUN if url.path.startswith("/run/") else "This address has no page.")
+    if (run / STARTED).exists():
+        raise NoPageError("This run has not finished. Its page exists when it has.")
     if is_pretraining(run):
         page = losses_page(run).html()
     elif (run / STUDY_RECORD).exists():
@@ -68,6 +80,13 @@ def find_page(folder: Path, target: str) -> str | None:
     else:
         page = report_page(run)
     return page
+
+
+def error_page(problem: str) -> str:
+    """Return a page with the reason why there is no other one, and a link to the list of runs."""
+    link, title = Texts([Cell("Choose a run from the list", url="/")]), "This page cannot be shown"
+    parts = (Paragraph(problem), link)
+    return Page(["probekit"], title, answer="", sections=(), details=parts, styles=()).html()
 
 
 class RunsServer(ThreadingHTTPServer):
@@ -169,12 +188,12 @@ class RunsServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers the request of a connection with a page or a line of text."""
+    """Answers the request of a connection with a page."""
 
     server: RunsServer
 
     def do_GET(self) -> None:
-        """Send a page, or a line with the reason why there is none."""
+        """Send a page, or one with the reason why there is none."""
         if not self.server.mark_complete(self.connection):
             return
         # A request must have one Host header, with the name of this server.
@@ -185,14 +204,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.FORBIDDEN, f"Use the address {self.server.hosts[0]}.", "plain")
             return
         try:
-            page = find_page(self.server.folder, self.path)
+            page, status = find_page(self.server.folder, self.path), HTTPStatus.OK
         except ProbekitError as error:
-            self._send(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "plain")
-            return
-        if page is None:
-            self._send(HTTPStatus.NOT_FOUND, "There is no such run. See / for a list.", "plain")
-        else:
-            self._send(HTTPStatus.OK, page, "html")
+            # The ticked runs, unlike the address of a single one, can be a wrong choice.
+            is_choice = isinstance(error, ConfigError) and not self.path.startswith("/run/")
+            status = HTTPStatus.BAD_REQUEST if is_choice else HTTPStatus.INTERNAL_SERVER_ERROR
+            status = HTTPStatus.NOT_FOUND if isinstance(error, NoPageError) else status
+            page = error_page(str(error))
+        self._send(status, page, "html")
 
     def do_HEAD(self) -> None:
         """Send the headers of a page."""

@@ -306,6 +306,7 @@ class TextReading:
         answer: the prediction at the position that the probe was trained at; None if the text has
             no such position, such as a marked word.
         n_cut: number of tokens that were cut off because they exceed the model's context.
+        place: index of the token at that position; None if it is not a single token.
     """
 
     text: str
@@ -314,6 +315,7 @@ class TextReading:
     answers: tuple[RowPrediction, ...]
     answer: RowPrediction | None = None
     n_cut: int = 0
+    place: int | None = None
 
 
 class TextReadings(list[TextReading]):

@@ -1,7 +1,9 @@
 """The server of runs serves only its folder, and only to this machine."""
 
 import contextlib
+import html
 import http.client
+import re
 import signal
 import socket
 import struct
@@ -240,10 +242,38 @@ def test_ticked_runs_are_overlaid_or_compared(get, root, monkeypatch):
     two = "run=n%2Fa&run=n%2Fb"
     assert "Accuracy by layer and run" in get(f"/overlay?{two}")[1]
     assert "a b" in get(f"/compare?{two}")[1]
-    assert get("/compare?run=n%2Fa") == (500, "Tick two runs on the list of runs.")
-    assert get("/overlay")[0] == 404
+    status, page = get("/compare?run=n%2Fa")
+    assert (status, shown(page)) == (400, "Two runs are compared. Tick two on the list of runs.")
+    assert get("/overlay")[0] == get("/compare")[0] == 400
     assert get("/overlay?run=..&run=n%2Fa")[0] == 404
     assert get(f"/compare?{two}&run=n%2F..")[0] == 404
+
+
+def shown(page):
+    """The reason on a page of an error, whose house style and link to the list are checked."""
+    assert "--page: #ffffff" in page  # of base.css
+    assert "<h1><bdi>This page cannot be shown</bdi></h1>" in page
+    assert '<a href="/"><bdi>Choose a run from the list</bdi></a>' in page
+    assert "Traceback" not in page
+    (reason,) = re.findall(r"<p>(.*?)</p>", page)
+    return html.unescape(reason)
+
+
+def test_each_error_is_a_page_with_its_reason_its_status_and_a_link_to_the_list(get, root):
+    done = root / "n" / "done"
+    write_shown(done, record=make_record() | {"attention": []})
+    (done / "results.csv").write_text("nonsense")
+    gone, going = "/run/n/gone/report.html", "/run/n/a%20b%252f%3Cb%3E/report.html"
+    words = {
+        "/other": (404, "This address has no page."),
+        gone: (404, "There is no such run in this folder"),
+        f"/overlay?run=n%2Fgone&run={done.name}": (404, "There is no such run in this folder"),
+        going: (404, "This run has not finished. Its page exists when it has."),
+        "/run/n/done/report.html": (500, f"{done} is damaged"),
+    }
+    for path, (expected, reason) in words.items():
+        status, page = get(path)
+        assert (status, shown(page).partition(":")[0]) == (expected, reason)
 
 
 def test_a_taken_port_is_reported(tmp_path):

@@ -315,7 +315,8 @@ class Browser:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
         flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-        flags += "--disable-background-networking --disable-component-update --disable-sync"
+        flags += "--disable-background-networking --disable-component-update --disable-sync "
+        flags += "--disable-features=BackForwardCache"  # Back loads a page again
         # Chromium reads its commands from descriptor 3 and answers on 4.
         command = f'exec 3<&{to_browser} 4>&{from_browser}; exec "$@"'
         self._process = subprocess.Popen(
@@ -388,6 +389,12 @@ class Browser:
         # Without a promise, which would end with the old page.
         while self.call("Runtime.evaluate", expression="window.isOld")["result"].get("value"):
             time.sleep(0.05)
+        self._wait(DRAWN)
+
+    def back(self) -> None:
+        """Go back to the page before this one, and wait until its scripts have drawn it."""
+        self.evaluate("setTimeout(() => history.back())")  # which ends this page
+        time.sleep(0.5)
         self._wait(DRAWN)
 
     def unfold(self) -> None:

@@ -1,6 +1,7 @@
 """A saved probe on new texts: its predictions at their tokens, and text steered by its direction.
 
 apply_probe    tokenize as in training, run the model, score
+apply_run      the same for the probes of all layers of a run, in one pass
 steered_texts  generation with multiples of the probe's direction added at its site: x + k s u
 calibrated_doses  the dose at which the loss on plain texts has risen by a factor
 
@@ -24,7 +25,7 @@ from probekit import errors
 from probekit.accelerators import check_device
 from probekit.activations.forward import make_batches, run_batches
 from probekit.activations.records import FloatArray, batch_tokens
-from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows
+from probekit.data.positions import IntArray, PositionRule, RowPlan, plan_rows, position_text
 from probekit.experiment.activations import GIVEN_POSITION
 from probekit.experiment.ask import AskSection
 from probekit.interventions import edits
@@ -38,7 +39,7 @@ from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
 from probekit.model.proven.choice import Proving
 from probekit.model.sites.catalogue import check_storable
 from probekit.model.sites.sites import SiteSelection
-from probekit.model.text.tokenizer import Tokenizer
+from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
 from probekit.pipeline.setup.texts import TextEncoder, n_features
@@ -46,6 +47,8 @@ from probekit.probes.probe_files import probe_files
 from probekit.probes.saved_probe import SavedProbe
 from probekit.results import record
 from probekit.results.network import Per, RowPrediction, TextReading, TextReadings
+from probekit.results.scores import Scores, site_with_head
+from probekit.results.table import by_depth, only
 from probekit.terminal import SILENT, Watcher
 
 TooLong = Literal["error", "truncate", "skip"]
@@ -160,12 +163,7 @@ def apply_probe(
         DataError: there is no text, one has no token, or one is too long.
     """
     errors.check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
-    texts = [texts] if isinstance(texts, str) else texts
-    errors.check_ordered("texts", texts)
-    asked = AskSection.of_probe(probe.facts.position).asked
-    texts = [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
-    if not texts:
-        raise errors.DataError("There is no text to apply the probe to. Give one or more.")
+    texts = _asked(probe, texts)
     check_device(device)
     if threshold is not None:
         probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
@@ -174,6 +172,96 @@ def apply_probe(
         probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
     )
     return TextReadings(readings, probe.classes, choose_per(probe, None))
+
+
+def _asked(probe: SavedProbe, texts: str | Sequence[str]) -> list[str]:
+    """Return the texts as the probe reads them, with its question; raise without any."""
+    texts = [texts] if isinstance(texts, str) else texts
+    errors.check_ordered("texts", texts)
+    asked = AskSection.of_probe(probe.facts.position).asked
+    if not texts:
+        raise errors.DataError("There is no text to apply the probe to. Give one or more.")
+    return [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
+
+
+def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
+    """Return the selected probe of a run, and those of its kind, line and position at all layers.
+
+    Args:
+        run: folder of the run.
+
+    Raises:
+        MissingError: it is not the folder of a finished run.
+        ConfigError: it is a probe, or the run saved no or only one such probe.
+        DataError: a file of the run is damaged.
+    """
+    if probe_files(run)[0].exists():
+        folders = (one.parent for one in run.parents if one.name == "probes")
+        raise errors.ConfigError(
+            f"{run} is a single probe, and --layers compares those of a run: give the folder of "
+            f"its run{''.join(f', {folder}' for folder in folders)}."
+        )
+    record.check_finished(run)
+    scores, probes, own = Scores.load(run / "results.csv"), list[SavedProbe](), None
+    chosen = scores.chosen
+    if chosen is not None:
+        # A position with an offset has a folder of its own.
+        files = sorted(run.glob(f"probes/**/{chosen['probe'].replace(':', '-')}.json"))
+        names = [one.relative_to(run).as_posix() for file in files for one in probe_files(file)]
+        record.open_record(run, names)
+        at, read = chosen["position"], map(SavedProbe.load, files)
+        saved = {one.facts.site: one for one in read if position_text(one.facts.position) == at}
+        same = {name: chosen[name] for name in ("line", "position", "probe", "view")}
+        rows = by_depth(only(scores.ranked, **same))
+        sites = list(map(site_with_head, rows["site"], rows["head"]))
+        probes = [saved[site] for site in sites if site in saved]
+        own = saved.get(site_with_head(chosen["site"], chosen["head"]))
+    if own is None or len(probes) < 2:
+        which = "probe" if chosen is None else f"{chosen['probe']} probe ({chosen['line']})"
+        raise errors.ConfigError(
+            f"{run} has {len(probes) or 'no'} saved {which}, and --layers compares the selected "
+            "one with those of other layers. Capture several layers (capture.sites), with a kind "
+            "of probe that is saved, such as logistic."
+        )
+    return own, probes
+
+
+def apply_run(
+    run: Path,
+    texts: str | Sequence[str],
+    *,
+    model: str | Network | None = None,
+    device: str = "cpu",
+    allow_other_model: bool = False,
+    too_long: TooLong = "error",
+    watcher: Watcher = SILENT,
+) -> tuple[SavedProbe, list[tuple[SavedProbe, list[TextReading]]]]:
+    """Return the selected probe of a run, and that of each layer with its predictions for texts.
+
+    The probes are those of `layer_probes`. The model reads each text once.
+
+    Args:
+        run: folder of the run.
+        texts: one or several input texts, each of at least one token.
+        model: see `apply_probe`, as the other arguments.
+        device: compute device.
+        allow_other_model: whether another model only warns.
+        too_long: handling of texts longer than the context.
+        watcher: receives progress and warnings.
+
+    Raises:
+        MissingError: see `layer_probes` and `apply_probe`, as the other errors.
+        ConfigError: a single probe, or another model.
+        DataError: no text, or one without tokens.
+    """
+    selected, probes = layer_probes(run)
+    texts = _asked(selected, texts)
+    check_device(device)
+    network = load_network(selected, model, device, allow_other_model, watcher)
+    select = network.model.config.sites.select
+    pairs = [(one, replace(network, selections=tuple(select(one.facts.sites)))) for one in probes]
+    found = predict_layers(pairs, texts, too_long=too_long, watcher=watcher)
+    return selected, list(zip(probes, found, strict=True))
 
 
 def predict_texts(
@@ -190,22 +278,123 @@ def predict_texts(
     Raises:
         DataError: a text has no token, or one is too long, or all are skipped.
     """
+    how: dict[str, Any] = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
+    return predict_layers([(probe, network)], texts, **how)[0]
+
+
+def predict_layers(
+    pairs: Sequence[tuple[SavedProbe, ProbedModel]],
+    texts: Sequence[str],
+    *,
+    too_long: TooLong = "error",
+    threshold: float | None = None,
+    watcher: Watcher = SILENT,
+) -> list[list[TextReading]]:
+    """Return the predictions of `predict_texts` for several probes, from one pass of their model.
+
+    Args:
+        pairs: probes that differ in their sites only, each with their model and its sites.
+        texts: see `predict_texts`, as the other arguments.
+        too_long: handling of texts longer than the context.
+        threshold: false positive rate of a threshold.
+        watcher: receives progress and warnings.
+
+    Raises:
+        DataError: see `predict_texts`.
+    """
+    probe, network = pairs[0]
     facts, config = probe.facts, network.model.config
     encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat, facts.special_tokens)
     encoded = [encoder.encode(text) for text in texts]
+    indices = _readable(encoded, config.n_ctx, too_long, watcher)
+    tokens = [encoded[index].first(config.n_ctx) for index in indices]
+    texts_read, bos = [texts[index] for index in indices], tokens[0].has_bos
+    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
+    # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
+    # whole texts, one row of each text at its position.
+    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule(at="all"), bos=bos)
+    n_token_rows, done = len(plan.example), 0
+    places: dict[int, int] = {}  # of the token of a row of a text, if each has one
+    if facts.at in OF_ANY_TEXT:
+        # All settings of a position except `pieces`, which only words have.
+        known = facts.position.keys() & ("at", "index", "skip_first", "skip_massive", "offset")
+        rule: dict[str, Any] = {name: facts.position[name] for name in known}
+        # Texts without the position have no row.
+        whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
+        if len(whole.positions) == len(whole.example):
+            places = dict(zip(whole.example.tolist(), whole.positions.tolist(), strict=True))
+        plan = replace(
+            whole,
+            example=np.concatenate([plan.example, whole.example]),
+            positions=np.concatenate([plan.positions, whole.positions]),
+            offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
+        )
+    sites = tuple(dict.fromkeys(one.site for _, own in pairs for one in own.selections))
+    scored = [np.empty((len(plan.example), len(probe.layers[-1].bias))) for probe, _ in pairs]
+    for rows, values in stream_rows(
+        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
+    ):
+        done += len(rows)
+        watcher.progress("apply", done, len(plan.example))
+        for outputs, (probe, own) in zip(scored, pairs, strict=True):
+            parts = [part_of(values[one.site], one) for one in own.selections]
+            if facts.view == "normalized":
+                eps, is_centred = config.norm_epsilon, config.norm_is_centred
+                parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
+            outputs[rows] = probe.outputs(np.concatenate(parts, axis=1))
+    # The first token row of each text, then the number of token rows; the rows of a text are next
+    # to each other, in the order of the texts.
+    starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
+    of_whole = plan.example[n_token_rows:].tolist()
+
+    def readings(probe: SavedProbe, outputs: Floats) -> list[TextReading]:
+        """Return the predictions of a probe from its outputs for all rows."""
+        if facts.aggregation is not None:  # the score of each text up to each token
+            tokens_of = np.split(outputs, starts[1:-1])
+            outputs = np.concatenate([facts.aggregation.running(one) for one in tokens_of])
+        answers = _answers(probe, outputs, threshold)
+        of_text = dict(zip(of_whole, answers[n_token_rows:], strict=True))
+        if facts.aggregation is not None:
+            of_text = {number: answers[end - 1] for number, end in enumerate(starts[1:])}
+        found = []
+        for number, index in enumerate(indices):
+            text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
+            # The tokens with a row: beginning-of-text has none, nor have tokens beyond the context.
+            first = int(text_tokens.has_bos)
+            shown = slice(first, first + len(of_tokens))
+            found.append(
+                TextReading(
+                    text=texts[index],
+                    tokens=tuple(network.tokenizer.strings(text_tokens.ids[shown])),
+                    spans=tuple((start, end) for start, end in text_tokens.offsets[shown].tolist()),
+                    answers=tuple(of_tokens),
+                    answer=of_text.get(number),
+                    n_cut=len(text_tokens.ids) - shown.stop,
+                    place=places[number] - first if number in places else None,
+                )
+            )
+        return found
+
+    return [readings(probe, outputs) for outputs, (probe, _) in zip(scored, pairs, strict=True)]
+
+
+def _readable(
+    encoded: Sequence[TokenizedText], n_ctx: int, too_long: TooLong, watcher: Watcher
+) -> list[int]:
+    """Return the indices of the texts to read; raise DataError for empty and too long ones."""
     covered = [(tokens.offsets[:, 0] < tokens.offsets[:, 1]).any() for tokens in encoded]
     empty = [number for number, has_text in enumerate(covered, start=1) if not has_text]
     if empty:
         raise errors.DataError(
-            f"{len(empty)} of {len(texts)} texts are empty, the first is text {empty[0]}. Remove "
+            f"{len(empty)} of {len(encoded)} texts are empty, the first is text {empty[0]}. Remove "
             "them."
         )
-    long = [index for index, tokens in enumerate(encoded) if len(tokens.ids) > config.n_ctx]
+    long = [index for index, tokens in enumerate(encoded) if len(tokens.ids) > n_ctx]
     skipped = set(long if too_long == "skip" else ())
     indices = [index for index in range(len(encoded)) if index not in skipped]
     if long:
         problem = (
-            f"{len(long)} of {len(encoded)} texts are longer than the context of {config.n_ctx} "
+            f"{len(long)} of {len(encoded)} texts are longer than the context of {n_ctx} "
             f"tokens, first text {long[0] + 1} with {len(encoded[long[0]].ids)}"
         )
         if too_long == "error":
@@ -214,63 +403,7 @@ def predict_texts(
         watcher.tell(f"warning: {problem}; they were {treated}")
         if not indices:
             raise errors.DataError(f"{problem}: no text is left.")
-    tokens = [encoded[index].first(config.n_ctx) for index in indices]
-    texts_read, bos = [texts[index] for index in indices], tokens[0].has_bos
-    offsets, turns = [part.offsets for part in tokens], [(0, len(text)) for text in texts_read]
-    # One plan, so that the model runs once: the rows of all tokens, then, if the probe predicts
-    # whole texts, one row of each text at its position.
-    plan, _ = plan_rows(offsets, turns, texts_read, PositionRule(at="all"), bos=bos)
-    n_token_rows, done = len(plan.example), 0
-    if facts.at in OF_ANY_TEXT:
-        # All settings of a position except `pieces`, which only words have.
-        known = facts.position.keys() & ("at", "index", "skip_first", "skip_massive", "offset")
-        rule: dict[str, Any] = {name: facts.position[name] for name in known}
-        # Texts without the position have no row.
-        whole, _ = plan_rows(offsets, turns, texts_read, PositionRule(**rule), bos=bos)
-        plan = replace(
-            whole,
-            example=np.concatenate([plan.example, whole.example]),
-            positions=np.concatenate([plan.positions, whole.positions]),
-            offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
-        )
-    sites = tuple(dict.fromkeys(selection.site for selection in network.selections))
-    outputs = np.empty((len(plan.example), len(probe.layers[-1].bias)))
-    for rows, values in stream_rows(
-        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
-    ):
-        done += len(rows)
-        watcher.progress("apply", done, len(outputs))
-        parts = [part_of(values[one.site], one) for one in network.selections]
-        if facts.view == "normalized":
-            eps, is_centred = config.norm_epsilon, config.norm_is_centred
-            parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
-        outputs[rows] = probe.outputs(np.concatenate(parts, axis=1))
-    # The first token row of each text, then the number of token rows; the rows of a text are next
-    # to each other, in the order of the texts.
-    starts = np.searchsorted(plan.example[:n_token_rows], np.arange(len(indices) + 1))
-    if facts.aggregation is not None:  # the score of each text up to each token
-        tokens_of = np.split(outputs, starts[1:-1])
-        outputs = np.concatenate([facts.aggregation.running(one) for one in tokens_of])
-    answers = _answers(probe, outputs, threshold)
-    of_text = dict(zip(plan.example[n_token_rows:].tolist(), answers[n_token_rows:], strict=True))
-    if facts.aggregation is not None:
-        of_text = {number: answers[end - 1] for number, end in enumerate(starts[1:])}
-    readings = []
-    for number, index in enumerate(indices):
-        text_tokens, of_tokens = encoded[index], answers[starts[number] : starts[number + 1]]
-        # The tokens with a row: beginning-of-text has none, nor have tokens beyond the context.
-        shown = slice(int(text_tokens.has_bos), int(text_tokens.has_bos) + len(of_tokens))
-        readings.append(
-            TextReading(
-                text=texts[index],
-                tokens=tuple(network.tokenizer.strings(text_tokens.ids[shown])),
-                spans=tuple((start, end) for start, end in text_tokens.offsets[shown].tolist()),
-                answers=tuple(of_tokens),
-                answer=of_text.get(number),
-                n_cut=len(text_tokens.ids) - shown.stop,
-            )
-        )
-    return readings
+    return indices
 
 
 def _answers(probe: SavedProbe, outputs: Floats, threshold: float | None) -> list[RowPrediction]:

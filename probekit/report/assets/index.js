@@ -6,12 +6,19 @@ const body = table.tBodies[0];
 const search = document.querySelector("#search");
 const gone = document.querySelector("#gone");
 
+// What the reader typed and ticked is kept with the place in the browser's history, to which Back returns.
+search.value = history.state?.typed ?? "";
+const ticked = new Set(history.state?.ticked);
+
 /** Shows the rows that contain every word, and enables the buttons that fit the ticked ones. */
 function show() {
   const words = search.value.toLowerCase().split(/\s+/);
   const rows = [...body.rows];
+  const boxes = rows.map((row) => row.querySelector("input")).filter(Boolean);
   for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-  const n = rows.filter((row) => row.querySelector("input")?.checked).length;
+  for (const box of boxes) box.checked = ticked.has(box.value);
+  const n = boxes.filter((box) => box.checked).length;
+  history.replaceState({ typed: search.value, ticked: [...ticked] }, "");
   const found = rows.filter((row) => !row.hidden).length;
   document.querySelector("#count").textContent = `${found} of ${rows.length} runs${n ? `, ${n} ticked` : ""}`;
   document.querySelector("[formaction='/overlay']").disabled = n < 2;
@@ -48,7 +55,11 @@ async function refresh() {
 
 search.addEventListener("input", show);
 search.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
-table.addEventListener("change", show);
+table.addEventListener("change", ({ target }) => {
+  if (target.checked) ticked.add(target.value);
+  else ticked.delete(target.value);
+  show();
+});
 show();
 
 // A saved copy of the page has no server to poll.

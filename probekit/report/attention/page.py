@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ SCORE_NAMES = {name: f"{score.title.lower()}{score.unit}" for name, score in HEA
 EXPLORER_STYLES = ("attention/explorer.css",)
 _PARTS = "data colours sheet box matrix lines text grid words picture state explorer"
 EXPLORER_SCRIPTS = tuple(f"attention/{name}.js" for name in _PARTS.split())  # in order, one module
-OPENING_SCORE = "beyond_distance"  # the page opens on the head with the largest one
+OPENING_SCORE = "beyond_average"  # the page opens on the head with the largest one
 # 16 bits for small pages, then 8 bits, then fewer levels in 8 bits, which compress better.
 LEVELS = (65535, 255, 180, 127, 90, 63, 45, 31)
 MOST_MB = 25.0
@@ -100,15 +101,13 @@ class AttentionExplorer:
         It is "" if there is only one head, or if the first text is too short for scores.
         """
         prompt = self.prompts[0]
-        scores = scores_beyond_distance(prompt.patterns)
-        n_heads = scores.size
-        if np.isnan(scores).all() or n_heads == 1:
+        name, scores = opening_score(prompt)
+        if np.isnan(scores).all() or scores.size == 1:
             return ""
         layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
         return (
-            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of "
-            f"{n_heads:,} heads, its attention depends least on distance alone (beyond distance "
-            f"{scores[layer, head]:.2f})."
+            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {scores.size:,} "
+            f"heads, it has the highest {name.replace('_', '-')} score ({scores[layer, head]:.2f})."
         )
 
     def page(self) -> str:
@@ -152,6 +151,16 @@ class AttentionExplorer:
         )
 
 
+def opening_score(prompt: AttentionPrompt) -> tuple[str, NDArray[np.float32]]:
+    """Return the score whose highest head a page opens on: its name, and that of each head.
+
+    It is the induction score if the text repeats two tokens in a row, which only content explains.
+    """
+    if "induction" in prompt.scores and len({*pairwise(prompt.tokens)}) < len(prompt.tokens) - 1:
+        return "induction", prompt.scores["induction"]
+    return OPENING_SCORE, scores_beyond_average(prompt.patterns)
+
+
 def attention_data(
     prompts: Sequence[AttentionPrompt], model: str, reduction: Reduction
 ) -> dict[str, Any]:
@@ -164,7 +173,7 @@ def attention_data(
     for prompt in prompts:
         small = np.stack([thumbnails(with_summaries(layer)) for layer in prompt.patterns])
         rest = [thumbnails(with_summaries(without_first(layer))) for layer in prompt.patterns]
-        scores = {**prompt.scores, OPENING_SCORE: scores_beyond_distance(prompt.patterns)}
+        scores = {**prompt.scores, OPENING_SCORE: scores_beyond_average(prompt.patterns)}
         data: dict[str, Any] = {"text": prompt.text, "layers": prompt.layers, "heads": prompt.heads}
         data["tokens"] = [token_label(token) for token in prompt.tokens]
         # Six significant digits, and None for non-finite scores, which JSON lacks.
@@ -175,11 +184,12 @@ def attention_data(
         data["weights"] = [packed_heads(layer, reduction.levels) for layer in prompt.patterns]
         data["thumbnails"] = [packed(one, THUMBNAIL_LEVELS) for one in (small, np.stack(rest))]
         shown.append(data | {"still": still_picture(small)})
-    page = {"model": model, "levels": reduction.levels, "opening": OPENING_SCORE, "prompts": shown}
+    page = {"model": model, "levels": reduction.levels, "prompts": shown}
+    page["opening"] = opening_score(prompts[0])[0]
     page["errors"] = [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)]
     page["thumbnail"] = {"levels": THUMBNAIL_LEVELS, "side": SIDE}
     # Pairs, because the page keeps their order.
-    page["scores"] = [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond distance")]
+    page["scores"] = [*SCORE_NAMES.items(), (OPENING_SCORE, "beyond average")]
     return page | {"colours": attention_colours()}
 
 
@@ -375,14 +385,15 @@ def still_picture(layers: NDArray[np.float32]) -> str:
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()
 
 
-def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return by how much the largest weights of each head exceed its mean weight at their distance.
+def scores_beyond_average(patterns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return by how much the largest weights of each head exceed its means for distance and key.
 
     The mean weight at a distance, over all other queries, is what a head that attends by relative
-    position alone would give. The score is the largest excess of each query, 0 if there is none,
-    averaged over the queries from the third on. Weights on the first token are left out. Heads that
-    attend to the same token, the previous token, the first token, or to all tokens equally score
-    low. One text cannot show whether a weight is due to content or to absolute position.
+    position alone would give; the mean weight on a key, what a head that reads the same token from
+    everywhere would give, such as a full stop. The score is the largest excess of each query over
+    the larger one of both means, 0 if there is none, averaged over the queries from the third on.
+    Weights on the first token are left out. One text cannot show whether a weight is due to content
+    or to absolute position.
 
     Args:
         patterns: attention weights of shape (n_layers, n_heads, n, n), queries in rows.
@@ -391,27 +402,21 @@ def scores_beyond_distance(patterns: NDArray[np.float32]) -> NDArray[np.float32]
         Scores of shape (n_layers, n_heads); NaN for texts of fewer than three tokens.
 
     >>> previous, single = np.eye(4, k=-1, dtype=np.float32), np.eye(4, dtype=np.float32)
-    >>> single[3] = [0, 1, 0, 0]  # excess 0.5 at query 2 and 1 at query 3
-    >>> scores_beyond_distance(np.stack([[previous, single]])).tolist()
-    [[0.0, 0.75]]
+    >>> single[3] = [0, 1, 0, 0]  # excess 0.5 at query 2 and at query 3
+    >>> scores_beyond_average(np.stack([[previous, single]])).tolist()
+    [[0.0, 0.5]]
     """
-    n_layers, n_heads, n, _ = patterns.shape
-    scores = np.full((n_layers, n_heads), np.nan, np.float32)
-    if n <= _FIRST_QUERY:
+    scores = np.full(patterns.shape[:2], np.nan, np.float32)
+    # Queries and keys without the first token.
+    queries, keys = np.tril_indices(patterns.shape[-1] - 1)
+    if len(queries) < _FIRST_QUERY:
         return scores
-    side = n - 1
-    for layer, pattern in enumerate(patterns):  # one at a time, to save memory
-        excess = pattern[:, 1:, 1:].copy()  # the weights, from which means are subtracted below
-        flat = excess.reshape(n_heads, -1)
-        for distance in range(side):
-            # The weights at this distance: row distance + i, column i of each head's matrix is at
-            # distance * side + i * (side + 1). A view: subtraction in place changes `excess`.
-            diagonal = flat[:, distance * side :: side + 1]
-            total = diagonal.sum(1, dtype=np.float64, keepdims=True)
-            # At the largest distance there is no other query, and the sum of the others is 0.
-            n_others = max(side - distance - 1, 1)
-            diagonal -= (total - diagonal) / n_others
-        # The first query is not in `excess`.
-        largest = excess.max(-1, initial=0)[:, _FIRST_QUERY - 1 :]
-        scores[layer] = largest.mean(-1, dtype=np.float64)
+    # Groups of weights by distance and by key, and the number of others in the group of each.
+    groups = [(g, np.maximum(np.bincount(g)[g] - 1, 1)) for g in (queries - keys, keys)]
+    for place in np.ndindex(scores.shape):  # one head at a time, to save memory
+        weights = patterns[place][1:, 1:][queries, keys].astype(np.float64)
+        means = [(np.bincount(g, weights)[g] - weights) / n_others for g, n_others in groups]
+        excess = weights - np.maximum(*means)
+        largest = np.maximum.reduceat(excess, np.flatnonzero(keys == 0))  # of each query
+        scores[place] = largest[_FIRST_QUERY - 1 :].clip(0).mean()
     return scores

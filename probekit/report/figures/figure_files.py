@@ -36,7 +36,7 @@ REM = 16  # pixels per rem, the unit of `FigurePart.height`
 # printed size.
 WIDTH, HEIGHT = CSS_PIXELS * WIDTHS[1], CSS_PIXELS * HEIGHTS[1]  # of one row
 SMALL, LARGE = 7 * 96 / 72, 8 * 96 / 72  # text: tokens and ticks, everything else
-TITLE, BAR = 1.4 * LARGE, 44  # height of a title; width of the colour bar with its texts
+TITLE, BAR = 1.4 * LARGE, 54  # height of a title; width of the colour bar with its texts
 GAP = 7  # between maps
 LEAST_TOKEN = 0.85 * SMALL  # in smaller cells only some tokens are labelled
 MOST_TOKENS = 100
@@ -320,7 +320,7 @@ def draw_heads(prompt: AttentionPrompt, heads: Sequence[tuple[int, int]]) -> go.
     bar = {
         **{"title": {"text": "attention weight", "side": "right", "font_size": LARGE}},
         **{"tickvals": np.sqrt(TICKS).tolist(), "ticktext": [f"{share:g}" for share in TICKS]},
-        **{"ticks": "outside", "ticklen": 2, "outlinewidth": 0.5},
+        **{"ticks": "outside", "ticklen": 2, "outlinewidth": 0.5, "tickfont_size": SMALL},
         **{"lenmode": "pixels", "len": min(height, HEIGHT - TITLE - margin), "thickness": 7},
         **{"x": 1 + 5 / width, "xpad": 0, "ypad": 0},
     }

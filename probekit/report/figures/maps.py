@@ -405,8 +405,15 @@ def changes_of(views: Mapping[str, go.Figure]) -> dict[str, dict[str, Any]]:
 
 
 def frame_cell(figure: go.Figure, column: int, row: int) -> None:
-    """Frame a cell of a map with two nested outlines, visible on every colour."""
-    corners = {"x0": column - 0.5, "x1": column + 0.5, "y0": row - 0.5, "y1": row + 0.5}
+    """Frame a cell of a map."""
+    frame_cells(figure, (column, row), (column, row))
+
+
+def frame_cells(figure: go.Figure, first: tuple[int, int], last: tuple[int, int]) -> None:
+    """Frame the cells between two, given by column and row, visible on every colour."""
+    corners = {"x0": first[0] - 0.5, "x1": last[0] + 0.5}
+    corners |= {"y0": first[1] - 0.5, "y1": last[1] + 0.5}
+    # Two nested outlines.
     for width, colour in ((5, "#ffffff"), (2.5, "#D55E00")):
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
 

@@ -1,18 +1,26 @@
-"""Page of texts whose tokens are coloured by the predictions of a probe."""
+"""Pages of the predictions of probes at the tokens of texts: one probe, or those of all layers."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from probekit.amounts import counted, format_number
+import pandas as pd
+
+from probekit.amounts import counted, fixed, format_number, signed
 from probekit.data.positions import position_text
 from probekit.probes.probe_files import ProbeFacts
+from probekit.probes.saved_probe import SavedProbe
+from probekit.report.elements import page, style
 from probekit.report.elements.page import Page, Paragraph, View
-from probekit.report.elements.texts import model_title, token_label
-from probekit.report.elements.tokens import DENSEST, NUMBER, Palette
-from probekit.results.network import RowPrediction, TextReading
-from probekit.results.table import metric_name
+from probekit.report.elements.texts import line_label, model_title, token_label
+from probekit.report.elements.tokens import DENSEST, NUMBER, Palette, short_heading, short_label
+from probekit.report.figures import maps
+from probekit.results.network import RowPrediction, TextReading, tidy_rows
+from probekit.results.table import metric_name, site_names
 
+Layers = Sequence[tuple[SavedProbe, Sequence[TextReading]]]  # each probe with its predictions
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
 
@@ -28,17 +36,13 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         painted.append({"reading": reading, "paint": paint, "tokens": tokens})
     values = {"key": _key(palette), "densest": DENSEST, "texts": painted}
     values |= {"has_labels": bool(classes), "names_labels": len(classes) > 2}
-    view = [facts.view] if facts.view != "raw" else []
-    # The question that the probe answers about a text.
-    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     # A sentence for each score on the probe's own data set; the page shows the first one.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
     elsewhere = "; never tested at other tokens" if facts.at != "all" else ""
     # The position at which the probe was trained, named as in results: `last`, `word:first-1`.
     trained = f"Trained at position `{position_text(facts.position)}`{elsewhere}."
     return Page(
-        eyebrow=["probekit", model_title(facts.model), facts.site, *view],
-        title=f"{which if classes else 'Which number?'} Predictions of a {facts.kind} probe",
+        **_heading(facts, classes, f"Predictions of a {facts.kind} probe"),
         answer=texts_answer(readings),
         details=[Paragraph(" ".join(filter(None, [*tested[:1], facts.untested, trained])))],
         sections=[View("texts.html", values)],
@@ -47,6 +51,163 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         styles=["texts.css"],
         scripts=[("texts.js",)],
     ).html()
+
+
+def _heading(facts: ProbeFacts, classes: Sequence[str], what: str) -> dict[str, Any]:
+    """Return the eyebrow, and the title: the question that a probe answers, and what is shown."""
+    view = [facts.view] if facts.view != "raw" else []
+    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    eyebrow = ["probekit", model_title(facts.model), facts.site, *view]
+    return {"eyebrow": eyebrow, "title": f"{which if classes else 'Which number?'} {what}"}
+
+
+def layers_rows(layers: Layers) -> pd.DataFrame:
+    """Return a row for each layer and token of each text, with the site of the probe."""
+    return pd.DataFrame(
+        {"site": probe.facts.site} | row
+        for probe, readings in layers
+        for row in tidy_rows(readings, probe.classes, "token")
+    )
+
+
+def layers_page(selected: SavedProbe, layers: Layers) -> Page:
+    """Return a page with a map of each text: the score of each layer's own probe at each token.
+
+    Args:
+        selected: the selected probe, which is that of a layer.
+        layers: the probe of each layer, in order of depth, with its predictions for the texts.
+    """
+    facts, classes = selected.facts, selected.classes
+    own = next(readings for probe, readings in layers if probe.facts.site == facts.site)
+    labels = [_labels(reading, classes) for reading in own]
+    maps_of = [
+        {probe.facts.site: _towards(of_text, probe, readings[n]) for probe, readings in layers}
+        for n, of_text in enumerate(labels)
+    ]
+    palette = Palette.of((one for of_text in maps_of for one in of_text.values()), classes)
+    sections, agree = [], ""
+    for number, of_text in enumerate(labels):
+        heading = f"{number + 1} · {short_heading(line_label(own[number].text))}"
+        part = _map_of_text(maps_of[number], palette, selected, of_text)
+        sections.append(page.PageSection(heading, [part]))
+    if len(own) == 1 and (answer := own[0].answer) is not None and classes:
+        others = [readings[0].answer for _, readings in layers]
+        n = sum(one is not None and one.label == answer.label for one in others)
+        agree = f" The probes of {n} of {len(layers)} layers predict this label."
+    return Page(
+        **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
+        answer=texts_answer(own) + agree,
+        details=[Paragraph(facts.untested)] if facts.untested else [],
+        sections=sections,
+        method=METHOD,
+        facts={"Scores of the selected probe on its own data set": _tested(facts)},
+        styles=page.WITH_MAPS,
+    )
+
+
+def _labels(reading: TextReading, classes: Sequence[str]) -> list[str]:
+    """Return the label that high scores predict at each token; "" for numbers.
+
+    Of several, it is the one that the selected probe predicts for the text, or else for the token.
+    """
+    if len(classes) <= 2:
+        return ["".join(classes[1:])] * len(reading.answers)
+    return [str((reading.answer or one).label) for one in reading.answers]
+
+
+def _towards(labels: Sequence[str], probe: SavedProbe, reading: TextReading) -> TextReading:
+    """Return a text with scores towards labels, in standard deviations over the fitted rows.
+
+    With several classes, a score is that of the label minus the highest other one. Numbers, and
+    scores of probes without directions, are not scaled.
+    """
+    classes, sds = probe.classes, probe.facts.projection_sd
+
+    def towards(answer: RowPrediction, label: str) -> RowPrediction:
+        others = [
+            score for name, score in zip(classes, answer.scores, strict=False) if name != label
+        ]
+        score = answer.scores[classes.index(label)] - max(others) if others else answer.score
+        index = classes.index(label) if others else 0
+        spread = math.hypot(*probe.directions[index]) * sds[index] if classes and sds else 1.0
+        return replace(answer, score=score / (spread or 1.0))
+
+    answer = None if reading.answer is None else towards(reading.answer, labels[0])
+    return replace(reading, answers=tuple(map(towards, reading.answers, labels)), answer=answer)
+
+
+def _map_of_text(
+    readings: Mapping[str, TextReading],
+    palette: Palette,
+    selected: SavedProbe,
+    labels: Sequence[str],
+) -> page.FigurePart:
+    """Return the map of a text as a figure of a page.
+
+    Args:
+        readings: the text with the scores of each layer, by site; see `_towards`.
+        palette: gives the ends of the colour scale.
+        selected: the selected probe.
+        labels: the label that high scores predict at each token; "" for numbers.
+    """
+    facts, names, label = selected.facts, site_names(readings), labels[0]
+    tokens, place = next((one.tokens, one.place) for one in readings.values())
+    has_texts = len(names) * len(tokens) <= maps.MOST_TEXTS
+    shown = maps.Colours(-palette.high, palette.high, style.SIGNED, is_diverging=True)
+    if not label:
+        high = max(palette.high, palette.low + maps.LEAST_RANGE)
+        shown = maps.Colours(palette.low, high, style.MAGNITUDES, is_diverging=False)
+    values, hover = [], []
+    for site, reading in readings.items():
+        for index, (token, answer) in enumerate(zip(tokens, reading.answers, strict=True)):
+            values.append(answer.score)
+            words = names[site], token_label(token), answer.label or "value"
+            layer, here, predicted = map(style.plotly_text, words)
+            hover.append(
+                f"<b>{layer}</b> at [{index}] {here}<br>{predicted} {signed(answer.score)}"
+            )
+    across = [style.plotly_text(short_label(token)) for token in tokens]
+    if len(set(labels)) > 1:
+        label = "the label below the token, which the selected probe predicts,"
+        across = [
+            f"{token}<br>{style.plotly_text(one)}"
+            for token, one in zip(across, labels, strict=True)
+        ]
+    down = list(map(style.plotly_text, names.values()))
+    row = list(names).index(facts.site)
+    down[row] = f"<b>{down[row]}</b>"
+    figure = maps.text_map(values, hover, shown, across=across, down=down, title="")
+    trained = f"Each probe was trained at position {position_text(facts.position)} only and was "
+    trained += "never tested at other tokens"
+    if facts.at == "all":
+        trained = "Each probe was trained at every token"
+    elif place is not None:
+        maps.frame_cells(figure, (place, 0), (place, len(down) - 1))
+        trained += ", those outside the frame"
+    score = f"score of {label}" if label else "predicted number"
+    score += " minus the highest other" if len(palette.classes) > 2 else ""
+    has_sd = bool(label and facts.projection_sd)
+    unit = ", in standard deviations (SD) over the rows that the probe was fitted on" * has_sd
+    title = score.replace(f" of {label}", "") if len(set(labels)) > 1 else score
+    title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
+    other = palette.classes[0] if len(palette.classes) == 2 else "another label"
+    zero = f"; below 0, {other} is predicted" if label else ""
+    # At the top left, as in the logit lens, so that it stays visible if a long text is scrolled.
+    bar = {"orientation": "h", "lenmode": "pixels", "len": 320, "x": 0, "xanchor": "left", "y": 1}
+    bar |= {"yanchor": "bottom", "title": {"text": title, "side": "top"}}
+    figure.update_traces(colorbar=bar, selector={"type": "heatmap"})
+    last = [f"{names[site]} {signed(one.answers[-1].score)}" for site, one in readings.items()]
+    return page.FigurePart(
+        title="Score by layer and token",
+        figure=page.figure_json(maps.thin_ticks(figure)),
+        caption=f"Rows are layers, each with its own {facts.kind} probe; columns are tokens. "
+        f"Colours are the {score}{unit}{zero}. Values below {fixed(shown.low, 2)} and "
+        f"above {fixed(shown.high, 2)} have the colours of these ends. {trained}. The selected "
+        f"probe is in row {names[facts.site]} (bold).",
+        description=f"Score by layer and token. At the last token: {'; '.join(last)}.",
+        height=9 + (1.9 if has_texts else 1.15) * len(down),
+        width=9 + len(tokens) * (3.4 if has_texts else 1.1),
+    )
 
 
 def texts_answer(readings: Sequence[TextReading]) -> str:

@@ -1,5 +1,6 @@
 """Saved probes applied to texts give the scores of their stored rows, and steer their model."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -236,6 +237,35 @@ def test_forward_pass_stops_at_the_site_of_the_probe_and_progress_includes_all_r
     assert len(reached) == 4
     n_rows = len(reading.answers) + 1
     assert heard.steps[-1] == ("apply", n_rows, n_rows)
+
+
+def test_the_probes_of_all_layers_score_each_token_as_alone_in_one_pass(planted, monkeypatch):
+    run, reached, original = planted.run(*QUICK).folder, [], Block.forward
+    monkeypatch.setattr(Block, "forward", lambda *given: reached.append(1) or original(*given))
+    selected, layers = apply.apply_run(run, TEXTS)
+    assert len(reached) == 4  # those of one batch, up to the deepest site
+    assert tuple(probe.facts.site for probe, _ in layers) == QUICK_SITES
+    assert selected.facts.site == SITE
+    for probe, readings in layers:
+        alone = apply_probe(probe, TEXTS)
+        np.testing.assert_allclose(scores(readings), scores(alone), atol=1e-4)
+        assert [one.place for one in readings] == [len(one.tokens) - 1 for one in readings]
+        for one, other in zip(readings, alone, strict=True):
+            assert one.answer.score == pytest.approx(other.answer.score, abs=1e-4)
+            assert [x.label for x in one.answers] == [x.label for x in other.answers]
+
+
+def test_layers_need_the_folder_of_a_run_with_several_saved_probes(planted, tmp_path, refused):
+    shutil.copytree(planted.run(*QUICK).folder, tmp_path / "run")
+    place = Path("run")
+    with contextlib.chdir(tmp_path):
+        for path in (place / "probes" / SITE / "logistic", Path("none")):
+            refused(apply.apply_run, path, TEXTS)
+        refused(apply.apply_run, place, ["a", ""])
+        shutil.rmtree(place / "probes" / QUICK_SITES[0])
+        refused(apply.apply_run, place, TEXTS)
+        shutil.rmtree(place / "probes")
+        refused(apply.apply_run, place, TEXTS)
 
 
 STEERED = "blocks.2.hook_resid_post"

@@ -140,8 +140,9 @@ def slowly(pattern):
         excess = [0.0]
         for key in range(1, query + 1):
             pairs = [(q, q - query + key) for q in range(n) if q != query and q - query + key >= 1]
-            mean = np.mean([pattern[pair] for pair in pairs]) if pairs else 0
-            excess.append(pattern[query, key] - mean)
+            of_key = [(q, key) for q in range(key, n) if q != query]
+            means = [np.mean([pattern[pair] for pair in some]) for some in (pairs, of_key) if some]
+            excess.append(pattern[query, key] - max(means, default=0))
         found.append(max(excess))
     return np.mean(found)
 
@@ -151,7 +152,7 @@ def test_it_is_the_mean_over_queries_of_the_largest_excess(n):
     patterns = causal_patterns(n)
     before = patterns.copy()
     expected = [[slowly(head) for head in layer] for layer in patterns]
-    np.testing.assert_allclose(explorer.scores_beyond_distance(patterns), expected, atol=1e-6)
+    np.testing.assert_allclose(explorer.scores_beyond_average(patterns), expected, atol=1e-6)
     np.testing.assert_array_equal(patterns, before)
 
 
@@ -166,17 +167,33 @@ def test_heads_without_content_score_below_a_head_that_selects_tokens():
         "uniform": softmax(np.zeros((n, n))),
         "decaying": softmax(-0.3 * (query - key)),
         "first and previous": (at_distance(n, n) + at_distance(n, 1)) / 2,
+        "full stop": np.tril(np.eye(n, dtype=np.float32)[np.full(n, 7)])
+        + np.eye(n)[:, :1] * (query < 7),
     }
     content = softmax(6 * np.random.default_rng(0).normal(size=(n, n)))
     patterns = np.stack([*heads.values(), content])[None]
-    *others, selecting = explorer.scores_beyond_distance(patterns)[0]
+    *others, selecting = explorer.scores_beyond_average(patterns)[0]
     assert selecting > 0.5
     assert max(others) < 0.1, dict(zip(heads, others, strict=True))
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_text_without_a_choice_has_no_score(n):
-    assert np.isnan(explorer.scores_beyond_distance(causal_patterns(n))).all()
+    assert np.isnan(explorer.scores_beyond_average(causal_patterns(n))).all()
+
+
+def test_a_page_opens_on_an_induction_head_only_if_the_text_repeats_two_tokens_in_a_row():
+    scores = {"induction": np.array([[0.1, 0.9, 0.2]] * 4, np.float32)}
+    names = {}
+    for text in ("a b c d a b", "a b c d a d", "a a a b c d"):
+        prompt = AttentionPrompt(text, tuple(text.split()), causal_patterns(6), scores=scores)
+        name, found = explorer.opening_score(prompt)
+        shown = embedded(explorer.AttentionExplorer.of([prompt], "gpt2").page())["opening"]
+        names[text] = name
+        assert shown == name
+        expected = explorer.scores_beyond_average(prompt.patterns)
+        np.testing.assert_array_equal(found, scores.get(name, expected))
+    assert list(names.values()) == ["induction", "beyond_average", "induction"]
 
 
 def test_every_weight_is_on_the_page_to_the_resolution_it_states():
@@ -216,7 +233,7 @@ def test_a_selection_keeps_its_layer_and_head_numbers_and_scores():
     data = embedded(page)["prompts"][0]
     assert (data["layers"], data["heads"]) == ([5, 11], [0, 2, 7])
     opening = data["scores"].pop(explorer.OPENING_SCORE)
-    np.testing.assert_allclose(opening, explorer.scores_beyond_distance(patterns), rtol=1e-5)
+    np.testing.assert_allclose(opening, explorer.scores_beyond_average(patterns), rtol=1e-5)
     assert data["scores"] == {"entropy": [[0.5, None, 0.333333], [0, 1, 2]]}
     names = [name for name, _ in embedded(page)["scores"]]
     assert names == [*explorer.SCORE_NAMES, explorer.OPENING_SCORE]

@@ -58,10 +58,8 @@ def show(browser, page_of, tmp_path):
 
     def show(page, hash="", **window):
         path = page_of(page) if isinstance(page, str) else page.save(tmp_path / "page.html")
-        explorer = Page(browser, path, **window)
+        explorer = Page(browser, path, hash, **window)
         explorer.ready()
-        if hash:
-            explorer.go(hash)
         return explorer
 
     yield show

@@ -42,10 +42,10 @@ def token(number):
 class Page:
     """The explorer in a browser; elements are given by selectors."""
 
-    def __init__(self, browser, page, **window):
+    def __init__(self, browser, page, hash="", **window):
         self.browser, self.page = browser, page
         browser.call("Page.navigate", url="about:blank")  # a change of hash alone loads nothing
-        browser.open(page, **window)
+        browser.open(f"{page.as_uri()}#{hash}" if hash else page, **window)
 
     def load(self, hash):
         """Load the page again, at a URL with this fragment."""

@@ -83,14 +83,14 @@ SESSIONS = {
         "short",
         "go('head=1.0.0')",
         "go('head=0.2.1')",
-        "control('score', 'beyond_distance')",
+        "control('score', 'beyond_average')",
         "control('order', 'low')",
         "control('order', 'layer')",
     ),
     **{
         f"the order of heads is named only where it is true: {name}": (
             name,
-            "control('score', 'beyond_distance')",
+            "control('score', 'beyond_average')",
             "control('order', 'layer')",
         )
         for name in ("one layer", "one head", "alone")

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from probekit.report.attention.page import scores_beyond_distance
+from probekit.report.attention.page import scores_beyond_average
 from tests.report.conftest import causal_patterns
-from tests.report.explorer.page import COLOURS, PATTERNS, SHORT, colour_of, token
+from tests.report.explorer.page import COLOURS, PATTERNS, SHORT, colour_of, head, token
 
 MASKED = [0xE6, 0xE9, 0xED]
 
@@ -104,12 +104,57 @@ def test_hovering_shows_what_a_token_attends_to_and_with_shift_what_attends_to_i
     assert explorer.text(".readout").startswith("query[3]")
 
 
-def test_the_page_opens_on_the_head_that_distance_explains_least_and_gives_the_number(show):
+def test_the_page_opens_on_the_head_with_the_highest_score_and_gives_the_number(show):
     explorer = show("short")
-    found = scores_beyond_distance(causal_patterns(SHORT))
-    layer, head = np.unravel_index(found.argmax(), found.shape)
-    assert explorer.text(".name") == f"Layer {layer}, head {head}"
-    assert f"(beyond distance {found.max():.2f})" in explorer.text(".reason")
+    found = scores_beyond_average(causal_patterns(SHORT))
+    layer, number = np.unravel_index(found.argmax(), found.shape)
+    assert explorer.text(".name") == f"Layer {layer}, head {number}, prompt 1"
+    explorer.click("label:has([name=view][value=one])")
+    assert explorer.text(".name") == f"Layer {layer}, head {number}"
+    reason = explorer.text(".reason")
+    assert reason.endswith(f"this one has the highest beyond-average score ({found.max():.2f}).")
+
+
+def test_several_texts_open_side_by_side_and_a_link_to_a_head_shows_that_head(show):
+    explorer = show("short")
+    titles = "[...document.querySelectorAll('.view:not([hidden]) .name')].map(n => n.textContent)"
+    names = explorer.browser.evaluate(titles)
+    assert [name[-8:] for name in names] == ["prompt 1", "prompt 2"]
+    assert names[0][:-1] == names[1][:-1]
+    explorer.load("head=1.0.1")
+    assert explorer.browser.evaluate(titles) == ["Layer 0, head 1"]
+
+
+def test_thumbnails_of_a_difference_are_those_of_the_first_minus_the_second_text(explorer):
+    pixel = (
+        f"(() => {{ const shown = document.querySelector({head('Layer 7, head 4')!r} + ' canvas');"
+        "return [...shown.getContext('2d').getImageData(1, 4, 1, 1).data].slice(0, 3); })()"
+    )
+    explorer.go("head=0.2.0&other=1.2.0&scale=linear&view=side")
+    own, other = (PATTERNS[number][3, 1, 4, 1] for number in (0, 1))
+    np.testing.assert_allclose(explorer.browser.evaluate(pixel), colour_of(own), atol=2)
+    explorer.click("label:has([name=view][value=difference])")
+    stops = np.array(COLOURS["differences"]["light"], dtype=float)
+    at = np.linspace(-1, 1, len(stops))
+    expected = [np.interp(own - other, at, channel) for channel in stops.T]
+    np.testing.assert_allclose(explorer.browser.evaluate(pixel), expected, atol=2)
+    assert "Each thumbnail is prompt 1 minus prompt 2." in explorer.text(".arrangement")
+    explorer.click(head("Layer 7, head 4"))  # the difference that the thumbnail shows
+    assert explorer.text(".name") == "Layer 7, head 4, prompt 1 minus Layer 7, head 4, prompt 2"
+    explorer.go("head=0.2.0&other=2.2.0&view=difference")  # another number of tokens
+    np.testing.assert_allclose(explorer.browser.evaluate(pixel), colour_of(own, np.sqrt), atol=2)
+
+
+def test_back_shows_the_head_and_the_ticks_that_the_reader_left(explorer):
+    explorer.click(head("Layer 5, head 8"))
+    explorer.click("[name=rest]")
+    explorer.browser.call("Page.navigate", url="about:blank")  # before the URL is written
+    explorer.browser.back()
+    explorer.ready()
+    assert explorer.text(".name") == "Layer 5, head 8"
+    ticks = "['rest', 'stretch'].map(name => document.querySelector(`[name=${name}]`).checked)"
+    assert explorer.browser.evaluate(ticks) == [True, False]
+    assert explorer.hash() == "#head=0.5.8&rest=1"
 
 
 def test_the_url_restores_the_whole_state(explorer):

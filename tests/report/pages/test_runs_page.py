@@ -249,6 +249,11 @@ def test_runs_are_searched_sorted_and_ticked_while_the_list_is_renewed(browser, 
         browser.settle(3000)
         assert browser.evaluate(SHOWN) == ["plural/b", "plural/3f9a0c", "other"]
         assert browser.evaluate(TICKED) == ["plural/b"]
+        browser.evaluate(SEARCH.format("B"))
+        browser.call("Page.navigate", url="about:blank")
+        browser.back()
+        assert browser.evaluate("document.querySelector('#search').value") == "B"
+        assert browser.evaluate(TICKED) == ["plural/b"]
         browser.call("Page.navigate", url="about:blank")  # ends the requests for the list
 
 

@@ -1,9 +1,12 @@
 """The page of coloured texts: tokens and scores, hostile text, legibility, window sizes."""
 
+import numpy as np
 import pytest
 
 from probekit.probes.probe_files import HeldOutScore, ProbeFacts
-from probekit.report.pages.texts_page import texts_answer, texts_page
+from probekit.probes.saved_probe import SavedProbe
+from probekit.report.figures.figure_files import figures_of
+from probekit.report.pages.texts_page import layers_page, layers_rows, texts_answer, texts_page
 from probekit.results.network import RowPrediction, TextReading
 from tests.report.page_text import text_of
 from tests.report.pictures import AUDIT
@@ -60,6 +63,80 @@ VARIANTS = {
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_text_changes_with_the_probe(snapshot, name):
     assert changed(text_of(page_of()), text_of(VARIANTS[name]())) == snapshot
+
+
+LAYERS = ("blocks.0.hook_resid_pre", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
+ROWS = np.random.default_rng(0).normal(size=(3, 4, 3))  # of layers, tokens and features
+
+
+def layers_of(classes=("no", "yes"), **facts):
+    """The selected probe, and those of three layers with their predictions for a text."""
+    layers = []
+    for number, site in enumerate(LAYERS):
+        n = len(classes) if len(classes) > 2 else 1
+        weight = (number + 1) * np.eye(3)[:n]
+        given = make_facts(**({"sites": (site,), "projection_sd": (2.0,) * n} | facts))
+        probe = SavedProbe(((weight, np.full(n, 0.5)),), classes, given)
+        found = probe.scores(ROWS[number]).reshape(4, -1).tolist()
+        answers = [
+            RowPrediction(label if classes else None, max(row), tuple(row) if n > 1 else ())
+            for label, row in zip(probe.predict(ROWS[number]).tolist(), found, strict=True)
+        ]
+        tokens = ("The", " keys", " <b>", ".")
+        spans = tuple((at, at + 1) for at in range(4))
+        text = "The keys <b>."
+        whole = (answers[3], 0, 3) if given.at != "word" else ()
+        layers.append((probe, [TextReading(text, tokens, spans, tuple(answers), *whole)]))
+    return layers[1][0], layers
+
+
+KINDS = {
+    "two": {},
+    "labels": {"classes": ("a", "b", "c")},
+    "labels of tokens": {"classes": ("a", "b", "c"), "position": {"at": "word", "pieces": "last"}},
+    "numbers": {"classes": ()},
+    "all": {"position": {"at": "all"}, "projection_sd": ()},
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_map_of_layers_has_the_score_of_each_probe_at_each_token(name, snapshot):
+    selected, layers = layers_of(**KINDS[name])
+    shown = layers_page(selected, layers)
+    (part,) = figures_of(shown)
+    raw = ROWS * np.arange(1, 4)[:, None, None] + 0.5  # the scores of each class
+    label = layers[1][1][0].answers[3].label
+    if "labels" in name:
+        own = np.full(4, "abc".index(label))
+        if name == "labels of tokens":  # those that the selected probe predicts
+            own = raw[1].argmax(axis=1)
+        one = np.arange(3) == own[:, None]
+        others = np.where(one, -np.inf, raw).max(axis=2)
+        expected = np.where(one, raw, -np.inf).max(axis=2) - others
+    else:
+        expected = raw[..., 0]
+    if name != "numbers" and selected.facts.projection_sd:
+        expected = expected / (2 * np.arange(1, 4)[:, None])
+    drawn = part.figure["data"][0]
+    np.testing.assert_allclose(drawn["z"], expected, atol=1e-9)
+    assert (drawn["zmin"] == -drawn["zmax"]) == (name != "numbers")
+    shapes = part.figure["layout"].get("shapes", ())
+    framed = [(one["x0"], one["x1"], one["y0"], one["y1"]) for one in shapes]
+    # The token that the probes were trained at, at all layers.
+    assert framed == [(2.5, 3.5, -0.5, 2.5)] * 2 * (name not in ("all", "labels of tokens"))
+    texts = [shown.title, shown.answer, part.caption, part.description]
+    assert "\n".join([*texts, *part.figure["layout"]["yaxis"]["ticktext"]]) == snapshot
+    ticks = part.figure["layout"]["xaxis"]["ticktext"]
+    assert (len({tick.partition("<br>")[2] for tick in ticks}) > 1) == (name == "labels of tokens")
+    assert "&lt;b&gt;" in part.figure["layout"]["xaxis"]["ticktext"][2]
+
+
+def test_rows_of_layers_are_those_of_tokens_with_the_site():
+    _, layers = layers_of()
+    rows = layers_rows(layers)
+    assert rows["site"].unique().tolist() == list(LAYERS)
+    np.testing.assert_allclose(rows["score"], (ROWS * [[[1]], [[2]], [[3]]])[..., 0].ravel() + 0.5)
+    assert rows.columns.tolist()[:4] == ["site", "number", "position", "token"]
 
 
 def test_a_regression_shows_its_value_at_a_token():

@@ -93,6 +93,16 @@ class Prompt {
   }
 }
 
+/** Function that returns the thumbnail of a layer and head: the difference of two texts, or that of one text. */
+async function thumbnailsOf([prompt, other], rest) {
+  const [own, subtracted] = await Promise.all([prompt, other].map((one) => one?.thumbnails(rest)));
+  if (!other) return own;
+  return (place) => {
+    const [shown, { values }] = [own(place), subtracted(place)];
+    return { ...shown, values: shown.values.map((value, at) => value - values[at]), signed: true };
+  };
+}
+
 /** The matrix to draw: the weights of one head, or the difference of two heads. */
 async function picture(prompts, [place, other], rest, stretch) {
   const prompt = prompts[place.prompt];

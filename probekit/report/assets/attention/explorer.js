@@ -70,9 +70,18 @@ function change(update) {
   refresh();
 }
 
+/** Opens a head of the grid: in the active view, or in both if the grid shows differences of two texts. */
 function openHead(place) {
-  const { prompt } = state.heads[state.active];
-  change({ heads: state.heads.with(state.active, { prompt, ...place }) });
+  const isOpened = (number) => number === state.active || gridPrompts().length > 1;
+  change({ heads: state.heads.map((head, number) => (isOpened(number) ? { ...head, ...place } : head)) });
+}
+
+/** The prompt whose heads the grid shows; two if it shows the differences of their heads. */
+function gridPrompts() {
+  const [a, b] = state.heads.map(({ prompt }) => prompt);
+  const shape = ({ size, layers, columns }) => [size, layers, columns].join(" ");
+  const isDifference = state.view === "difference" && a !== b && shape(prompts[a]) === shape(prompts[b]);
+  return isDifference ? [a, b] : [state.heads[state.active].prompt];
 }
 
 let turns = 0;
@@ -83,21 +92,23 @@ async function refresh() {
   root.setAttribute("aria-busy", "true");
   look = new Look(data.colours, state.scale, isDark());
   showControls();
-  const { heads, active, scale, rest, score, order, low, high } = state;
-  const { prompt } = heads[active];
-  const settings = JSON.stringify([prompt, scale, rest, score, order, low, high, isDark()]);
+  const { scale, rest, score, order, low, high } = state;
+  const gridOf = gridPrompts();
+  const settings = JSON.stringify([gridOf, scale, rest, score, order, low, high, isDark()]);
   const shown = await Promise.all(headsByView().map((places) => pictureOrRefusal(places)));
-  const thumbnails = settings === drawn ? null : await prompts[prompt].thumbnails(rest);
+  const thumbnails = settings === drawn ? null : await thumbnailsOf(gridOf.map((number) => prompts[number]), rest);
   if (turn !== turns) return; // the state changed while this was decoded
-  if (thumbnails) showGrid(prompts[prompt], thumbnails);
+  if (thumbnails) showGrid(gridOf, thumbnails);
   drawn = settings;
   views.forEach((view, number) => showView(view, shown[number]));
   mark();
   root.setAttribute("aria-busy", "false");
   clearTimeout(saving);
   // Delayed, because browsers limit how often a page may change its URL.
-  if (hasAddress) saving = setTimeout(() => history.replaceState(null, "", `#${asHash(state, prompts, location.hash)}`), 200);
+  if (hasAddress) saving = setTimeout(save, 200);
 }
+
+const save = () => history.replaceState(null, "", `#${asHash(state, prompts, location.hash)}`);
 
 /** The heads of each view: one, or two where the second is subtracted. */
 function headsByView() {
@@ -157,9 +168,11 @@ function fill(select, names, chosen) {
   select.value = chosen;
 }
 
-function showGrid(prompt, thumbnails) {
+function showGrid([number, other], thumbnails) {
+  const prompt = prompts[number];
   const { passed, all, text } = grid.show(prompt, thumbnails, look, state);
-  find(".arrangement").textContent = text;
+  const difference = other === undefined ? "" : ` Each thumbnail is prompt ${number + 1} minus prompt ${other + 1}.`;
+  find(".arrangement").textContent = text + difference;
   find(".passed").textContent = state.score ? `${passed} of ${all} heads` : "";
   find(".heads .pooled").hidden = prompt.size <= data.thumbnail.side;
 }
@@ -308,6 +321,8 @@ addEventListener("hashchange", () => {
   state = stateAt(location.hash);
   refresh();
 });
+// What the timer would write after the page is left.
+addEventListener("pagehide", () => hasAddress && save());
 document.addEventListener("themechange", refresh);
 addEventListener("resize", refresh);
 

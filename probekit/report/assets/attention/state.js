@@ -43,10 +43,11 @@ function asHash(state, prompts, hash) {
   return new URLSearchParams([...own, ...others]).toString();
 }
 
-/** State from a URL fragment; missing or invalid values get their defaults. */
+/** State from a URL fragment; missing or invalid values get their defaults. Without a head, several prompts are side by side. */
 function fromHash(hash, prompts, scores, openingScore) {
   const query = new URLSearchParams(hash.replace(/^#/, ""));
   const state = initialState({ prompt: 0, layer: 0, head: 0, ...prompts[0].highest(openingScore) });
+  if (prompts.length > 1 && !query.has("head")) state.view = "side";
   const among = (key, allowed, otherwise) => (allowed.includes(query.get(key)) ? query.get(key) : otherwise);
   state.heads = ["head", "other"].map((key) => placeOf(query.get(key), prompts) ?? state.heads[0]);
   if (!query.has("other")) state.heads[1] = neighbour(state.heads[0], prompts);

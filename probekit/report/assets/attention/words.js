@@ -52,7 +52,7 @@ function reason([place, other]) {
   if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
-  return `Opened here: of ${count} heads, this one depends least on distance alone (beyond distance ${value}).`;
+  return `Opened here: of ${count} heads, this one has the highest ${data.opening.replace("_", "-")} score (${value}).`;
 }
 
 /** What the lines show. */
