@@ -179,9 +179,10 @@ def _asked(probe: SavedProbe, texts: str | Sequence[str]) -> list[str]:
     texts = [texts] if isinstance(texts, str) else texts
     errors.check_ordered("texts", texts)
     asked = AskSection.of_probe(probe.facts.position).asked
+    texts = [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
     if not texts:
         raise errors.DataError("There is no text to apply the probe to. Give one or more.")
-    return [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
+    return texts
 
 
 def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
