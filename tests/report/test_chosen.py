@@ -265,7 +265,7 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
         False,
-        "At 1 % false positives, the monitor detects 70 % [50, 80] of red (48 test rows).",
+        "At 1 % false positives on its negatives, the monitor detects 70 % [50, 80] of red (48 test rows).",
     ),
     "no detection": (
         "monitor",

@@ -29,7 +29,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         return
     row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
     unit = unit_of([run.verdict.score.probe])
-    text = f"At {100 * row['fpr']:g} % false positives, the monitor detects "
+    text = f"At {100 * row['fpr']:g} % false positives on its negatives, the monitor detects "
     text += f"{estimate_words(row, 'tpr', in_percent=True)} of {label} "
     text += f"({row['n_positive']:,.0f} test {unit})"
     is_loud = row["test_fpr_low"] > row["fpr_bound"]
