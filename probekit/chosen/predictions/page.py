@@ -131,7 +131,7 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
         # Those that raise the same alarms share a point.
         points = {(scores > 0).tobytes(): ("decision", scores > 0, "circle")}
         for _, row in (pd.DataFrame() if monitor is None else monitor).iterrows():
-            name, above = f"threshold for {100 * row['fpr']:g} %", scores > row["threshold"]
+            name, above = f"threshold for {100 * row['fpr']:g} % FPR", scores > row["threshold"]
             before = points.get(above.tobytes(), ("", above, "diamond"))
             points[above.tobytes()] = (", ".join(filter(None, [before[0], name])), *before[1:])
         for name, above, symbol in points.values():
@@ -177,7 +177,7 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
     if negatives is not None and monitor is not None:
         groups["negatives of the monitor"] = negatives["score"].to_numpy()
         rates_of = zip(monitor["fpr"], monitor["threshold"], strict=True)
-        lines |= {f"threshold for {100 * fpr:g} %": at for fpr, at in rates_of}
+        lines |= {f"threshold for {100 * fpr:g} % FPR": at for fpr, at in rates_of}
     values = np.concatenate([*groups.values(), [*lines.values()]])
     edges = np.histogram_bin_edges(values, BINS)
     figure, words = go.Figure(layout={"template": TEMPLATE}), []
