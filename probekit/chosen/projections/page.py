@@ -145,7 +145,8 @@ def projection_part(
         f"{best.name} (vertical line). Left: mean of {of_labels}, with a band from the 10 % to the "
         "90 % quantile. The unit is the standard deviation of the training rows at the same site "
         f"(0: their mean), because activations grow over layers. Right: {title} of {of_scores}, "
-        f"with 95 % intervals over groups. Dashed: no information. {OF_FOLDS if is_nested else OF_A_SPLIT}",
+        "with 95 % intervals over groups. Dashed: no information. "
+        f"{OF_FOLDS if is_nested else OF_A_SPLIT}",
         f"{title} of the direction: "
         + "; ".join(
             f"{class_label(row['direction'])} at {row['site']} "
