@@ -52,7 +52,14 @@ def sections(run: Shown) -> Iterator[PageSection]:
     if rows is not None:
         table = written_table("Table of scores without cues", COLUMNS, rows)
         note = Paragraph(NOTE.format(**rows.iloc[0]), "note")
-        yield PageSection("Scores without the cues", [table, note, leakage_part(rows)])
+        yield PageSection("Scores without the cues", [table, note])
+
+
+def screen(run: Shown) -> Iterator[FigurePart]:
+    """Yield the bars of the scores with and without cues, if there are any."""
+    rows = run.rows("leakage.csv")
+    if rows is not None:
+        yield leakage_part(rows)
 
 
 def leakage_part(rows: pd.DataFrame) -> FigurePart:

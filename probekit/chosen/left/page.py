@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, fixed
-from probekit.chosen.page import Columns, Shown, sentence, written_table
+from probekit.chosen.page import Columns, Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import Item, PageSection, Paragraph
 from probekit.report.sentences.answer import p_words
 from probekit.results.table import metric_name
@@ -67,8 +67,9 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     """Yield whether the probe adds anything to the confounds, if there are any."""
     rows = run.rows("left.csv")
     if rows is not None:
-        (confounds,), (p,) = rows["confounds"], rows["p"]
-        yield sentence(beyond(confounds, p), is_useless=not p < LEVEL)
+        row = rows.iloc[0]
+        gain = "" if np.isnan(row["gain"]) else f"{estimate_words(row, 'gain')} bits a row more"
+        yield sentence(beyond(row["confounds"], row["p"], gain), is_useless=not row["p"] < LEVEL)
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
@@ -105,8 +106,8 @@ def within_sentence(row: Mapping[str, Any] | pd.Series) -> str:
     return f"Within each value of {names}, the {score} ({p_words(row['p_within'])})."
 
 
-def beyond(confounds: str, p: float) -> str:
-    """Return the conclusion from a p-value.
+def beyond(confounds: str, p: float, gain: str = "") -> str:
+    """Return the conclusion from a p-value, with what is gained if it is significant.
 
     >>> beyond("length and source", 0.31)
     'Beyond length and source, activations are not shown to predict the label (p = 0.31).'
@@ -114,4 +115,5 @@ def beyond(confounds: str, p: float) -> str:
     if np.isnan(p):
         return f"There are too few groups to test what activations add to {confounds}."
     shown = "predict" if p < LEVEL else "are not shown to predict"
-    return f"Beyond {confounds}, activations {shown} the label ({p_words(p)})."
+    size = f"{gain}, " if gain and p < LEVEL else ""
+    return f"Beyond {confounds}, activations {shown} the label ({size}{p_words(p)})."

@@ -220,3 +220,15 @@ const plots = [...document.querySelectorAll(".plot")];
 const closed = (plot) => plot.closest("details:not([open])");
 for (const plot of plots) closed(plot)?.addEventListener("toggle", () => draw(plot), { once: true });
 await Promise.all(plots.filter((plot) => !closed(plot)).map(draw));
+
+// A printer cuts what is wider than the paper: figures as wide as the window shrink to a sheet.
+const SHEET = 700; // pixels across A4 or letter, without margins
+
+/** Shrinks each drawing to a sheet, or ends this. */
+function shrink({ type }) {
+  for (const drawing of document.querySelectorAll(".drawing")) {
+    const width = drawing.querySelector(".main-svg")?.width.baseVal.value ?? 0;
+    drawing.style.zoom = type === "beforeprint" && width > SHEET ? SHEET / width : "";
+  }
+}
+for (const kind of ["beforeprint", "afterprint"]) addEventListener(kind, shrink);

@@ -61,7 +61,7 @@ def doses_page(
         x=drawn["dose"], y=drawn["loss"], mode="lines+markers", line=look, hovertemplate=hover
     )
     note = {"text": f"{dose:.3g}", "showarrow": False, "yref": "paper", "y": 1, "x": dose}
-    figure.add_vline(x=dose, line={"dash": "dot", "width": 1})
+    figure.add_vline(x=dose, line={"color": style.GREY, "dash": "dot", "width": 1})
     figure.add_annotation(**note, yanchor="bottom")  # above the curve
     figure.update_xaxes(title_text=f"dose, {words}", rangemode="tozero")
     figure.update_yaxes(title_text="loss, nats per token")
