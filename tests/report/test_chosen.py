@@ -265,8 +265,8 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
         False,
-        "At a threshold for 1 % false positives on its negatives, the monitor detects 70 % [50, 80] "
-        "of the 48 test rows labelled red.",
+        "At a threshold for 1 % false positives on its negatives, the monitor detects 70 % [50, "
+        "80] of the 48 test rows labelled red.",
     ),
     "no detection": (
         "monitor",
