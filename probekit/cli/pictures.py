@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import probekit
-from probekit.amounts import format_number, signed
+from probekit.amounts import counted, format_number, signed
 from probekit.cli import options
 from probekit.cli.models import ModelName, model_option
 from probekit.cli.options import OutputFile, Texts, later, together, watching
@@ -88,8 +88,9 @@ def with_paper(function: Callable[..., Any]) -> Callable[..., Any]:
         is_changed = any(paper.values())
         if any(paper[name] != paper[name] for name in ("width", "height")):
             raise click.UsageError("--width and --height are numbers of inches, not NaN.")
-        is_drawn = getattr(given.get("out"), "suffix", "") in FIGURE_FILES
-        needed = "--out x.pdf, .svg or .png"
+        target = "doses" if "doses" in given else "out"
+        is_drawn = getattr(given.get(target), "suffix", "") in FIGURE_FILES
+        needed = f"--{target} x.pdf, .svg or .png"
         if "formats" in given:
             needed, is_drawn = "--figures", bool(given["formats"])
             paper["columns"] = given.pop("columns")  # `weights` has others
@@ -154,7 +155,7 @@ def draw_figures(
         parts = drawn()
         parts = parts if isinstance(parts, list) else figure_files.figures_of(parts)
         written = figure_files.write_figures(parts, inside, formats, how)
-        click.echo(f"{len(written)} figures in {folder}", err=True)
+        click.echo(f"{counted(len(written), 'figure')} in {folder}", err=True)
 
 
 _SITES = click.option(

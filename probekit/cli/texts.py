@@ -80,6 +80,7 @@ _WITH_SHADES = ("256", "truecolor")  # with 16 colours, pale shades cannot be di
 @click.option(
     "--doses", type=OutputFile(*PAGE_OR_ROWS), help="Page, rows or figure of the loss by dose."
 )
+@pictures.with_paper
 @click.option("--towards", metavar="LABEL", help="Label to steer to.  [default: the second of two]")
 @click.option("--at-site", help="Steered site.  [default: the site of the probe]")
 def generate_command(
@@ -97,7 +98,7 @@ def generate_command(
 
     The end-of-text token always ends a text.
     """
-    names = ("by", "towards", "at_site", "calibrate", "on", "doses")
+    names, paper = ("by", "towards", "at_site", "calibrate", "on", "doses"), given.pop("paper")
     steering = {name: given.pop(name) for name in names}
     # All other given options are fields of `Decoding`.
     decoding = generation.Decoding(**given)
@@ -124,7 +125,7 @@ def generate_command(
     gap = "\n\n" if chat else ""  # between prompt and reply
     if steer is not None:
         how: dict[str, Any] = {"bos": bos, "chat": chat, "stop": stops}
-        by_dose = _steered(model, prompts, decoding, steer, device, how, steering)
+        by_dose = _steered(model, prompts, decoding, steer, device, how, steering, paper)
         _show(prompts, by_dose, decoding, gap=gap)
         click.echo(
             "note: one text is no measurement of an effect; `probekit intervene` measures steering "
@@ -160,10 +161,12 @@ def _steered(
     device: str,
     how: Mapping[str, Any],
     asked: Mapping[str, Any],
+    paper: dict[str, Any],
 ) -> Mapping[str, Sequence[Sequence[generation.Continuation]]]:
     """Return the continuations without steering and at each dose, by the dose in words.
 
-    `how` are further arguments of `steered_texts`, and `asked` the options of steering.
+    `how` are further arguments of `steered_texts`, `asked` the options of steering, `paper` those
+    of the figure.
     """
     by, towards, at_site, factor, on, doses = asked.values()
     probe = export_table.exported_probe(steer, model) or probekit.SavedProbe.load(steer)
@@ -193,8 +196,8 @@ def _steered(
                 "texts": f"{len(texts):,} of {on}",
             }
             page = partial(doses_page.doses_page, dose, table, factor, where, facts, unit)
-            exports.write_page_or_rows(doses, page, table)
-            click.echo(str(doses), err=True)
+            paths = exports.write_page_or_rows(doses, page, table, paper)
+            click.echo("\n".join(map(str, paths)), err=True)
         by = (*by, float(f"{dose:.3g}"))
     by_dose = {}
     # First without steering, which a given dose of 0 does not repeat.

@@ -113,6 +113,7 @@ EXACT = [
     f"{ATTENTION} --head 2.3 --width 3 --out page.pdf",
     f"{GENERATE} --stream --num-samples 2",
     f"{GENERATE} --by 4",
+    f"{GENERATE} --width 3.25",
     f"{GENERATE} --steer probe",
     f"{GENERATE} --steer probe --by 4 --stream",
     f"{LENS} --position 9",

@@ -265,13 +265,14 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
         False,
-        "At 1 % false positives on its negatives, the monitor detects 70 % [50, 80] of red (48 test rows).",
+        "At a threshold for 1 % false positives on its negatives, the monitor detects 70 % [50, "
+        "80] of the 48 test rows labelled red.",
     ),
     "no detection": (
         "monitor",
         MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1),
         True,
-        "detects 0 % [0, 1.5] of red",
+        "detects 0 % [0, 1.5] of the 48 test rows labelled red",
     ),
     "other negatives": (
         "monitor",

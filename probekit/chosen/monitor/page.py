@@ -29,9 +29,11 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         return
     row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
     unit = unit_of([run.verdict.score.probe])
-    text = f"At {100 * row['fpr']:g} % false positives on its negatives, the monitor detects "
-    text += f"{estimate_words(row, 'tpr', in_percent=True)} of {label} "
-    text += f"({row['n_positive']:,.0f} test {unit})"
+    text = (
+        f"At a threshold for {100 * row['fpr']:g} % false positives on its negatives, the monitor "
+    )
+    text += f"detects {estimate_words(row, 'tpr', in_percent=True)} of the "
+    text += f"{row['n_positive']:,.0f} test {unit} labelled {label}"
     is_loud = row["test_fpr_low"] > row["fpr_bound"]
     if is_loud:
         rate = estimate_words(row, "test_fpr", in_percent=True)

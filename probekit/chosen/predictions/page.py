@@ -32,6 +32,8 @@ from probekit.report.elements.texts import class_label
 from probekit.results.record import FINAL
 
 MOST_LABELS = 5
+# As in planes and projections. The first colour of all is that of the probe.
+OF_LABELS = (*SERIES_COLOURS[1:], SERIES_COLOURS[0])
 MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 200  # of a curve
 LOWEST_BELOW = 0.1  # a name below a lower point would be on the axis
@@ -116,7 +118,8 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
     if len(detected) == 1:
         of, mode = f" for {class_label(next(iter(detected)))}", "markers+text"
     for number, (label, scores) in enumerate(detected.items()):
-        is_label, colour = truth == label, SERIES_COLOURS[number]
+        is_label = truth == label
+        colour = SERIES_COLOURS[0] if len(detected) == 1 else OF_LABELS[number]
         if len(detected) == 1:
             figure.add_trace(plain_line([0, 1], [is_label.mean()] * 2, CHANCE), row=1, col=2)
         fpr, tpr, precision = rates(scores, is_label)
@@ -131,7 +134,7 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
         # Those that raise the same alarms share a point.
         points = {(scores > 0).tobytes(): ("decision", scores > 0, "circle")}
         for _, row in (pd.DataFrame() if monitor is None else monitor).iterrows():
-            name, above = f"threshold for {100 * row['fpr']:g} %", scores > row["threshold"]
+            name, above = f"threshold for {100 * row['fpr']:g} % FPR", scores > row["threshold"]
             before = points.get(above.tobytes(), ("", above, "diamond"))
             points[above.tobytes()] = (", ".join(filter(None, [before[0], name])), *before[1:])
         for name, above, symbol in points.values():
@@ -177,11 +180,11 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
     if negatives is not None and monitor is not None:
         groups["negatives of the monitor"] = negatives["score"].to_numpy()
         rates_of = zip(monitor["fpr"], monitor["threshold"], strict=True)
-        lines |= {f"threshold for {100 * fpr:g} %": at for fpr, at in rates_of}
+        lines |= {f"threshold for {100 * fpr:g} % FPR": at for fpr, at in rates_of}
     values = np.concatenate([*groups.values(), [*lines.values()]])
     edges = np.histogram_bin_edges(values, BINS)
     figure, words = go.Figure(layout={"template": TEMPLATE}), []
-    for (name, own), colour in zip(groups.items(), cycle(SERIES_COLOURS), strict=False):
+    for (name, own), colour in zip(groups.items(), cycle(OF_LABELS), strict=False):
         share = (np.histogram(own, edges)[0] / len(own)).round(5)
         # Steps, which hide nothing where they overlap.
         x, y = np.repeat(edges, 2), np.repeat([0, *share, 0], 2)[1:-1]

@@ -72,8 +72,9 @@ def token_part(rows: pd.DataFrame, best: Choice, *, is_nested: bool) -> FigurePa
         ticks = {"tickvals": list(range(len(own))), "ticktext": labels, "autorange": "reversed"}
         figure.update_yaxes(**ticks, **at)
         figure.update_xaxes(title_text="cosine similarity", range=[-most, most], **at)
-        place = style.above_left("x" if col == 1 else f"x{col}")
-        figure.add_annotation(text=f"towards {plotly_text(class_label(name))}", **place)
+        # Above the right end, to which the direction leads.
+        place = style.above_left("x" if col == 1 else f"x{col}") | {"x": 1, "xanchor": "right"}
+        figure.add_annotation(text=f"towards {plotly_text(class_label(name))} →", **place)
         if found := joined_names([*tokens[is_beyond]]):
             words.append(f"{class_label(name)}: {found}" if len(names) > 1 else found)
     figure.update_layout(template=style.TEMPLATE, showlegend=False, meta=style.STACKS)
@@ -89,7 +90,7 @@ def token_part(rows: pd.DataFrame, best: Choice, *, is_nested: bool) -> FigurePa
         "The tokens with the highest and the lowest cosine between their unembedding (minus the "
         f"mean of all tokens) and the direction{of} of the {best.probe} probe at {best.name}"
         f"{', fitted on all rows' * is_nested} (times the gain of the final norm). They describe "
-        f"its direct effect on the logits; later blocks may read it otherwise. {null}",
+        f"its direct effect on the logits, without that of later blocks. {null}",
         f"Cosines: {'; '.join(ends)}",
         is_open=False,
         height=28,
@@ -140,11 +141,12 @@ def projection_part(
     return FigurePart(
         "Projections on the probe's direction by layer",
         figure_json(figure),
-        f"Held-out rows of each site on the direction of the {best.probe} probe at {best.name} "
-        f"(vertical line). Left: mean of {of_labels}, with a band from the 10 % to the 90 % "
-        "quantile, in standard deviations of the training rows at the same site around their "
-        f"mean, as activations grow over layers. Right: {title} of {of_scores}, with 95 % "
-        f"intervals over groups. Dashed: no information. {OF_FOLDS if is_nested else OF_A_SPLIT}",
+        f"Held-out rows at each site, projected on the direction of the {best.probe} probe at "
+        f"{best.name} (vertical line). Left: mean of {of_labels}, with a band from the 10 % to the "
+        "90 % quantile. The unit is the standard deviation of the training rows at the same site "
+        f"(0: their mean), because activations grow over layers. Right: {title} of {of_scores}, "
+        "with 95 % intervals over groups. Dashed: no information. "
+        f"{OF_FOLDS if is_nested else OF_A_SPLIT}",
         f"{title} of the direction: "
         + "; ".join(
             f"{class_label(row['direction'])} at {row['site']} "

@@ -518,7 +518,7 @@ class Drawing:
         elif setting.get("autorange") == "reversed":
             axis.set_inverted(True)
         elif setting.get("rangemode") == "tozero":
-            axes.set_ylim(bottom=0)
+            (axes.set_ylim if index else axes.set_xlim)(0)
         self._set_ticks(axis, name, setting)
         # Of panels that share an axis, one has its ticks and labels.
         anchor, beside = setting.get("anchor", "yx"[index]), {one[1 - index] for one in self.panels}

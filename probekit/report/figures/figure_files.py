@@ -249,11 +249,13 @@ def file_names(titles: Sequence[str]) -> list[str]:
 
     >>> file_names(["Accuracy by layer", "R² · a/b", "R² · a b", "R² · a b 3", "R² · a b"])
     ['accuracy-by-layer', 'r2-a-b', 'r2-a-b-2', 'r2-a-b-3', 'r2-a-b-4']
+    >>> file_names([79 * "a" + " b"]) == [79 * "a"]  # of at most 80 characters
+    True
     """
     names: list[str] = []
     for title in titles:
-        plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2")).strip("-")[:80]
-        plain = plain or "figure"
+        plain = re.sub(r"[^a-z0-9]+", "-", title.lower().replace("²", "2"))
+        plain = plain.strip("-")[:80].rstrip("-") or "figure"
         # The number starts after the count of names that begin alike, and rises until it is free.
         name, number = plain, sum(other.startswith(plain) for other in names)
         while name in names:

@@ -62,7 +62,7 @@ def doses_page(
     )
     note = {"text": f"{dose:.3g}", "showarrow": False, "yref": "paper", "y": 1, "x": dose}
     figure.add_vline(x=dose, line={"color": style.GREY, "dash": "dot", "width": 1})
-    figure.add_annotation(**note, xanchor="left", xshift=4)
+    figure.add_annotation(**note, yanchor="bottom")  # above the curve
     figure.update_xaxes(title_text=f"dose, {words}", rangemode="tozero")
     figure.update_yaxes(title_text="loss, nats per token")
     answer = doses_answer(dose, doses, factor, unit)

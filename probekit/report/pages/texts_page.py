@@ -177,13 +177,13 @@ def _map_of_text(
     row = list(names).index(facts.site)
     down[row] = f"<b>{down[row]}</b>"
     figure = maps.text_map(values, hover, shown, across=across, down=down, title="")
-    trained = f"Each probe was trained at position {position_text(facts.position)} only and was "
-    trained += "never tested at other tokens"
+    trained = f"Each probe was trained at position {position_text(facts.position)} only"
     if facts.at == "all":
         trained = "Each probe was trained at every token"
     elif place is not None:
         maps.frame_cells(figure, (place, 0), (place, len(down) - 1))
-        trained += ", those outside the frame"
+        trained += " (framed)"
+    trained += " and was never tested at other tokens" * (facts.at != "all")
     score = f"score of {label}" if label else "predicted number"
     score += " minus the highest other" if len(palette.classes) > 2 else ""
     has_sd = bool(label and facts.projection_sd)
@@ -244,7 +244,7 @@ def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
     if len(answers) == 1:
         return f"The {unit} is predicted as {next(iter(labels))}."
     (first, n), *rest = labels.most_common()
-    others = [f"{count:,} {name}" for name, count in rest[: MOST_LABELS - 1]]
+    others = [f"{count:,} as {name}" for name, count in rest[: MOST_LABELS - 1]]
     n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
     others += [f"{n_rest:,} with other labels"] if n_rest else []
     verb = "is" if n == 1 else "are"

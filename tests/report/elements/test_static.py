@@ -6,6 +6,7 @@ from itertools import combinations
 
 import matplotlib as mpl
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
@@ -17,6 +18,7 @@ from probekit.report.figures.figure_files import POINTS, Paper, figures_of, on_p
 from probekit.report.pages.attribution_page import attribution_page
 from probekit.report.pages.causes_page import cause_parts
 from probekit.report.pages.compare_page import comparison_page
+from probekit.report.pages.doses_page import doses_page
 from probekit.report.pages.heads_page import heads_page
 from probekit.report.pages.lens_page import lens_page
 from probekit.report.pages.pair_page import pair_page
@@ -159,6 +161,14 @@ def test_the_audit_finds_texts_that_overlap(tmp_path):
     second.xy, second.xyann, second.xycoords = first.xy, first.xyann, first.xycoords
     drawing.figure.draw(drawing.renderer)
     assert any(overlap(*pair) for pair in combinations(seen(drawing), 2))
+
+
+def test_an_axis_from_zero_leaves_the_other_one_as_it_is():
+    doses = pd.DataFrame({"dose": [0.0, 10.0, 20.0], "factor": [1.0, 1.1, 1.2]})
+    page = doses_page(10.0, doses.assign(loss=3.7 * doses["factor"]), 1.1, "towards x", {})
+    (axes,) = drawing_of(*figures_of(page)).panels.values()
+    assert axes.get_xlim()[0] == 0
+    assert 3 < axes.get_ylim()[0] < 3.7
 
 
 def test_a_map_with_more_cells_is_one_picture():
