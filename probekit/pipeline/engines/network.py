@@ -426,4 +426,4 @@ class NetworkEngine(Engine):
 
         assert not isinstance(site, GivenSite), "captures have no given sites"
         network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
-        return predict_texts(probe, network, texts, too_long="truncate")
+        return predict_texts([probe], network, texts, too_long="truncate")[0]
