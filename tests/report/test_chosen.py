@@ -118,7 +118,7 @@ def test_a_direction_is_shown_by_its_tokens_and_by_projections(snapshot, is_nest
     ]
     beyond, within = parts[0].figure["data"]
     assert (beyond["x"], within["x"]) == ([0.3, -0.25], [0.1, -0.1])
-    assert "Tokens beyond it: “␣are” and “nan”." in parts[0].caption
+    assert "Of these tokens, beyond it: “␣are” and “nan”." in parts[0].caption
     assert [(one.caption, one.description) for one in parts] == snapshot
     if not is_nested:
         figures = [go.Figure(one.figure) for one in parts]
