@@ -188,9 +188,9 @@ def projection_rows(
                 low, high = np.quantile(along[inside], (0.1, 0.9))
                 numbers = {"mean": along[inside].mean(), "low": low, "high": high}
                 numbers |= {"value": found.value, "ci_low": found.low, "ci_high": found.high}
-                row = {"direction": name, "label": label, "site": site.text, "metric": metric}
+                row: dict[str, Any] = {"direction": name, "label": label, "site": site.text}
                 row |= {"is_selected": site == chosen.site, "n": int(inside.sum())}
-                yield row | {column: round(number, 6) for column, number in numbers.items()}
+                yield row | {"metric": metric} | {n: round(v, 6) for n, v in numbers.items()}
 
 
 def _fold_directions(chosen: SelectedProbe, probe: SavedProbe) -> Floats | None:
