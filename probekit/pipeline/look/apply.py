@@ -206,7 +206,7 @@ def apply_probes(
     how: dict[str, Any] = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
     return [
         TextReadings(found, probe.classes, choose_per(probe, None))
-        for found in predict_texts(probes, network, texts, **how)
+        for found in predict_texts(probes, network.model, network.tokenizer, texts, **how)
     ]
 
 
@@ -254,7 +254,8 @@ def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
 
 def predict_texts(
     probes: Sequence[SavedProbe],
-    network: ProbedModel,
+    model: Network,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
     too_long: TooLong = "error",
@@ -266,9 +267,9 @@ def predict_texts(
     Raises:
         DataError: a text has no token, or one is too long, or all are skipped.
     """
-    facts, config = probes[0].facts, network.model.config
+    facts, config = probes[0].facts, model.config
     selections = [_selections(probe, config.sites) for probe in probes]
-    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat, facts.special_tokens)
+    encoder = TextEncoder(tokenizer, facts.bos, facts.chat, facts.special_tokens)
     encoded = [encoder.encode(text) for text in texts]
     indices = _readable(encoded, config.n_ctx, too_long, watcher)
     tokens = [encoded[index].first(config.n_ctx) for index in indices]
@@ -296,7 +297,7 @@ def predict_texts(
     sites = tuple(dict.fromkeys(one.site for own in selections for one in own))
     scored = [np.empty((len(plan.example), len(probe.layers[-1].bias))) for probe in probes]
     for rows, values in stream_rows(
-        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
+        model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
     ):
         done += len(rows)
         watcher.progress("apply", done, len(plan.example))
@@ -329,7 +330,7 @@ def predict_texts(
             found.append(
                 TextReading(
                     text=texts[index],
-                    tokens=tuple(network.tokenizer.strings(text_tokens.ids[shown])),
+                    tokens=tuple(tokenizer.strings(text_tokens.ids[shown])),
                     spans=tuple((start, end) for start, end in text_tokens.offsets[shown].tolist()),
                     answers=tuple(of_tokens),
                     answer=of_text.get(number),
