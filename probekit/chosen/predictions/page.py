@@ -136,8 +136,9 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
             points[above.tobytes()] = (", ".join(filter(None, [before[0], name])), *before[1:])
         for name, above, symbol in points.values():
             x, y = above[~is_label].mean(), above[is_label].mean()
-            right = is_label[above].mean() if above.any() else 1.0
-            rounded = f"TPR {fixed(y, 2)}, FPR {fixed(x, 2)}, precision {fixed(right, 2)}"
+            right = is_label[above].mean() if above.any() else np.nan
+            rounded = f"precision {fixed(right, 2)}" if above.any() else "no alarm"
+            rounded = f"TPR {fixed(y, 2)}, FPR {fixed(x, 2)}, {rounded}"
             words.append(f"{class_label(label)}, {name}: {rounded}")
             marker = {"color": colour, "symbol": symbol, "size": 10}
             look = {"marker": marker | {"line": {"color": "white", "width": 1}}, "row": 1}
