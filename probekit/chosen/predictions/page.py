@@ -217,8 +217,8 @@ def pooled(run: Shown) -> str:
 def residual_part(rows: pd.DataFrame, run: Shown) -> FigurePart:
     """Return predicted against true values, and residuals against predicted ones."""
     truth, guess = (pd.to_numeric(rows[name]).to_numpy() for name in ("truth", "guess"))
-    step = -(-len(truth) // MOST_POINTS)
-    residual = truth - guess
+    step, residual = -(-len(truth) // MOST_POINTS), truth - guess
+    some = f"{len(truth[::step]):,} of " * (step > 1)
     figure = make_subplots(1, 2, horizontal_spacing=0.14)
     ends = with_margin(min(truth.min(), guess.min()), max(truth.max(), guess.max()))
     figure.add_trace(plain_line(ends, ends, CHANCE_LINE), row=1, col=1)
@@ -236,7 +236,7 @@ def residual_part(rows: pd.DataFrame, run: Shown) -> FigurePart:
     return FigurePart(
         "Predicted and true values",
         figure_json(figure),
-        f"{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
+        f"{some}{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
         f"prediction is exact. Right: residuals, true minus predicted.{pooled(run)}",
         f"Predicted against true values. Residuals have mean {fixed(residual.mean(), 3)} and "
         f"standard deviation {fixed(residual.std(), 3)}; true values {fixed(truth.std(), 3)}.",

@@ -134,7 +134,8 @@ def projection_part(
     figure.update_layout(template=style.TEMPLATE, showlegend=True, meta=style.STACKS)
     of_labels, of_scores = "frequent labels, each on its own direction", "each direction"
     if is_single:
-        of_labels, of_scores = "each label", "this direction and (dotted) the probe of each site"
+        of_labels = "each label" if metric == "auroc" else "each third of the true values"
+        of_scores = "this direction and (dotted) the probe of each site"
     known = scores[scores["value"].notna()].to_dict("records")
     return FigurePart(
         "Projections on the probe's direction by layer",
