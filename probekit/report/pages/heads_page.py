@@ -149,7 +149,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
         page.figure_json(maps.map_row(drawn)),
         f"{'; '.join(meanings)}.{' Outlined: known heads.' if scored.known else ''}",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
-        height=8 + 1.9 * n_layers,
+        height=8 + maps.rows_height(n_layers),
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
     )
     for score, text in HEAD_TEXTS.items():
@@ -161,7 +161,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
             page.figure_json(head_score_map(scored.rows, score, known)),
             f"{capitalised(text.meaning)}{'; outlined: known heads' if known else ''}.",
             f"{text.title}, {text.meaning}. Highest: {heads_text(scored, score, 10) or 'none'}.",
-            height=8 + 1.9 * n_layers,
+            height=8 + maps.rows_height(n_layers),
             width=9 + 2.6 * n_heads,
         )
 
