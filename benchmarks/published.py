@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 LESSON = ROOT / "docs" / "lessons" / "published_model.md"
 FIGURES = LESSON.parent / "published"
 BLOCK = re.compile(r"^```(yaml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# Figures that the commands write beside the runs, and those of each run that the lesson shows.
+# Figures that the commands write next to the runs, and those of each run that the lesson shows.
 WRITTEN = {
     "head.svg": "head.svg",
     "lens-most-likely-next-token-by-layer-and-position.svg": "lens.svg",

@@ -342,9 +342,10 @@ def _apply_layers(run: Path, out: Path | None, paper: Any, given: dict[str, Any]
     for name in ("per", "threshold"):
         if given.pop(name) is not None:
             raise click.UsageError(f"--layers excludes --{name}.")
-    texts = take_texts(given)
+    texts, (probe, probes) = take_texts(given), application.layer_probes(run)
     with watching() as watcher:
-        probe, layers = application.apply_run(run, texts, watcher=watcher, **given)
+        found = application.apply_probes(probes, texts, watcher=watcher, **given)
+    layers = list(zip(probes, found, strict=True))
     for sentence in application.caution(probe, "token"):
         terminal.echo(f"note: {sentence}", err=True)
     page, rows = partial(texts_page.layers_page, probe, layers), texts_page.layers_rows(layers)

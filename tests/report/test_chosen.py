@@ -16,6 +16,7 @@ from probekit.chosen.directions.page import (
 )
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
 from probekit.chosen.page import Shown, of_analyses
+from probekit.chosen.predictions.page import curves_part
 from probekit.chosen.projections.page import projection_part, token_part
 from probekit.chosen.registry import ANALYSES
 from probekit.errors import DataError
@@ -118,11 +119,21 @@ def test_a_direction_is_shown_by_its_tokens_and_by_projections(snapshot, is_nest
     ]
     beyond, within = parts[0].figure["data"]
     assert (beyond["x"], within["x"]) == ([0.3, -0.25], [0.1, -0.1])
-    assert "Tokens beyond it: “␣are” and “nan”." in parts[0].caption
+    assert "Of these tokens, beyond it: “␣are” and “nan”." in parts[0].caption
     assert [(one.caption, one.description) for one in parts] == snapshot
     if not is_nested:
         figures = [go.Figure(one.figure) for one in parts]
         assert [drawn(figure) for figure in figures] == snapshot
+
+
+def test_a_threshold_without_alarms_has_no_precision():
+    run = SimpleNamespace(probe="the probe", verdict=SimpleNamespace(is_nested=False))
+    monitor = pd.DataFrame({"fpr": [0.01], "threshold": [9.0]})
+    detected = {"b": np.array([-1.0, 1.0, 2.0])}
+    part = curves_part(np.array(["a", "b", "b"]), detected, run, monitor)
+    own = "b, threshold for 1 %: TPR 0.00, FPR 0.00, no alarm."
+    assert part.description == f"b, decision: TPR 1.00, FPR 0.00, precision 1.00; {own}"
+    assert [one["y"] for one in part.figure["data"][-2:]] == [[0.0], [None]]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from plotly.subplots import make_subplots
 from probekit.amounts import fixed, format_number, percent
 from probekit.chosen.page import Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
-from probekit.report.elements.style import LEVELS, TEMPLATE, plotly_text, series_marker
+from probekit.report.elements.style import CHANCE_LINE, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
 from probekit.report.sentences.caveats import Caveat
@@ -108,9 +108,7 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
         shared |= {"line": line, "mode": "lines", "legendgroup": name, "col": 1}
         for row, column in enumerate(("score", "share"), 1):
             figure.add_scatter(y=points[column].tolist(), row=row, showlegend=row == 1, **shared)
-    style = LEVELS["chance"]
-    line = {"color": style.colour, "dash": style.dash, "width": style.width}
-    figure.add_hline(y=0, line=line, row=1)
+    figure.add_hline(y=0, line=CHANCE_LINE, row=1)
     figure.update_xaxes(title_text="tokens read", row=2)
     figure.update_yaxes(title_text="median score", row=1)
     figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)

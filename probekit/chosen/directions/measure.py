@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -51,8 +50,6 @@ HALVINGS = 10  # random divisions of the groups into halves, to which directions
 _TIMED = 5  # parts of these fits; one is timed to predict the time of all
 MOST_FEATURES = 64  # listed for k-sparse probes
 _SPARSE = r"k_sparse:(\d+)"
-# The directions of permuted labels at the selected site, once they are known.
-PERMUTED: WeakKeyDictionary[SelectedProbe, Floats] = WeakKeyDictionary()
 
 
 def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
@@ -165,7 +162,6 @@ def cosine_rows(chosen: SelectedProbe, better: Collection[str]) -> pd.DataFrame:
     for stream, directions in zip(penalties, found, strict=True):
         null[stream.text], halves[stream.text] = directions
         chosen.watcher.progress("probes of permuted labels", len(null), len(penalties))
-    PERMUTED[chosen] = null.get(chosen.site.text, np.empty((0, 0, 0)))
     rows = []
     for (a, u), (b, v) in product(unit.items(), repeat=2):  # u, v: (n_directions, n_features)
         cosine = round(float((u * v).sum(axis=1).mean()), 6)

@@ -243,9 +243,7 @@ def neuron_ranking(rows: pd.DataFrame) -> go.Figure:
         ],
         hoverinfo="text",
     )
-    figure.add_vline(
-        x=rows["chance"].min(), line={"color": style.GREY, "dash": "longdash", "width": 1.5}
-    )
+    figure.add_vline(x=rows["chance"].min(), line=style.CHANCE_LINE)
     figure.update_xaxes(title_text=style.axis_title(str(rows["metric"].iloc[0])))
     figure.update_yaxes(
         tickmode="array", tickvals=list(range(len(rows))), ticktext=names, autorange="reversed"

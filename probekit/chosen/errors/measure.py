@@ -179,7 +179,7 @@ def wrong_examples(chosen: SelectedProbe, predictions: ClassPredictions) -> list
     probe = None if chosen.prober.is_nested else chosen.saved
     readings: Sequence[TextReading | None] = [None] * len(texts)
     if probe is not None and texts and all(texts):  # an empty text has no tokens to predict at
-        readings = chosen.source.readings(probe, chosen.site, texts)
+        readings = chosen.source.readings(probe, texts)
     errors = []
     for number, example, reading in zip(worst, examples, readings, strict=True):
         error = _row(example) | {"guess": str(chosen.classes[predictions.guess[number]])}

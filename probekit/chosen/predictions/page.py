@@ -18,8 +18,8 @@ from probekit.probes.saved_probe import SavedProbe
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, Fold, Paragraph, figure_json
 from probekit.report.elements.style import (
+    CHANCE_LINE,
     GREY,
-    LEVELS,
     SERIES_COLOURS,
     SERIES_MARKERS,
     STACKS,
@@ -38,39 +38,39 @@ MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 200  # of a curve
 LOWEST_BELOW = 0.1  # a name below a lower point would be on the axis
 BINS = 30
-CHANCE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the scores by label with the thresholds of a monitor, if the run has one."""
     monitor = run.rows("monitor.csv")
-    rows = None if monitor is None else _predicted(run)
-    if rows is not None and (scored := _scored(rows, run)) is not None:
+    if monitor is not None and (scored := _scored(run)) is not None:
         yield histogram_part(*scored, run, monitor)
 
 
 def figures(run: Shown) -> Iterator[FigurePart]:
     """Yield the figures of the predictions of the selected probe, row by row, if it has any."""
-    rows, monitor = _predicted(run), run.rows("monitor.csv")
-    if rows is None:
-        return
+    monitor = run.rows("monitor.csv")
     if METRICS[run.verdict.metric].fits("number", ()):
-        yield residual_part(rows, run)
-    elif (scored := _scored(rows, run)) is not None:
+        if not (rows := _predicted(run)).empty:
+            yield residual_part(rows, run)
+    elif (scored := _scored(run)) is not None:
         yield curves_part(*scored, run, monitor)
         if monitor is None:  # else it is on the first screen
             yield histogram_part(*scored, run, monitor)
 
 
-def _predicted(run: Shown) -> pd.DataFrame | None:
-    """Return the test rows with a prediction of the selected probe; None without one."""
+def _predicted(run: Shown) -> pd.DataFrame:
+    """Return the test rows with a prediction of the selected probe."""
     rows = run.rows(TEST_ROWS)
-    return None if rows is None or "guess" not in rows else rows[rows["guess"] != ""]
+    if rows is None or "guess" not in rows:
+        return pd.DataFrame(columns=["truth"])
+    return rows[rows["guess"] != ""]
 
 
-def _scored(rows: pd.DataFrame, run: Shown) -> tuple[Any, dict[str, Floats]] | None:
+def _scored(run: Shown) -> tuple[Any, dict[str, Floats]] | None:
     """Return the true labels, and by how much each label is ahead; None without such scores."""
+    rows = _predicted(run)
     scores = rows.filter(regex="^score_").apply(pd.to_numeric, errors="coerce").dropna()
     labels = [name.removeprefix("score_") for name in scores]
     truth = rows["truth"][scores.index].to_numpy(dtype=str)
@@ -113,7 +113,7 @@ def rates(scores: Floats, is_label: Mask) -> tuple[Floats, Floats, Floats]:
 def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any) -> FigurePart:
     """Return ROC and precision-recall curves, with the decision and the thresholds of a monitor."""
     figure = make_subplots(1, 2, horizontal_spacing=0.14)
-    figure.add_trace(plain_line([0, 1], [0, 1], CHANCE), row=1, col=1)
+    figure.add_trace(plain_line([0, 1], [0, 1], CHANCE_LINE), row=1, col=1)
     words, of, mode = [], ", each label against the others", "markers"
     if len(detected) == 1:
         of, mode = f" for {class_label(next(iter(detected)))}", "markers+text"
@@ -121,7 +121,7 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
         is_label = truth == label
         colour = SERIES_COLOURS[0] if len(detected) == 1 else OF_LABELS[number]
         if len(detected) == 1:
-            figure.add_trace(plain_line([0, 1], [is_label.mean()] * 2, CHANCE), row=1, col=2)
+            figure.add_trace(plain_line([0, 1], [is_label.mean()] * 2, CHANCE_LINE), row=1, col=2)
         fpr, tpr, precision = rates(scores, is_label)
         # Of many thresholds some are drawn, the first and the last among them.
         some = np.unique(np.linspace(0, len(fpr) - 1, MOST_STEPS).round().astype(int))
@@ -139,8 +139,9 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
             points[above.tobytes()] = (", ".join(filter(None, [before[0], name])), *before[1:])
         for name, above, symbol in points.values():
             x, y = above[~is_label].mean(), above[is_label].mean()
-            right = is_label[above].mean() if above.any() else 1.0
-            rounded = f"TPR {fixed(y, 2)}, FPR {fixed(x, 2)}, precision {fixed(right, 2)}"
+            right = is_label[above].mean() if above.any() else np.nan
+            rounded = f"precision {fixed(right, 2)}" if above.any() else "no alarm"
+            rounded = f"TPR {fixed(y, 2)}, FPR {fixed(x, 2)}, {rounded}"
             words.append(f"{class_label(label)}, {name}: {rounded}")
             marker = {"color": colour, "symbol": symbol, "size": 10}
             look = {"marker": marker | {"line": {"color": "white", "width": 1}}, "row": 1}
@@ -219,12 +220,12 @@ def pooled(run: Shown) -> str:
 def residual_part(rows: pd.DataFrame, run: Shown) -> FigurePart:
     """Return predicted against true values, and residuals against predicted ones."""
     truth, guess = (pd.to_numeric(rows[name]).to_numpy() for name in ("truth", "guess"))
-    step = -(-len(truth) // MOST_POINTS)
-    residual = truth - guess
+    step, residual = -(-len(truth) // MOST_POINTS), truth - guess
+    some = f"{len(truth[::step]):,} of " * (step > 1)
     figure = make_subplots(1, 2, horizontal_spacing=0.14)
     ends = with_margin(min(truth.min(), guess.min()), max(truth.max(), guess.max()))
-    figure.add_trace(plain_line(ends, ends, CHANCE), row=1, col=1)
-    figure.add_trace(plain_line(ends, [0, 0], CHANCE), row=1, col=2)
+    figure.add_trace(plain_line(ends, ends, CHANCE_LINE), row=1, col=1)
+    figure.add_trace(plain_line(ends, [0, 0], CHANCE_LINE), row=1, col=2)
     marker = {"color": SERIES_COLOURS[0], "symbol": SERIES_MARKERS[0], "size": 5, "opacity": 0.5}
     for col, (x, y) in enumerate(((truth, guess), (guess, residual)), 1):
         look = {"mode": "markers", "marker": marker, "row": 1, "col": col, "showlegend": False}
@@ -238,7 +239,7 @@ def residual_part(rows: pd.DataFrame, run: Shown) -> FigurePart:
     return FigurePart(
         "Predicted and true values",
         figure_json(figure),
-        f"{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
+        f"{some}{counted(len(truth), 'held-out row')} by {run.probe}. Left: on the dashed line the "
         f"prediction is exact. Right: residuals, true minus predicted.{pooled(run)}",
         f"Predicted against true values. Residuals have mean {fixed(residual.mean(), 3)} and "
         f"standard deviation {fixed(residual.std(), 3)}; true values {fixed(truth.std(), 3)}.",

@@ -135,11 +135,8 @@ def _permuted(chosen: SelectedProbe, probe: SavedProbe) -> Floats:
     found = probe.facts.hyperparameters.get(spec.grid_name or "C")
     penalty = None if found is None else float(found)
     if not prober.settings.reads_numbers:
-        unit = directions.PERMUTED.get(chosen)  # if there are cosines
-        if unit is None:
-            fits = directions.permuted_fits(fitted, spec, X, penalty, draws)
-            unit = directions.unit_directions_of(fits)
-        return unit.reshape(-1, *probe.directions.shape)
+        fits = directions.permuted_fits(fitted, spec, X, penalty, draws)
+        return directions.unit_directions_of(fits).reshape(-1, *probe.directions.shape)
     numbers, codes = np.unique(fitted.column, return_inverse=True)
     permuted = permuted_labels(codes, fitted.groups, draws, fitted.settings.seed)
     # One fit, whose targets are the draws.
@@ -188,11 +185,11 @@ def projection_rows(
             for label in [name] if len(probe.classes) > 2 else names:
                 if not (inside := labels == label).any():
                     continue
-                row: dict[str, Any] = {"direction": name, "label": label, "site": site.text}
-                row |= {"is_selected": site.text == chosen.site.text, "n": int(inside.sum())}
                 low, high = np.quantile(along[inside], (0.1, 0.9))
                 numbers = {"mean": along[inside].mean(), "low": low, "high": high}
                 numbers |= {"value": found.value, "ci_low": found.low, "ci_high": found.high}
+                row: dict[str, Any] = {"direction": name, "label": label, "site": site.text}
+                row |= {"is_selected": site == chosen.site, "n": int(inside.sum())}
                 yield row | {"metric": metric} | {n: round(v, 6) for n, v in numbers.items()}
 
 
@@ -205,11 +202,9 @@ def _fold_directions(chosen: SelectedProbe, probe: SavedProbe) -> Floats | None:
     prober, spec, row = chosen.prober, chosen.spec, chosen.row
     if not prober.is_nested:
         return probe.unit_directions[None]
-    found = []
+    found, place = [], {name: row[name] for name in ("site", "position", "probe")}
     for fold, split in enumerate(prober.splits):
-        ranked = chosen.scores.ranks(fold=fold)
-        place = {name: row[name] for name in ("site", "position", "probe")}
-        penalty, fitted = only(ranked, **place)["C"].iloc[0], split.fitted
+        penalty, fitted = only(chosen.scores.ranks(fold=fold), **place)["C"].iloc[0], split.fitted
         task = fitted.column, None if np.isnan(penalty) else float(penalty)
         X = chosen.features.select(fitted.rows)
         found += fitted.fitter(spec).refit(X, [task], [np.ones(len(X), dtype=bool)])[0]

@@ -12,19 +12,18 @@ from probekit.amounts import fixed, format_number, joined_names
 from probekit.chosen.page import Shown
 from probekit.report.elements import style
 from probekit.report.elements.page import FigurePart, figure_json
-from probekit.report.elements.style import LineStyle, plain_line, plotly_text
+from probekit.report.elements.style import CHANCE_LINE, LineStyle, plain_line, plotly_text
 from probekit.report.elements.texts import class_label, quote, token_label
 from probekit.report.figures.layer_curve import band, scatter
 from probekit.results.table import metric_name, only
 from probekit.results.verdict import Choice
 
 SOLID, OTHER = LineStyle("", "solid"), LineStyle("", "dot", style.GREY)
-DASHED = {"color": style.GREY, "dash": "longdash", "width": 1.5}
 UNINFORMED = {"auroc": 0.5, "spearman": 0.0}  # of a direction that is unrelated to the label
 BOUND = (
     "Any direction has nearest tokens: of probes fitted on permuted labels (whole groups are "
     "permuted, or rows within groups that have several labels; same penalty), 95 % have no "
-    "absolute cosine above {bound} (dashed). Tokens beyond it: {tokens}."
+    "absolute cosine above {bound} (dashed). Of these tokens, beyond it: {tokens}."
 )
 NO_BOUND = "No probes were fitted on permuted labels to compare with."
 OF_A_SPLIT = "The probe was fitted at this site alone, and the site selected, on other rows."
@@ -67,7 +66,7 @@ def token_part(rows: pd.DataFrame, best: Choice, *, is_nested: bool) -> FigurePa
             figure.add_scatter(x=x.tolist(), y=y, mode="markers", hoverinfo="text", **look, **at)
         for bound in own["null_high"].dropna()[:1]:
             for x in (-bound, bound):
-                figure.add_vline(x=x, line=DASHED, **at)
+                figure.add_vline(x=x, line=CHANCE_LINE, **at)
         labels = [style.short_tick(token_label(token)) for token in own["token"]]
         ticks = {"tickvals": list(range(len(own))), "ticktext": labels, "autorange": "reversed"}
         figure.update_yaxes(**ticks, **at)
@@ -81,8 +80,9 @@ def token_part(rows: pd.DataFrame, best: Choice, *, is_nested: bool) -> FigurePa
     figure.update_layout(margin_t=style.TITLE_MARGIN)
     null, of = NO_BOUND, "s of the most frequent labels" * (len(names) > 1)
     if len(bounds):
-        low_high = dict.fromkeys(fixed(bounds.agg(end), 2) for end in ("min", "max"))
-        null = BOUND.format(bound=" to ".join(low_high), tokens="; ".join(words) or "none of these")
+        low, high = (fixed(bounds.agg(end), 2) for end in ("min", "max"))
+        bound = low if low == high else f"{low} to {high}, depending on the direction"
+        null = BOUND.format(bound=bound, tokens="; ".join(words) or "none")
     ends = [f"{token_label(row['token'])} {fixed(row['cosine'], 2)}" for _, row in rows.iterrows()]
     return FigurePart(
         "Tokens of the probe's direction",
@@ -126,17 +126,17 @@ def projection_part(
         lines = [line.update(showlegend=False) for line in lines]
     figure.add_traces(lines, *right)
     for level, at in ((0.0, left), (UNINFORMED[metric], right)):
-        figure.add_trace(plain_line([min(layers), max(layers)], [level] * 2, DASHED), *at)
-    figure.add_vline(
-        x=scores["depth"][scores["is_selected"]].iloc[0], line=DASHED | {"dash": "dot"}
-    )
+        figure.add_trace(plain_line([min(layers), max(layers)], [level] * 2, CHANCE_LINE), *at)
+    selected = scores["depth"][scores["is_selected"]].iloc[0]
+    figure.add_vline(x=selected, line=CHANCE_LINE | {"dash": "dot"})
     style.layer_axis(figure, layers, most=10)
     figure.update_yaxes(title_text="projection (standard deviations)", row=1, col=1)
     figure.update_yaxes(title_text=title, row=1, col=2)
     figure.update_layout(template=style.TEMPLATE, showlegend=True, meta=style.STACKS)
     of_labels, of_scores = "frequent labels, each on its own direction", "each direction"
     if is_single:
-        of_labels, of_scores = "each label", "this direction and (dotted) the probe of each site"
+        of_labels = "each label" if metric == "auroc" else "each third of the true values"
+        of_scores = "this direction and (dotted) the probe of each site"
     known = scores[scores["value"].notna()].to_dict("records")
     return FigurePart(
         "Projections on the probe's direction by layer",

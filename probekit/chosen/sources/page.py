@@ -12,7 +12,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import WITHIN
 from probekit.report.elements import style
 from probekit.report.elements.page import FigurePart, Paragraph, figure_json
-from probekit.report.elements.style import GREY, LINES, SERIES_COLOURS, error_bars, plotly_text
+from probekit.report.elements.style import LINES, SERIES_COLOURS, error_bars, plotly_text
 from probekit.report.pages.parts import title
 from probekit.report.sentences.caveats import Caveat
 from probekit.report.sentences.comparisons import sources_sentence
@@ -108,8 +108,7 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
         figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
     levels = rows["chance"].dropna().unique()
     if len(levels) == 1:
-        chance = {"color": GREY, "dash": "longdash", "width": 1.5}
-        figure.add_vline(x=float(levels[0]), line=chance)
+        figure.add_vline(x=float(levels[0]), line=style.CHANCE_LINE)
     figure.update_xaxes(title_text=style.axis_title(v.metric))
     figure.update_yaxes(
         tickmode="array", tickvals=places.tolist(), ticktext=names, autorange="reversed"

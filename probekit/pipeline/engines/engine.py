@@ -141,6 +141,6 @@ class Engine(ABC):
         """Return the attention patterns that the report shows."""
         return []
 
-    def readings(self, _probe: SavedProbe, _site: Probed, texts: Sequence[str]) -> Readings:
+    def readings(self, _probe: SavedProbe, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None without a model."""
         return [None] * len(texts)

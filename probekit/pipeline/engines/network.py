@@ -420,10 +420,9 @@ class NetworkEngine(Engine):
         special_tokens = self.experiment.data.special_tokens
         return [read(text, special_tokens=special_tokens) for text in texts]
 
-    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
+    def readings(self, probe: SavedProbe, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts, up to the context."""
-        from probekit.pipeline.look.apply import ProbedModel, predict_texts  # imports pandas
+        from probekit.pipeline.look.apply import predict_texts  # imports pandas
 
-        assert not isinstance(site, GivenSite), "captures have no given sites"
-        network = ProbedModel(self.models(TASK), self.texts.tokenizer, site.parts)
-        return predict_texts(probe, network, texts, too_long="truncate")
+        read = self.models(TASK), self.texts.tokenizer, texts
+        return predict_texts([probe], *read, too_long="truncate")[0]

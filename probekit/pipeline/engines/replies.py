@@ -23,7 +23,6 @@ from probekit.model.generation import Continuation, Decoding
 from probekit.pipeline.engines.engine import TASK, Readings
 from probekit.pipeline.engines.network import NetworkEngine, read_inputs
 from probekit.pipeline.engines.table import How
-from probekit.pipeline.setup.design import Probed
 from probekit.probes.saved_probe import SavedProbe
 
 REPLIES = "replies.jsonl"  # of a run: all replies, also those without a label
@@ -99,11 +98,11 @@ class RepliesEngine(NetworkEngine):
             reader, models, dataset, findings, stored=found, files={REPLIES: lines}, is_shared=False
         )
 
-    def readings(self, probe: SavedProbe, site: Probed, texts: Sequence[str]) -> Readings:
+    def readings(self, probe: SavedProbe, texts: Sequence[str]) -> Readings:
         """Return the predictions of a probe at each token of texts; None in a chat."""
         if self.experiment.tokens.chat:
             return [None] * len(texts)  # a reply is not the user's turn
-        return super().readings(probe, site, texts)
+        return super().readings(probe, texts)
 
 
 def replied(

@@ -1,7 +1,8 @@
 """A saved probe on new texts: its predictions at their tokens, and text steered by its direction.
 
 apply_probe    tokenize as in training, run the model, score
-apply_run      the same for the probes of all layers of a run, in one pass
+apply_probes   the same for several probes, such as those of all layers of a run, in one pass
+layer_probes   the probes of all layers of a run
 steered_texts  generation with multiples of the probe's direction added at its site: x + k s u
 calibrated_doses  the dose at which the loss on plain texts has risen by a factor
 
@@ -38,7 +39,7 @@ from probekit.model.network import Network
 from probekit.model.passes.inputs import NOT_COUNTED, next_tokens
 from probekit.model.proven.choice import Proving
 from probekit.model.sites.catalogue import check_storable
-from probekit.model.sites.sites import SiteSelection
+from probekit.model.sites.sites import Sites, SiteSelection
 from probekit.model.text.tokenizer import TokenizedText, Tokenizer
 from probekit.model.weights.state_dict import digest_weights
 from probekit.pipeline.setup.design import normalized, part_of
@@ -163,26 +164,50 @@ def apply_probe(
         DataError: there is no text, one has no token, or one is too long.
     """
     errors.check_has("probe", probe, "facts", "Load it: SavedProbe.load(path).")
-    texts = _asked(probe, texts)
-    check_device(device)
-    if threshold is not None:
-        probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
-    network = load_network(probe, model, device, allow_other_model, watcher)
-    readings = predict_texts(
-        probe, network, texts, too_long=too_long, threshold=threshold, watcher=watcher
-    )
-    return TextReadings(readings, probe.classes, choose_per(probe, None))
+    given: dict[str, Any] = {"model": model, "device": device, "too_long": too_long}
+    given |= {"allow_other_model": allow_other_model, "threshold": threshold, "watcher": watcher}
+    return apply_probes([probe], texts, **given)[0]
 
 
-def _asked(probe: SavedProbe, texts: str | Sequence[str]) -> list[str]:
-    """Return the texts as the probe reads them, with its question; raise without any."""
+def apply_probes(
+    probes: Sequence[SavedProbe],
+    texts: str | Sequence[str],
+    *,
+    model: str | Network | None = None,
+    device: str = "cpu",
+    allow_other_model: bool = False,
+    too_long: TooLong = "error",
+    threshold: float | None = None,
+    watcher: Watcher = SILENT,
+) -> list[TextReadings]:
+    """Return the predictions of each probe for texts, which their model reads once.
+
+    Args:
+        probes: saved probes that differ in their sites only.
+        texts: see `apply_probe`, as the other arguments and errors.
+        model: source of the model, or the network.
+        device: compute device.
+        allow_other_model: whether another model only warns.
+        too_long: handling of texts longer than the context.
+        threshold: false positive rate of a threshold.
+        watcher: receives progress and warnings.
+    """
+    probe, *_ = probes
     texts = [texts] if isinstance(texts, str) else texts
     errors.check_ordered("texts", texts)
     asked = AskSection.of_probe(probe.facts.position).asked
     texts = [asked(one) if isinstance(one, str) and one.strip() else one for one in texts]
     if not texts:
         raise errors.DataError("There is no text to apply the probe to. Give one or more.")
-    return texts
+    check_device(device)
+    if threshold is not None:
+        probe.alarms(np.empty(0), threshold)  # raises before the model is loaded
+    network = load_network(probe, model, device, allow_other_model, watcher)
+    how: dict[str, Any] = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
+    return [
+        TextReadings(found, probe.classes, choose_per(probe, None))
+        for found in predict_texts(probes, network.model, network.tokenizer, texts, **how)
+    ]
 
 
 def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
@@ -227,85 +252,24 @@ def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
     return own, probes
 
 
-def apply_run(
-    run: Path,
-    texts: str | Sequence[str],
-    *,
-    model: str | Network | None = None,
-    device: str = "cpu",
-    allow_other_model: bool = False,
-    too_long: TooLong = "error",
-    watcher: Watcher = SILENT,
-) -> tuple[SavedProbe, list[tuple[SavedProbe, list[TextReading]]]]:
-    """Return the selected probe of a run, and that of each layer with its predictions for texts.
-
-    The probes are those of `layer_probes`. The model reads each text once.
-
-    Args:
-        run: folder of the run.
-        texts: one or several input texts, each of at least one token.
-        model: see `apply_probe`, as the other arguments.
-        device: compute device.
-        allow_other_model: whether another model only warns.
-        too_long: handling of texts longer than the context.
-        watcher: receives progress and warnings.
-
-    Raises:
-        MissingError: see `layer_probes` and `apply_probe`, as the other errors.
-        ConfigError: a single probe, or another model.
-        DataError: no text, or one without tokens.
-    """
-    selected, probes = layer_probes(run)
-    texts = _asked(selected, texts)
-    check_device(device)
-    network = load_network(selected, model, device, allow_other_model, watcher)
-    select = network.model.config.sites.select
-    pairs = [(one, replace(network, selections=tuple(select(one.facts.sites)))) for one in probes]
-    found = predict_layers(pairs, texts, too_long=too_long, watcher=watcher)
-    return selected, list(zip(probes, found, strict=True))
-
-
 def predict_texts(
-    probe: SavedProbe,
-    network: ProbedModel,
-    texts: Sequence[str],
-    *,
-    too_long: TooLong = "error",
-    threshold: float | None = None,
-    watcher: Watcher = SILENT,
-) -> list[TextReading]:
-    """Return the same as `apply_probe`, with a model that is already loaded and at least one text.
-
-    Raises:
-        DataError: a text has no token, or one is too long, or all are skipped.
-    """
-    how: dict[str, Any] = {"too_long": too_long, "threshold": threshold, "watcher": watcher}
-    return predict_layers([(probe, network)], texts, **how)[0]
-
-
-def predict_layers(
-    pairs: Sequence[tuple[SavedProbe, ProbedModel]],
+    probes: Sequence[SavedProbe],
+    model: Network,
+    tokenizer: Tokenizer,
     texts: Sequence[str],
     *,
     too_long: TooLong = "error",
     threshold: float | None = None,
     watcher: Watcher = SILENT,
 ) -> list[list[TextReading]]:
-    """Return the predictions of `predict_texts` for several probes, from one pass of their model.
-
-    Args:
-        pairs: probes that differ in their sites only, each with their model and its sites.
-        texts: see `predict_texts`, as the other arguments.
-        too_long: handling of texts longer than the context.
-        threshold: false positive rate of a threshold.
-        watcher: receives progress and warnings.
+    """Return the same as `apply_probes`, with a model that is already loaded and at least one text.
 
     Raises:
-        DataError: see `predict_texts`.
+        DataError: a text has no token, or one is too long, or all are skipped.
     """
-    probe, network = pairs[0]
-    facts, config = probe.facts, network.model.config
-    encoder = TextEncoder(network.tokenizer, facts.bos, facts.chat, facts.special_tokens)
+    facts, config = probes[0].facts, model.config
+    selections = [_selections(probe, config.sites) for probe in probes]
+    encoder = TextEncoder(tokenizer, facts.bos, facts.chat, facts.special_tokens)
     encoded = [encoder.encode(text) for text in texts]
     indices = _readable(encoded, config.n_ctx, too_long, watcher)
     tokens = [encoded[index].first(config.n_ctx) for index in indices]
@@ -330,15 +294,15 @@ def predict_layers(
             positions=np.concatenate([plan.positions, whole.positions]),
             offsets=np.concatenate([plan.offsets, whole.offsets[1:] + plan.offsets[-1]]),
         )
-    sites = tuple(dict.fromkeys(one.site for _, own in pairs for one in own.selections))
-    scored = [np.empty((len(plan.example), len(probe.layers[-1].bias))) for probe, _ in pairs]
+    sites = tuple(dict.fromkeys(one.site for own in selections for one in own))
+    scored = [np.empty((len(plan.example), len(probe.layers[-1].bias))) for probe in probes]
     for rows, values in stream_rows(
-        network.model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
+        model, [part.ids for part in tokens], plan, sites, dtype=facts.dtype
     ):
         done += len(rows)
         watcher.progress("apply", done, len(plan.example))
-        for outputs, (probe, own) in zip(scored, pairs, strict=True):
-            parts = [part_of(values[one.site], one) for one in own.selections]
+        for outputs, probe, own in zip(scored, probes, selections, strict=True):
+            parts = [part_of(values[one.site], one) for one in own]
             if facts.view == "normalized":
                 eps, is_centred = config.norm_epsilon, config.norm_is_centred
                 parts = [normalized(part, eps, is_centred=is_centred) for part in parts]
@@ -366,7 +330,7 @@ def predict_layers(
             found.append(
                 TextReading(
                     text=texts[index],
-                    tokens=tuple(network.tokenizer.strings(text_tokens.ids[shown])),
+                    tokens=tuple(tokenizer.strings(text_tokens.ids[shown])),
                     spans=tuple((start, end) for start, end in text_tokens.offsets[shown].tolist()),
                     answers=tuple(of_tokens),
                     answer=of_text.get(number),
@@ -376,7 +340,7 @@ def predict_layers(
             )
         return found
 
-    return [readings(probe, outputs) for outputs, (probe, _) in zip(scored, pairs, strict=True)]
+    return [readings(probe, outputs) for outputs, probe in zip(scored, probes, strict=True)]
 
 
 def _readable(
@@ -463,7 +427,7 @@ def load_network(
             "--model."
         ) from error
     check_storable(site.partition("[")[0] for site in facts.sites)
-    selections = tuple(chosen for site in facts.sites for chosen in config.sites.select([site]))
+    selections = _selections(probe, config.sites)
     # Before the weights are read, because most other models differ in their sizes.
     probe.check_fits(width=sum(n_features(part.text, config) for part in selections))
     model = own or load_model(source, getattr(torch, facts.compute), device)
@@ -477,6 +441,11 @@ def load_network(
             ) from error
         watcher.tell(f"warning: {source} is not the model that the probe was fitted on: {error}")
     return ProbedModel(model, tokenizer, selections)
+
+
+def _selections(probe: SavedProbe, sites: Sites) -> tuple[SiteSelection, ...]:
+    """Return the sites of a probe in its order, in which it reads their features."""
+    return tuple(one for site in probe.facts.sites for one in sites.select([site]))
 
 
 def steered_texts(

@@ -569,9 +569,8 @@ class Drawing:
         """Return the panel of a shape or annotation, and the transforms of its places."""
         refs = [one.get("xref", "x"), one.get("yref", "y")]
         names = [ref.partition(" ")[0] for ref in refs]
-        fits = [(n == "paper") + (n in own) for own in self.panels for n in names]
-        scores = [sum(fits[2 * n : 2 * n + 2]) for n in range(len(self.panels))]
-        axes = list(self.panels.values())[scores.index(max(scores))]
+        # The first of the panels that have most of its axes.
+        axes = self.panels[max(self.panels, key=lambda own: sum(name in own for name in names))]
         places = [
             self.paper.transAxes if ref == "paper" else axes.transAxes if " " in ref else
             axes.transData for ref in refs

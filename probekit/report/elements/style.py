@@ -78,6 +78,7 @@ LEVELS = {
     name: LineStyle(_TITLES[name], dash, GREY if name != "concatenated" else "#0072B2", width=1.5)
     for name, dash in _REFERENCES.items()
 } | {name: LineStyle(_TITLES[name], "solid", "#0072B2", width=2.6) for name in NESTED.values()}
+CHANCE_LINE = {"color": GREY, "dash": LEVELS["chance"].dash, "width": LEVELS["chance"].width}
 NORMS = {
     "first_position_norm": LineStyle("position 0", "solid"),
     "other_norm": LineStyle("all other positions", "dash"),

@@ -133,7 +133,7 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.
     marker = {"color": style.SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
     marker["symbol"] = np.where(rows["holds"], "square", "square-open").tolist()
     figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
-    figure.add_vline(x=0, line={"color": style.GREY, "width": 1.5, "dash": "longdash"})
+    figure.add_vline(x=0, line=style.CHANCE_LINE)
     figure.add_scatter(
         x=rows["difference"].tolist(),
         y=list(range(len(rows))),
@@ -237,7 +237,7 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
     """
     rows = difference_lines(comparison)
     figure = go.Figure(layout={"template": TEMPLATE})
-    figure.add_hline(y=0, line={"color": "#7A7F87", "width": 1.5, "dash": "longdash"})
+    figure.add_hline(y=0, line=style.CHANCE_LINE)
     series = rows.groupby(_LINE, sort=False)
     for number, (names, points) in enumerate(series):
         marker = series_marker(number + 1, 9)

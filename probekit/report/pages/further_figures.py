@@ -393,9 +393,7 @@ def reliability_figure(bins: pd.DataFrame) -> go.Figure:
     >>> [trace.name for trace in figure.data]
     ['perfectly calibrated', 'all', 'rows: all']
     """
-    look = style.LEVELS["chance"]
-    figure = go.Figure(layout={"template": style.TEMPLATE})
-    line = {"color": look.colour, "dash": look.dash, "width": look.width}
+    figure, line = go.Figure(layout={"template": style.TEMPLATE}), style.CHANCE_LINE
     figure.add_trace(style.plain_line([0, 1], [0, 1], line, name="perfectly calibrated"))
     lines = bins.groupby("probe", sort=False)
     for number, (name, of_probe) in enumerate(lines):

@@ -102,8 +102,8 @@ def over_page(
         page.figure_json(
             _curves(rows, {"auroc": "fixed probe", "retrained": "retrained probe"}, "AUROC")
         ),
-        "Error bars: 95 % intervals over groups. Where the fixed probe falls and the retrained one "
-        "does not, the network represents the label along another direction.",
+        "Error bars of the fixed probe: 95 % intervals over groups. Where it falls and the "
+        "retrained one does not, the network represents the label along another direction.",
         answer,
     )
     titles = {"tpr": f"rate of {positive}, TPR", "fpr": "rate of others, FPR"}

@@ -116,7 +116,7 @@ def _labels(reading: TextReading, classes: Sequence[str]) -> list[str]:
 
 
 def _towards(labels: Sequence[str], probe: SavedProbe, reading: TextReading) -> TextReading:
-    """Return a text with scores towards labels, in standard deviations over the fitted rows.
+    """Return a text with scores towards labels, in standard deviations of the score of each label.
 
     With several classes, a score is that of the label minus the highest other one. Numbers, and
     scores of probes without directions, are not scaled.
@@ -153,7 +153,7 @@ def _map_of_text(
     facts, names, label = selected.facts, site_names(readings), labels[0]
     tokens, place = next((one.tokens, one.place) for one in readings.values())
     has_texts = len(names) * len(tokens) <= maps.MOST_TEXTS
-    shown = maps.Colours(-palette.high, palette.high, style.SIGNED, is_diverging=True)
+    shown = maps.diverging(palette.high)
     if not label:
         high = max(palette.high, palette.low + maps.LEAST_RANGE)
         shown = maps.Colours(palette.low, high, style.MAGNITUDES, is_diverging=False)
@@ -187,7 +187,7 @@ def _map_of_text(
     score = f"score of {label}" if label else "predicted number"
     score += " minus the highest other" if len(palette.classes) > 2 else ""
     has_sd = bool(label and facts.projection_sd)
-    unit = ", in standard deviations (SD) over the rows that the probe was fitted on" * has_sd
+    unit = ", in standard deviations (SD) of the label's score over the fitted rows" * has_sd
     title = score.replace(f" of {label}", "") if len(set(labels)) > 1 else score
     title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
     other = palette.classes[0] if len(palette.classes) == 2 else "another label"

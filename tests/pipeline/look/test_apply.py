@@ -242,7 +242,8 @@ def test_forward_pass_stops_at_the_site_of_the_probe_and_progress_includes_all_r
 def test_the_probes_of_all_layers_score_each_token_as_alone_in_one_pass(planted, monkeypatch):
     run, reached, original = planted.run(*QUICK).folder, [], Block.forward
     monkeypatch.setattr(Block, "forward", lambda *given: reached.append(1) or original(*given))
-    selected, layers = apply.apply_run(run, TEXTS)
+    selected, probes = apply.layer_probes(run)
+    layers = list(zip(probes, apply.apply_probes(probes, TEXTS), strict=True))
     assert len(reached) == 4  # those of one batch, up to the deepest site
     assert tuple(probe.facts.site for probe, _ in layers) == QUICK_SITES
     assert selected.facts.site == SITE
@@ -260,12 +261,12 @@ def test_layers_need_the_folder_of_a_run_with_several_saved_probes(planted, tmp_
     place = Path("run")
     with contextlib.chdir(tmp_path):
         for path in (place / "probes" / SITE / "logistic", Path("none")):
-            refused(apply.apply_run, path, TEXTS)
-        refused(apply.apply_run, place, ["a", ""])
+            refused(apply.layer_probes, path)
+        refused(apply.apply_probes, apply.layer_probes(place)[1], ["a", ""])
         shutil.rmtree(place / "probes" / QUICK_SITES[0])
-        refused(apply.apply_run, place, TEXTS)
+        refused(apply.layer_probes, place)
         shutil.rmtree(place / "probes")
-        refused(apply.apply_run, place, TEXTS)
+        refused(apply.layer_probes, place)
 
 
 STEERED = "blocks.2.hook_resid_post"

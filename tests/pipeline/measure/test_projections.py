@@ -123,4 +123,4 @@ def test_tokens_are_those_at_both_ends_with_the_bound_of_permuted_labels(planted
     # Labels that follow no rule have tokens like permuted ones.
     assert (rows["cosine"].abs() < rows["null_high"]).all()
     part = result.figure("Tokens of the probe's direction")
-    assert "Tokens beyond it: none of these." in part.caption
+    assert "beyond it: none." in part.caption
