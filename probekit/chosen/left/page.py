@@ -68,7 +68,11 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     rows = run.rows("left.csv")
     if rows is not None:
         row = rows.iloc[0]
-        gain = "" if np.isnan(row.get("gain", np.nan)) else f"{estimate_words(row, 'gain')} bits a row more"
+        gain = (
+            ""
+            if np.isnan(row.get("gain", np.nan))
+            else f"{estimate_words(row, 'gain')} bits a row more"
+        )
         yield sentence(beyond(row["confounds"], row["p"], gain), is_useless=not row["p"] < LEVEL)
 
 

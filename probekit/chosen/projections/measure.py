@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -205,7 +206,7 @@ def _fold_directions(chosen: SelectedProbe, probe: SavedProbe) -> Floats | None:
     found, place = [], {name: row[name] for name in ("site", "position", "probe")}
     for fold, split in enumerate(prober.splits):
         penalty, fitted = only(chosen.scores.ranks(fold=fold), **place)["C"].iloc[0], split.fitted
-        task = fitted.column, None if np.isnan(penalty) else float(penalty)
+        task = fitted.column, None if pd.isna(penalty) else float(penalty)
         X = chosen.features.select(fitted.rows)
         found += fitted.fitter(spec).refit(X, [task], [np.ones(len(X), dtype=bool)])[0]
     units = directions.unit_directions_of(found)

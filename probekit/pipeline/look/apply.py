@@ -11,6 +11,7 @@ rows that the probe was fitted on, and k the dose. The prompt and each generated
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -228,13 +229,15 @@ def layer_probes(run: Path) -> tuple[SavedProbe, list[SavedProbe]]:
             f"its run{''.join(f', {folder}' for folder in folders)}."
         )
     record.check_finished(run)
+    written = record.open_record(run, ["results.csv"]).files
     scores, probes, own = Scores.load(run / "results.csv"), list[SavedProbe](), None
     chosen = scores.chosen
     if chosen is not None:
         # A position with an offset has a folder of its own.
-        files = sorted(run.glob(f"probes/**/{chosen['probe'].replace(':', '-')}.json"))
-        names = [one.relative_to(run).as_posix() for file in files for one in probe_files(file)]
+        is_kind = re.compile(rf"probes/.*/{chosen['probe'].replace(':', '-')}\.(json|safetensors)")
+        names = sorted(filter(is_kind.fullmatch, written))
         record.open_record(run, names)
+        files = [run / name for name in names if name.endswith(".json")]
         at, read = chosen["position"], map(SavedProbe.load, files)
         saved = {one.facts.site: one for one in read if position_text(one.facts.position) == at}
         same = {name: chosen[name] for name in ("line", "position", "probe", "view")}

@@ -498,11 +498,11 @@ class Drawing:
         axes.tick_params(**look, length=bar.get("ticklen", 4) * self.scale, width=self.scale)
         self._set_ticks(axes.xaxis if is_flat else axes.yaxis, "", {"nticks": TICKS} | dict(bar))
         if title := bar.get("title"):
-            look = self.font({"size": 12} | title.get("font", {}))
+            look, text = self.font({"size": 12} | title.get("font", {})), unescaped(title["text"])
             if is_flat:
-                axes.set_title(title["text"], **look, loc="left", pad=4 * self.scale)
+                axes.set_title(text, **look, loc="left", pad=4 * self.scale)
             else:
-                axes.set_ylabel(title["text"], **look, rotation=270, va="bottom")
+                axes.set_ylabel(text, **look, rotation=270, va="bottom")
         self.bars.append((axes, bar))
 
     def _set_axis(self, pair: tuple[str, str], index: int) -> None:

@@ -31,6 +31,7 @@ from probekit.probes.saved_probe import SavedProbe
 from tests.pipeline.planted import QUICK, QUICK_SITES
 from tests.pipeline.scale import Heard
 from tests.pipeline.texts import text_of
+from tests.report.conftest import seal_run
 
 SITE, HEAD = QUICK_SITES[1], "blocks.1.attn.hook_z[head=3]"
 BEYOND = "blocks.9.hook_resid_post"
@@ -263,9 +264,12 @@ def test_layers_need_the_folder_of_a_run_with_several_saved_probes(planted, tmp_
         for path in (place / "probes" / SITE / "logistic", Path("none")):
             refused(apply.layer_probes, path)
         refused(apply.apply_probes, apply.layer_probes(place)[1], ["a", ""])
+        # A layer is not left out of the map because its file is missing.
         shutil.rmtree(place / "probes" / QUICK_SITES[0])
         refused(apply.layer_probes, place)
-        shutil.rmtree(place / "probes")
+        seal_run(place)  # as a run without saved probes
+        refused(apply.layer_probes, place)
+        (place / "results.csv").write_bytes(b"")
         refused(apply.layer_probes, place)
 
 

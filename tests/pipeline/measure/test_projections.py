@@ -23,10 +23,12 @@ LAYERS = dict(
     zip(STREAM, (0 * SIGNAL + 1 / 3, SIGNAL, 100 * (SIGNAL + RNG.normal(size=(N, 8)))), strict=True)
 )
 QUICK = {"folds": 2, "C": [0.1], "description": False, "permutations": 0}
+MEANS = QUICK | {"kinds": [{"kind": "mass_mean"}]}  # has no penalty
 NUMBERS = QUICK | {"kinds": [{"kind": "ridge_regression"}]}
 RUNS = {
     "two labels": {"labels": CODES > 2},
     "two labels in folds": {"labels": CODES > 2, "split": {"folds": 3}},
+    "means in folds": {"labels": CODES > 2, "probe": MEANS, "split": {"folds": 3}},
     "numbers": {"labels": CODES + RNG.normal(size=N) / 9, "probe": NUMBERS},
     "numbers in folds": {"labels": np.float64(CODES), "probe": NUMBERS, "split": {"folds": 2}},
 }

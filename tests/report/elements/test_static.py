@@ -182,6 +182,15 @@ def test_a_map_with_more_cells_is_one_picture():
         assert svg == static.picture(figure, "svg", (300, 300), scale=1, most_cells=most)[0]
 
 
+def test_the_title_of_a_colour_bar_is_without_entities():
+    trace = {"type": "heatmap", "z": [[0, 1]], "zmin": 0, "zmax": 1, "colorscale": ["#fff", "#000"]}
+    for turn in ("h", "v"):
+        bar = {"orientation": turn, "title": {"text": "a &amp; b 50&#37;"}}
+        figure = {"data": [trace | {"colorbar": bar}], "layout": {}}
+        svg = static.picture(figure, "svg", (300, 300), scale=1)[0]
+        assert b">a &amp; b 50%<" in svg
+
+
 def with_text(text):
     """A figure with a text in its middle."""
     note = {"text": text, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
