@@ -131,7 +131,7 @@ def test_a_threshold_without_alarms_has_no_precision():
     monitor = pd.DataFrame({"fpr": [0.01], "threshold": [9.0]})
     detected = {"b": np.array([-1.0, 1.0, 2.0])}
     part = curves_part(np.array(["a", "b", "b"]), detected, run, monitor)
-    own = "b, threshold for 1 %: TPR 0.00, FPR 0.00, no alarm."
+    own = "b, threshold for 1 % FPR: TPR 0.00, FPR 0.00, no alarm."
     assert part.description == f"b, decision: TPR 1.00, FPR 0.00, precision 1.00; {own}"
     assert [one["y"] for one in part.figure["data"][-2:]] == [[0.0], [None]]
 

@@ -215,7 +215,7 @@ def attribution_steps(rows: pd.DataFrame) -> go.Figure:
     )
     figure.add_hline(y=0, line={"color": style.GREY, "width": 1.5})
     figure.update_xaxes(type="category", tickangle=-45)
-    figure.update_yaxes(title_text="cumulative sum")
+    figure.update_yaxes(title_text="cumulative sum", side="right")  # opens at the logit
     return figure
 
 

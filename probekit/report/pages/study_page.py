@@ -107,7 +107,8 @@ def study_answer(result: study.StudyResult) -> list[str]:
         n_holm, n_fdr = (counts.get(study.BETTER, 0) for counts in (by_holm, by_fdr))
         better = found.loc[found["holm"].eq(study.BETTER), "cell"].tolist()
         lead = f"{n_holm} of {counted(tested, 'cell')} beat {name}"
-        texts.append(clause(lead, better))
+        coarse = f"; in {n} more p cannot be small enough" if (n := _is_coarse(found).sum()) else ""
+        texts.append(f"{clause(lead, better).removesuffix('.')}{coarse}.")
         texts.append(
             f"Holm's adjustment for all cells with a test; {n_fdr} with a false discovery rate of "
             f"{percent(LEVEL)}."
@@ -155,6 +156,15 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     )
 
 
+def _is_coarse(tested: pd.DataFrame) -> pd.Series[bool]:
+    """Return which p-values are below 5 %, but could not be small enough for all tested cells.
+
+    Those of sign patterns and of exchanged labels cannot be arbitrarily small.
+    """
+    least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
+    return (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
+
+
 def study_warnings(result: study.StudyResult) -> Iterator[str]:
     """Yield a sentence for each reason to doubt the counts, most serious first."""
     table, failed, rivals = result.table, result.failed, study.measured_rivals(result.rivals)
@@ -176,9 +186,7 @@ def study_warnings(result: study.StudyResult) -> Iterator[str]:
     listed, n_tested = list[str](), 0
     for one in rivals:
         tested = study.compared_cells(table, result.rivals, one).dropna(subset="p")
-        # p-values of sign patterns and of exchanged labels cannot be arbitrarily small.
-        least = tested["p"].where(tested["is_constant"], 2.0 ** (1 - tested["n_groups"]))
-        is_coarse = (least * len(tested) >= LEVEL) & (tested["p"] < LEVEL) & (tested["holm"] == "")
+        is_coarse = _is_coarse(tested)
         if is_coarse.any():
             listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
             n_tested = max(n_tested, len(tested))

@@ -177,6 +177,7 @@ def _map_of_text(
     row = list(names).index(facts.site)
     down[row] = f"<b>{down[row]}</b>"
     figure = maps.text_map(values, hover, shown, across=across, down=down, title="")
+    figure.update_yaxes(side="right")  # a wide map opens at the end of the text, as in the lens
     trained = f"Each probe was trained at position {position_text(facts.position)} only"
     if facts.at == "all":
         trained = "Each probe was trained at every token"
@@ -205,7 +206,7 @@ def _map_of_text(
         f"above {fixed(shown.high, 2)} have the colours of these ends. {trained}. The selected "
         f"probe is in row {names[facts.site]} (bold).",
         description=f"Score by layer and token. At the last token: {'; '.join(last)}.",
-        height=9 + (1.9 if has_texts else 1.15) * len(down),
+        height=9 + maps.rows_height(len(down)),
         width=9 + len(tokens) * (3.4 if has_texts else 1.1),
     )
 

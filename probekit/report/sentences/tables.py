@@ -28,9 +28,9 @@ LONG = 18  # characters of a verdict; a longer one takes two lines
 # The rule of the table of comparisons, below it.
 RULE = (
     "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
-    "labels are associated. * better or worse for all comparisons together (adjusted p < 0.05); "
-    "where p is one-sided, p < 0.05 and the interval excludes 0. – in place of p: not tested, or "
-    "too few groups."
+    "labels are associated. * significant: p < 0.05 after adjustment for all comparisons; a "
+    "one-sided p is not adjusted, and the interval must exclude 0, too. – in place of p: not "
+    "tested, or too few groups."
 )
 
 
