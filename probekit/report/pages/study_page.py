@@ -156,7 +156,7 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
     )
 
 
-def _is_coarse(tested: pd.DataFrame) -> pd.Series[bool]:
+def _is_coarse(tested: pd.DataFrame) -> pd.Series:
     """Return which p-values are below 5 %, but could not be small enough for all tested cells.
 
     Those of sign patterns and of exchanged labels cannot be arbitrarily small.
