@@ -364,8 +364,8 @@ def cell_map(
 def rows_height(n: int) -> float:
     """Return the height of n rows of a map in rem: if they fit, all are on the first screen.
 
-    >>> rows_height(6), rows_height(30), rows_height(80)
-    (11.4, 29.0, 76.0)
+    >>> rows_height(10), rows_height(30), rows_height(80)
+    (19.0, 29.0, 76.0)
     """
     return n * min(max(ROWS_HEIGHT / n, LEAST_ROW), MOST_ROW)
 

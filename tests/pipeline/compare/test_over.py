@@ -106,7 +106,7 @@ def test_the_command_writes_figures_as_wide_as_a_column(path, planted, tmp_path,
     assert done.code == 0
     assert 'width="234pt"' in out.read_text()  # 3.25 inches
     done = call("apply", path, "--text", "a", "--out", out)
-    assert "Allowed: .html, .csv, .jsonl." in done.stderr
+    assert "requires --layers or --over" in done.stderr
 
 
 def test_a_turned_network_loses_the_fixed_probe_and_not_a_retrained_one(planted, copied):
