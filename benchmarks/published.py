@@ -22,10 +22,7 @@ LESSON = ROOT / "docs" / "lessons" / "published_model.md"
 FIGURES = LESSON.parent / "published"
 BLOCK = re.compile(r"^```(yaml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Figures that the commands write next to the runs, and those of each run that the lesson shows.
-WRITTEN = {
-    "head.svg": "head.svg",
-    "lens-most-likely-next-token-by-layer-and-position.svg": "lens.svg",
-}
+WRITTEN = ("head.svg", "lens.svg")
 OF_RUNS = {
     "number": {"accuracy-by-layer": "accuracy-by-layer"},
     "by_block": {
@@ -50,8 +47,8 @@ def main() -> None:
             (work / name).symlink_to(target)
         _run_blocks(work)
         FIGURES.mkdir(exist_ok=True)
-        for written, name in WRITTEN.items():
-            shutil.copy(work / written, FIGURES / name)
+        for name in WRITTEN:
+            shutil.copy(work / name, FIGURES)
         for run, figures in OF_RUNS.items():
             (folder,) = (work / "runs" / run).iterdir()
             _run(f"probekit report {folder} --figures svg", work)
