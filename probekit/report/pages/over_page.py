@@ -56,6 +56,8 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
     )
     if len(rows) == 1:
         return text
+    if len(rows) == 2:
+        return f"{text} On {names[1]} they are {fixed(auroc[1], 2)} and {percent(fpr[1])}."
     low, far = 1 + int(auroc[1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
     return (
         f"{text} Of {counted(len(rows) - 1, 'other network')}, the lowest AUROC is "

@@ -36,8 +36,7 @@ FORMATS: dict[str, Callable[..., str]] = {"p": format_p, "n_null": "{:,.0f}".for
 SPACES = {
     "raw": (
         "Cosine of directions, raw features",
-        "Brackets: central 95 % of the cosines with probes of permuted labels; a cosine inside "
-        "them is not significant.",
+        "The cosine of the weights of the probes of two data sets, for unscaled activations.",
     ),
     "standardised": (
         "Cosine of directions, standardised features",
@@ -105,7 +104,8 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
             low, high = int(draws.min()), int(draws.max())
             n_draws = f"{low:,}" if low == high else f"{low:,} to {high:,}"
             caption += (
-                f" Off the diagonal the brackets are based on {n_draws} permutations, so p "
+                " Brackets: central 95 % of the cosines with probes of permuted labels; a cosine "
+                f"inside them is not significant. They are based on {n_draws} permutations, so p "
                 f"cannot be below {format_p(1 / (1 + high))}."
             )
         figure = page.figure_json(cosine_map(rows, transfer.names))
@@ -156,7 +156,8 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         "permutations": ("n_null",),
         "p": ("p",),
     }
-    return _map(rows, names, Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
+    figure = _map(rows, names, Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
+    return figure.update_xaxes(title_text="probe of").update_yaxes(title_text="probe of")
 
 
 def _map(
