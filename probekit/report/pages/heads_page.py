@@ -140,14 +140,18 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
     end = max(scale_end(scored.rows, score) for score in WEIGHTS)
     drawn, meanings, highest = {}, [], []
     for score in WEIGHTS:
-        title, known = HEAD_TEXTS[score].title, scored.known.get(score, ())
-        drawn[title] = head_score_map(scored.rows, score, known, end)
+        title, top = HEAD_TEXTS[score].title, scored.strongest(score, 1)
+        framed = scored.known.get(score) or top[["layer", "head"]].itertuples(
+            index=False, name=None
+        )
+        drawn[title] = head_score_map(scored.rows, score, [*framed], end)
         meanings.append(f"{title}: {HEAD_TEXTS[score].meaning}")
         highest.append(f"{title.lower()} {heads_text(scored, score, 3) or 'none'}")
+    outlined = "known heads, or else " * bool(scored.known)
     yield page.FigurePart(
         "Attention weights",
         page.figure_json(maps.map_row(drawn)),
-        f"{'; '.join(meanings)}.{' Outlined: known heads.' if scored.known else ''}",
+        f"{'; '.join(meanings)}. Outlined: {outlined}the highest.",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + maps.rows_height(n_layers),
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
