@@ -68,11 +68,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     rows = run.rows("left.csv")
     if rows is not None:
         row = rows.iloc[0]
-        gain = (
-            ""
-            if np.isnan(row.get("gain", np.nan))
-            else f"{estimate_words(row, 'gain')} bits a row more"
-        )
+        gain = f"{estimate_words(row, 'gain')} bits a row more" if row.get("gain", 0) > 0 else ""
         yield sentence(beyond(row["confounds"], row["p"], gain), is_useless=not row["p"] < LEVEL)
 
 

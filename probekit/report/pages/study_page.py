@@ -107,8 +107,7 @@ def study_answer(result: study.StudyResult) -> list[str]:
         n_holm, n_fdr = (counts.get(study.BETTER, 0) for counts in (by_holm, by_fdr))
         better = found.loc[found["holm"].eq(study.BETTER), "cell"].tolist()
         lead = f"{n_holm} of {counted(tested, 'cell')} beat {name}"
-        coarse = f"; in {n} more p cannot be small enough" if (n := _is_coarse(found).sum()) else ""
-        texts.append(f"{clause(lead, better).removesuffix('.')}{coarse}.")
+        texts.append(clause(lead, better))
         texts.append(
             f"Holm's adjustment for all cells with a test; {n_fdr} with a false discovery rate of "
             f"{percent(LEVEL)}."
@@ -122,6 +121,9 @@ def study_answer(result: study.StudyResult) -> list[str]:
             f"In {counted(constant, 'cell')} {name} predicts the same for all rows, and p tests an "
             "association (Holm)."
         )
+    if coarse := int(_is_coarse(found).sum()):
+        of = f"{coarse} of {counted(len(found), 'cell')}"
+        texts[0] = f"{texts[0].removesuffix('.')}; p cannot be small enough in {of}."
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:
