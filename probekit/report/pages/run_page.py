@@ -31,9 +31,8 @@ from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
-    "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
-    "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
-    "for all comparisons."
+    "Chosen minus …: the reported score minus that of the row, with its 95 % interval. p is "
+    "adjusted for the comparisons named in advance, or else for all comparisons."
 )
 
 
@@ -95,6 +94,7 @@ def report_page(run_dir: Path) -> str:
     record = paths.hide_in(record)
     v, run = record.verdict, Shown(run_dir, record)
     answers = run_answers(run)
+    answers += of_analyses("findings", run) if len(answers) == 1 else ()
     of_causes = cause_parts(causes, run.scores.layers)
     figures = parts.with_choices([*of_causes[:1], *_result_figures(run)])
     shown = [part for part in figures if part.is_open]

@@ -1,0 +1,65 @@
+"""From which layer on a probe is above chance, and as good as the selected one, in a sentence."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from probekit.amounts import LEVEL
+from probekit.chosen.page import Shown, sentence
+from probekit.report.elements.page import Paragraph
+from probekit.results.judging import reported_differences
+from probekit.results.scores import answers_name
+from probekit.results.table import DIFFERENCES, SERIES, only, read_columns, row_tick
+from probekit.results.verdict import SIGNIFICANT
+
+FEWEST_SITES = 4
+ENDS = {"embed": "the embedding", "final norm": "the final norm"}
+_ASKS = re.compile(r"\b(which|what) (block|layer|depth)|\bwhere\b|\bhow (deep|early|late)\b", re.I)
+
+
+def answers(run: Shown) -> Iterator[Paragraph]:
+    """Yield the sentence if the question of the run is in which layer, or from which one on."""
+    return _rise(run, is_asked=True)
+
+
+def findings(run: Shown) -> Iterator[Paragraph]:
+    """Yield the sentence below the answer to another question."""
+    return _rise(run, is_asked=False)
+
+
+def _rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
+    """Yield from which layer on all sites are above chance, and none is significantly worse.
+
+    There is no sentence without p-values, for fewer than `FEWEST_SITES`, or if the last site is not
+    above chance, or worse than the selected probe.
+    """
+    v, best = run.verdict, run.scores.chosen
+    is_above = v.case in ("yes", "not better") and "majority" not in v.doubts
+    if best is None or not is_above or is_asked != bool(_ASKS.search(run.record.question or "")):
+        return
+    line = {column: best[column] for column in SERIES if column != "seed"}
+    rows = only(run.scores.of_all_folds.sited, target="task", metric="p_best", **line)
+    sites = [row for _, row in rows.iterrows()]
+    table = read_columns(run.folder / "differences.csv", DIFFERENCES)
+    others = reported_differences(table, v).items()
+    worse = {name for name, other in others if other.verdict == SIGNIFICANT}
+    above = _start([row["value"] < LEVEL for row in sites])
+    alike = _start([answers_name(row) not in worse for row in sites])
+    is_single = rows["depth"].is_unique and len(sites) >= FEWEST_SITES
+    if not is_single or len(sites) in (above, alike) or not (is_asked or alike > above):
+        return
+    ticks = [row_tick(sites[n], run.scores.blocks) for n in (above, alike)]
+    places = [ENDS.get(tick, f"block {tick}" if tick.isdigit() else tick) for tick in ticks]
+    text = f"Above chance from {places[0]} on (adjusted p < 0.05)"
+    if alike > above:
+        chosen = f"the chosen probe{'s' * v.is_nested}"
+        text += f"; from {places[1]} on not significantly worse than {chosen}"
+    yield sentence(f"{text}.")
+
+
+def _start(holds: Sequence[bool]) -> int:
+    """Return the position from which on all hold; the length if the last one does not.
+
+    >>> _start([True, False, True, True]), _start([True, False])
+    (2, 2)
+    """
+    return max((n + 1 for n, one in enumerate(holds) if not one), default=0)
