@@ -57,8 +57,8 @@ DOORS = {
         "identity": "source",
     },
     "page": {
-        **dict.fromkeys(["answers", "findings", "screen", "figures"], "run"),
-        **dict.fromkeys(["sections", "curves", "details", "examples"], "run"),
+        **dict.fromkeys(["answers", "screen", "figures", "sections", "curves"], "run"),
+        **dict.fromkeys(["details", "examples"], "run"),
         "doubts": "v",
         "transferred_section": "rows places",
     },

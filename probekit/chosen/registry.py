@@ -12,11 +12,10 @@ measure.py  `texts(settings, experiment, rows, read)`: the further texts that it
             the data before a run; `identity(source)`: a digest of the columns that results depend
             on in addition to the examples
 page.py     what the page of a run shows, by place: `answers(run)` before the answer of the probe,
-            or `findings(run)` after it, if there is no other one; `screen(run)`, figures and
-            tables before the layer curve and the comparisons of the first screen; `figures(run)`
-            after all other figures; `sections(run)` and `curves(run)` before the table of all
-            sites, `details(run)` and `examples(run)` after the figures that are folded;
-            `doubts(v)` yields warnings about its verdict
+            and `screen(run)`, figures and tables before the layer curve and the comparisons of the
+            first screen; `figures(run)` after all other figures; `sections(run)` and `curves(run)`
+            before the table of all sites, `details(run)` and `examples(run)` after the figures that
+            are folded; `doubts(v)` yields warnings about its verdict
 
 Each of these doors is found by its name, and an analysis has those that it needs. No module outside
 of the folders names an analysis. This one imports no libraries, so that files and commands are
@@ -83,7 +82,6 @@ class Analysis:
 # In the order of what they show at the same place of a page.
 ANALYSES = (
     Analysis("unselected", {}, is_of_any_run=True),
-    Analysis("rise", {}),  # what it shows is in results.csv and differences.csv
     Analysis("replies", {}),  # what it shows is in results.csv
     Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`

@@ -94,7 +94,8 @@ def answer(v: Verdict, question: str | None = None) -> str:
     if case in ("yes", "not better") and not is_yes_no(question):
         place = _best_place(v)
         if place:
-            return f"Best at {place}{but}: {_listed([score, *facts])}."
+            best = "All rows pooled, best" if v.sources else "Best"
+            return f"{best} at {place}{but}: {_listed([score, *facts])}."
         # "Yes" could be misread as the answer to such a question.
         opening = OPENINGS["not better"]
     if v.is_nested:

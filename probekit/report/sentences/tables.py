@@ -28,8 +28,8 @@ TESTED = (DIFFERENCE, "adjusted p")
 LONG = 18  # characters of a verdict; a longer one takes two lines
 # The rule of the table of comparisons, below it.
 RULE = (
-    "p is adjusted for all comparisons: it may be above 0.05 although the interval of a difference "
-    "excludes 0. A one-sided p, of an association with the label, is not adjusted."
+    "p is adjusted for all comparisons, the intervals are not. A one-sided p, of an association "
+    "with the label, is not adjusted either."
 )
 
 

@@ -16,21 +16,13 @@ ENDS = {"embed": "the embedding", "final norm": "the final norm"}
 _ASKS = re.compile(r"\b(which|what) (block|layer|depth)|\bwhere\b|\bhow (deep|early|late)\b", re.I)
 
 
-def answers(run: Shown) -> Iterator[Paragraph]:
-    """Yield the sentence if the question of the run is in which layer, or from which one on."""
-    return _rise(run, is_asked=True)
-
-
-def findings(run: Shown) -> Iterator[Paragraph]:
-    """Yield the sentence below the answer to another question."""
-    return _rise(run, is_asked=False)
-
-
-def _rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
+def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
     """Yield from which layer on all sites are above chance, and none is significantly worse.
 
-    There is no sentence without p-values, for fewer than `FEWEST_SITES`, or if the last site is not
-    above chance, or worse than the selected probe.
+    If `is_asked`, the sentence is that of runs whose question is in which layer, or from which one
+    on; otherwise it is that of other runs, if it has two parts. There is none without p-values, for
+    fewer than `FEWEST_SITES`, or if the last site is not above chance, or significantly worse than
+    the selected probe.
     """
     v, best = run.verdict, run.scores.chosen
     is_above = v.case in ("yes", "not better") and "majority" not in v.doubts
