@@ -49,7 +49,8 @@ def comparison_answer(comparison: RunComparison) -> str:
         f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
         for side in ("a", "b")
     )
-    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({rows_a}; {rows_b})"
+    both_rows = f"{rows_a} each" if rows_a == rows_b else f"{rows_a}; {rows_b}"
+    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({both_rows})"
     p, both = row["p_adjusted"], "both " * pd.notna(row["adjusted_low"])
     test = "no p" if pd.isna(p) else f"{p_words(p)} ({both}adjusted)"
     numbers = (
