@@ -438,10 +438,8 @@ def method(v: Verdict) -> list[str]:
         f"{100 * (1 / ratio - 1):.0f} % of a rival's score could vanish."
     )
     of_majority = (
-        " The p-value of the majority class is one-sided: that of the association between the "
-        "probe's predictions and the labels; whether the probe is better is decided by the "
-        "interval of the difference (t over groups), and whether it is worse than chance by the "
-        "interval of its score."
+        " The p-value of the majority class is that of association; whether the probe is better is "
+        "decided by the interval of the difference, and whether worse than chance by its own."
     )
     # Each paragraph, and whether it holds.
     paragraphs = {
@@ -451,19 +449,17 @@ def method(v: Verdict) -> list[str]:
         f"A sort of group whose share is below {100 * (1 - ratio):.0f} % is absent from {n} groups "
         "in at least 5 % of samples, which no interval or test can show."
         f"{vanishing if METRICS[v.metric].is_hits and ratio > 0.5 else ''}": n < ENOUGH_GROUPS,
-        "Each source was tested by probes of the others. The score, its interval and its p-value "
-        "are for new rows and groups of these sources. Whether a new source is like them is a "
-        "question of the scores by source.": v.sources is not None,
+        "Each source was tested by probes of the others. Score, interval and p-value are for new "
+        "groups of these sources, not for a new source.": v.sources is not None,
         "The p-value of a probe is that of a one-sided test of association between predictions "
         f"and labels, by a t statistic over groups{f' ({v.null})' if v.null else ''}. The p-values "
         "of single sites are adjusted for the maximum over all sites and kinds of probe; that of "
         "a nested choice is not, because it did not use the test rows.": v.has_p,
-        "Differences are paired, on the same test rows. Their two-sided p-values come from "
-        "exchanging the signs of whole groups or, for a metric that depends on a label of few "
-        "groups, from Welch's t by class. An interval excludes 0 exactly if p < 0.05 before it "
-        "is adjusted for the comparisons of the first table, which were fixed before the test "
-        f"rows were used.{of_majority if v.has_p else ''} The difference from the control task is "
-        "the selectivity.": bool(v.named),
+        "Differences are paired. Their two-sided p-values come from exchanging the signs of whole "
+        "groups or, for a metric that depends on a label of few groups, from Welch's t by class. "
+        "An interval excludes 0 exactly if p < 0.05 before it is adjusted for the comparisons of "
+        f"the first table, fixed in advance.{of_majority if v.has_p else ''} The difference from "
+        "the control task is the selectivity.": bool(v.named),
         "Compression is the length of a code of the label frequencies divided by the description "
         "length of the training labels given the activations.": v.has_compression,
         "A probe shows what can be decoded at a site, not that the model uses it; to test that, "

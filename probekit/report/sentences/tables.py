@@ -75,9 +75,8 @@ def _name(target: str, v: Verdict) -> str:
     name = rival_name(target, v.metric).removeprefix("the ")
     # Networks that have chosen no sites are scored at that of the selected probe.
     is_own = target == "random_weights" and "chosen_random_weights" in v.named
-    sites = "sites" if v.is_nested or v.n_networks > 1 else "site"
-    mean = f" (mean of {v.n_networks})" * (v.n_networks > 1)
-    return f"{name}, own best {sites}{mean}" if is_own else name
+    mean = f"s (mean of {v.n_networks})" if v.n_networks > 1 else "s" * v.is_nested
+    return f"{name}, own best site{mean}" if is_own else name
 
 
 def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, str, Cell, Cell]]:
