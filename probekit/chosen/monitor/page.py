@@ -40,7 +40,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     # Alarms at random would detect as many as there are false positives.
     is_useless = is_loud or not row["tpr_low"] > row["fpr"]
     negatives = run.rows("negatives.csv")
-    if is_useless and negatives is not None and (negatives["score"] > 0).mean() > 0.5:
+    if is_useless > is_loud and negatives is not None and (negatives["score"] > 0).mean() > 0.5:
         text += f"; most of its negatives are predicted as {label}, too"
     yield sentence(f"{text}.", is_useless=is_useless)
 

@@ -399,8 +399,9 @@ def _extremes(runs: Sequence[ShownRun]) -> str:
         curves.setdefault(tuple(round(value, 9) for value in v.curve), []).append(name)
     text = ""
     if len(set(words.values())) == 1:
-        n = "All" if len(words) == len(runs) else f"{len(words)} of"
-        text = f"{n} {len(runs)} runs: {words[ordered[0]]}."
+        every = "Both runs" if len(runs) == 2 else f"All {len(runs)} runs"
+        n = every if len(words) == len(runs) else f"{len(words)} of {len(runs)} runs"
+        text = f"{n}: {words[ordered[0]]}."
     elif words:
         best, worst = (f"{name}, {words[name]}" for name in (ordered[-1], ordered[0]))
         text = f"Best: {best}. Worst: {worst}. Differences are not tested here."

@@ -24,10 +24,11 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
     fewer than `FEWEST_SITES`, or if the last site is not above chance, or significantly worse than
     the selected probe.
     """
-    v, best = run.verdict, run.scores.chosen
-    is_above = v.case in ("yes", "not better") and "majority" not in v.doubts
-    if best is None or not is_above or is_asked != bool(_ASKS.search(run.record.question or "")):
+    v, is_wanted = run.verdict, is_asked == bool(_ASKS.search(run.record.question or ""))
+    if not is_wanted or v.case not in ("yes", "not better") or "majority" in v.doubts:
         return
+    best = run.scores.chosen
+    assert best is not None  # there is a case
     line = {column: best[column] for column in SERIES if column != "seed"}
     rows = only(run.scores.of_all_folds.sited, target="task", metric="p_best", **line)
     sites = [row for _, row in rows.iterrows()]
