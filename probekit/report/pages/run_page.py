@@ -148,7 +148,7 @@ def run_answers(run: Shown) -> list[page.Paragraph]:
     """Return the sentences that answer a run's question; `bad` if they found nothing of use.
 
     The first ones are whether the data invalidate it, and those of its interventions, of analyses
-    of the selected probe, and of the layers that it asks for, if any.
+    of the selected probe, and of the layers in question, if any.
     """
     causes, v = open_causes(run.folder), run.verdict
     sentences = [] if causes is None else [page.Paragraph(cause_answer(causes))]
