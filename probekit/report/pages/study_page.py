@@ -59,11 +59,11 @@ def study_page(result: study.StudyResult) -> page.Page:
     names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
     of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
-    details = [page.Paragraph(text) for text in study_answer(result)[1:]]
+    details = study_answer(result)[1:]
     first, sections = list[page.Item](), list[page.Item]()
     settings = study.compared_settings(table, record.keys)
     if len(settings):
-        details.append(page.Paragraph(settings_answer(settings, metric)))
+        details.append(settings_answer(settings, metric))
     if names:
         figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         # Each figure is of the first rival; a menu shows the same figure of the others.
@@ -85,9 +85,10 @@ def study_page(result: study.StudyResult) -> page.Page:
         sections.append(page.PageSection(errors.title, [errors]))
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
-        title=record.question or f"Study {record.study}",
+        title=record.question
+        or f"Where does the probe beat {_rival_name(table, study.main_rival(result.rivals))}?",
         answer=study_answer(result)[0],
-        details=details,
+        details=[page.Paragraph(" ".join(details))] if details else [],
         sections=[page.PageSection("", first, "screen"), *sections],
         caveats=list(study_warnings(result)),
         method=METHOD,
@@ -116,14 +117,16 @@ def study_answer(result: study.StudyResult) -> list[str]:
         texts.append(f"The probe is worse in {by_holm[study.WORSE]}.")
     if constant:
         above = found.loc[found["holm"].eq(study.ABOVE_CHANCE), "cell"].tolist()
-        texts.append(clause(f"{len(above)} of {counted(constant, 'cell')} are above chance", above))
+        lead = f"{len(above)} of {counted(constant, 'cell')} are significantly above chance"
+        texts.append(clause(lead, above))
         texts.append(
-            f"In {counted(constant, 'cell')} {name} predicts the same for all rows, and p tests an "
-            "association (Holm)."
+            f"There, {name} predicts the same for all rows: p tests an association (Holm)."
         )
     if coarse := int(_is_coarse(found).sum()):
         of = f"{coarse} of {counted(len(found), 'cell')}"
-        texts[0] = f"{texts[0].removesuffix('.')}; p cannot be small enough in {of}."
+        texts[0] = (
+            f"{texts[0].removesuffix('.')}; {of} cannot be decided: p cannot be small enough."
+        )
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:
@@ -139,7 +142,7 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
         metric: the metric of their scores.
     """
     row = compared.sort_values("p", kind="stable").iloc[0]
-    a, b = row["a"], row["b"]
+    a, b = _plain(row["a"]), _plain(row["b"])
     if pd.isna(row["p"]):
         return (
             f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
@@ -156,6 +159,11 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
         f"{_difference(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
         f"{row['n']} data sets)."
     )
+
+
+def _plain(setting: str) -> str:
+    """Return a setting without the brackets of YAML."""
+    return re.sub(r"[{}]", "", setting)
 
 
 def _is_coarse(tested: pd.DataFrame) -> pd.Series:
@@ -190,7 +198,8 @@ def study_warnings(result: study.StudyResult) -> Iterator[str]:
         tested = study.compared_cells(table, result.rivals, one).dropna(subset="p")
         is_coarse = _is_coarse(tested)
         if is_coarse.any():
-            listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
+            n_coarse = counted(int(is_coarse.sum()), "cell")
+            listed.append(f"{n_coarse} compared with {_rival_name(table, one)}")
             n_tested = max(n_tested, len(tested))
     if listed:
         yield (
@@ -272,7 +281,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     shape = np.where(shown["is_constant"], "square", "circle")
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
-    texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
+    texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers", "cliponaxis": False}
     edged, bars = {**marker, "line": {"width": 1.5}}, style.error_bars(shown, "difference", 1.5)
     x, depths, added = (shown[name].tolist() for name in ("difference", "depth", "added"))
     figure.add_scatter(x=x, y=y, error_x=bars, marker=edged, name="this study", **texts)
@@ -281,7 +290,11 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    cells = [style.short_tick(cell) for cell in shown["cell"]]
+    # Parts of the names that all cells have say nothing.
+    parts = rows["cell"].str.split("-", expand=True)
+    parts = parts.loc[:, parts.ne(parts.iloc[0]).any()].fillna("") if len(rows) > 1 else parts
+    names = parts.agg(lambda of_cell: "-".join(filter(None, of_cell)), axis=1)
+    cells = [style.short_tick(name) for name in names[shown.index]]
     figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
@@ -292,8 +305,8 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]
     figure.update_layout(
-        xaxis={"domain": [0, 0.72], "side": "top", "range": ends, "showgrid": True},
-        xaxis2=layers.update(domain=[0.78, 1], side="top", anchor="y"),
+        xaxis={"domain": [0, 0.66], "side": "top", "range": ends, "showgrid": True},
+        xaxis2=layers.update(domain=[0.75, 1], side="top", anchor="y"),
         margin={"t": 96, "b": 40 if has_published else 12, "r": 12},
     )
     return figure
@@ -336,7 +349,9 @@ def _settings_table(settings: pd.DataFrame) -> ResultTable:
     """Return the paired comparisons of settings."""
     pairs = zip(settings["a"], settings["b"], settings["key"], strict=True)
     columns = {
-        Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
+        Column("settings", "words"): [
+            Cell(f"{_plain(a)} minus {_plain(b)}", [(key, "")]) for a, b, key in pairs
+        ],
         "data sets": settings["n"].map(str),
         "median difference [95 %]": [_difference(row) for _, row in settings.iterrows()],
         "adjusted p": settings["p_holm"].map(format_p),
