@@ -58,7 +58,10 @@ def _heading(facts: ProbeFacts, classes: Sequence[str], what: str) -> dict[str, 
     view = [facts.view] if facts.view != "raw" else []
     which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     eyebrow = ["probekit", model_title(facts.model), facts.site, *view]
-    return {"eyebrow": eyebrow, "title": f"{capitalised(which) if classes else 'Which number?'} {what}"}
+    return {
+        "eyebrow": eyebrow,
+        "title": f"{capitalised(which) if classes else 'Which number?'} {what}",
+    }
 
 
 def layers_rows(layers: Layers) -> pd.DataFrame:
