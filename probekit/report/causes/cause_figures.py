@@ -27,7 +27,6 @@ Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
 PERMUTED = "95 % of permuted labels, tested"
 MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
-TESTED = "tested direction"
 MOST_ROOM = 2.0  # height that bands that are not tested may add, relative to the largest effect
 # Columns with the ends of a band.
 TESTED_BAND = ("null_low", "null_high")
@@ -96,7 +95,7 @@ def cause_curve(
         figure.add_trace(layer_curve.ring(row))
         place = {"x": row["depth"], "y": row["value"], "ax": 0, "ay": -48, "standoff": 9}
         leader = {"showarrow": True, "arrowhead": 0, "arrowcolor": style.GREY}
-        figure.add_annotation(text=TESTED, font_size=style.SMALL, **place, **leader)
+        figure.add_annotation(text="tested direction", font_size=style.SMALL, **place, **leader)
     style.layer_axis(figure, axis)
     # The axis contains all intervals and 0, and for recovery 1.
     bounds = [0.0, 1.0] if edits.shown == RECOVERY else [0.0]

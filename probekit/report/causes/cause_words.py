@@ -113,8 +113,8 @@ def cause_answer(tables: CauseTables) -> str:
 
 def _of_random(best: Direction) -> str:
     """Return a clause on random directions that move the answer as much; "" if they do not."""
-    row = best.asked.get("steers", {})
-    if "steers" not in best.uses or not row["matched_low"] <= row["effect"] <= row["matched_high"]:
+    row = best.asked["steers"] if "steers" in best.uses else None
+    if row is None or not row["matched_low"] <= row["effect"] <= row["matched_high"]:
         return ""
     low, high = fixed(row["matched_low"], 2), fixed(row["matched_high"], 2)
     return f"; 95 % of random directions with the features' covariance move it by {low} to {high}"

@@ -111,12 +111,12 @@ def heads_answer(scored: ScoredHeads) -> str:
 
     Types without a defined score are left out.
     """
-    clauses = []
+    clauses = list[str]()
     for score in HEAD_TYPES:
         ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
         if ranked.empty:
             continue
-        top, n = ranked.iloc[0], int((ranked["value"] >= MOSTLY).sum())
+        top, n = ranked.to_dict("records")[0], int((ranked["value"] >= MOSTLY).sum())
         named = f"{counted(n, f'{kind} head')} (" + "highest " * (n > 1 and not clauses)
         named = named if n else f"no {kind} head (highest "
         clauses.append(f"{named}{_name(top)}, {top['value']:.2f})")

@@ -9,15 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import (
-    LEVEL,
-    fixed,
-    format_difference,
-    format_number,
-    format_p,
-    joined_names,
-    percent,
-)
+from probekit.amounts import LEVEL, fixed, format_difference, format_number, format_p, percent
 from probekit.files import csv_text
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, ResultTable
@@ -68,8 +60,7 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
         low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
         falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
         fallen = [name for name, one in zip(names, falls, strict=True) if one]
-        lead = f"Less well on {joined_names(fallen)}: AUROC" if fallen else "No loss shown: AUROC"
-        lead = lead if falls.any() or rows["p_adjusted"].notna().any() else "Too few groups: AUROC"
+        lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else "No loss shown: AUROC"
     scores, rates = (
         f" and {'at worst ' if len(rows) > 2 else ''}".join(
             f"{written(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, other))

@@ -110,10 +110,7 @@ def pair_detail(pair: PatchedPair) -> str:
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
-    scale = (
-        "Recovery is the share of the way from the first to the second: at 1, a patch gives the "
-    )
-    scale += "corrupt text's difference."
+    scale = "Recovery is the share of the way from the first number to the second."
     return " ".join([detail, *([scale] if pair.difference else []), *pair_notes(pair)])
 
 
@@ -194,8 +191,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
             width=width,
             views=maps.changes_of(views),
         )
-        layout = "split wide" if _is_narrow(labels) else "rows"
-        layout = "split" if family == HEADS else layout
+        layout = "split" if family == HEADS else "split wide" if _is_narrow(labels) else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
     first = parts.pop(next(iter(parts)))

@@ -61,7 +61,7 @@ def study_page(result: study.StudyResult) -> page.Page:
     of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
     details = study_answer(result)[1:]
     first, sections = list[page.Item](), list[page.Item]()
-    settings = study.compared_settings(table, record.keys)
+    settings = study.compared_settings(table, record.keys).replace("[{}]", "", regex=True)
     if len(settings):
         details.append(settings_answer(settings, metric))
     if names:
@@ -124,9 +124,7 @@ def study_answer(result: study.StudyResult) -> list[str]:
         )
     if coarse := int(_is_coarse(found).sum()):
         of = f"{coarse} of {counted(len(found), 'cell')}"
-        texts[0] = (
-            f"{texts[0].removesuffix('.')}; {of} cannot be decided: p cannot be small enough."
-        )
+        texts[0] = f"{texts[0].removesuffix('.')}; {of} have too few groups or permutations."
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:
@@ -142,7 +140,7 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
         metric: the metric of their scores.
     """
     row = compared.sort_values("p", kind="stable").iloc[0]
-    a, b = _plain(row["a"]), _plain(row["b"])
+    a, b = row["a"], row["b"]
     if pd.isna(row["p"]):
         return (
             f"Too few data sets to compare {a} and {b} ({row['key']}): {row['n']}; a test requires "
@@ -159,11 +157,6 @@ def settings_answer(compared: pd.DataFrame, metric: str) -> str:
         f"{_difference(row)}, {p_words(row['p_holm'])}{adjusted} (exact signed-rank test over "
         f"{row['n']} data sets)."
     )
-
-
-def _plain(setting: str) -> str:
-    """Return a setting without the brackets of YAML."""
-    return re.sub(r"[{}]", "", setting)
 
 
 def _is_coarse(tested: pd.DataFrame) -> pd.Series:
@@ -198,8 +191,8 @@ def study_warnings(result: study.StudyResult) -> Iterator[str]:
         tested = study.compared_cells(table, result.rivals, one).dropna(subset="p")
         is_coarse = _is_coarse(tested)
         if is_coarse.any():
-            n_coarse = counted(int(is_coarse.sum()), "cell")
-            listed.append(f"{n_coarse} compared with {_rival_name(table, one)}")
+            n = counted(int(is_coarse.sum()), "cell")
+            listed.append(f"{n} compared with {_rival_name(table, one)}")
             n_tested = max(n_tested, len(tested))
     if listed:
         yield (
@@ -293,8 +286,8 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     # Parts of the names that all cells have say nothing.
     parts = rows["cell"].str.split("-", expand=True)
     parts = parts.loc[:, parts.ne(parts.iloc[0]).any()].fillna("") if len(rows) > 1 else parts
-    names = parts.agg(lambda of_cell: "-".join(filter(None, of_cell)), axis=1)
-    cells = [style.short_tick(name) for name in names[shown.index]]
+    names = ["-".join(filter(None, of_cell)) for of_cell in parts.loc[shown.index].to_numpy()]
+    cells = list(map(style.short_tick, names))
     figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
@@ -349,9 +342,7 @@ def _settings_table(settings: pd.DataFrame) -> ResultTable:
     """Return the paired comparisons of settings."""
     pairs = zip(settings["a"], settings["b"], settings["key"], strict=True)
     columns = {
-        Column("settings", "words"): [
-            Cell(f"{_plain(a)} minus {_plain(b)}", [(key, "")]) for a, b, key in pairs
-        ],
+        Column("settings", "words"): [Cell(f"{a} minus {b}", [(key, "")]) for a, b, key in pairs],
         "data sets": settings["n"].map(str),
         "median difference [95 %]": [_difference(row) for _, row in settings.iterrows()],
         "adjusted p": settings["p_holm"].map(format_p),

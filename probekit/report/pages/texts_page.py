@@ -56,12 +56,10 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
 def _heading(facts: ProbeFacts, classes: Sequence[str], what: str) -> dict[str, Any]:
     """Return the eyebrow, and the title: the question that a probe answers, and what is shown."""
     view = [facts.view] if facts.view != "raw" else []
-    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    which = f"{capitalised(' or '.join(classes))}?"
+    which = which if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     eyebrow = ["probekit", model_title(facts.model), facts.site, *view]
-    return {
-        "eyebrow": eyebrow,
-        "title": f"{capitalised(which) if classes else 'Which number?'} {what}",
-    }
+    return {"eyebrow": eyebrow, "title": f"{which if classes else 'Which number?'} {what}"}
 
 
 def layers_rows(layers: Layers) -> pd.DataFrame:

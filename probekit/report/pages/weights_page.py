@@ -139,15 +139,12 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     if len(rows) > 1:
         ends = rows.set_index("name")[["least", "most"]]
         largest = ends.abs().max(axis=1).idxmax()
-        matrices = _of_blocks(rows).nlargest(1, "norm")
-        of_norm = "".join(
-            f"; of the matrices of blocks, {row['name']} has the largest norm ({row['norm']:.1f})"
-            for _, row in matrices.iterrows()
-        )
-        return (
-            f"{n:,} weights in {len(rows):,} tensors, between {least} and {most} (largest absolute "
-            f"value in {largest}){of_norm}."
-        )
+        text = f"{n:,} weights in {len(rows):,} tensors, between {least} and {most} (largest "
+        text += f"absolute value in {largest})."
+        for _, row in _of_blocks(rows).nlargest(1, "norm").iterrows():
+            text += f" Of the matrices of blocks, {row['name']} has the largest norm"
+            text += f" ({row['norm']:.1f})."
+        return text
     spread = format_weight(rows["std"].iloc[0])
     clauses = [
         f"{counted(n, 'weight')} between {least} and {most}, with a standard deviation of {spread}"
