@@ -191,7 +191,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
             width=width,
             views=maps.changes_of(views),
         )
-        layout = "split" if family == HEADS else "split wide" if _is_narrow(labels) else "rows"
+        layout = "split" if family == HEADS or _is_narrow(labels) else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
     first = parts.pop(next(iter(parts)))
