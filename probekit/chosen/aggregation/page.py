@@ -83,19 +83,17 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     rules, flagged = run.rows("aggregation.csv"), run.rows("flagged.csv")
     if rules is None or flagged is None:
         return
-    rules = rules.sort_values("auroc", ascending=False, kind="stable")
-    selected, others = (rules[rules["is_selected"].eq(one)] for one in (True, False))
-    name = selected["rule"].iloc[0]
+    rules = rules.sort_values(["is_selected", "auroc"], ascending=False, kind="stable")
+    first, *others = (row for _, row in rules.iterrows())
     yield scores_part(
-        "AUROC by rule, cross-validated",
         "auroc",
-        {row["rule"]: estimate(row, "auroc") for _, row in rules.iterrows()},
-        {row["rule"]: estimate(row, "difference") for _, row in others.iterrows()},
-        f"{rules['n_texts'].iloc[0]:,} training texts, scored by probes fitted without them. They "
-        "also selected the rule, which favours it. Limits are adjusted for the number of rules.",
-        marked=name,
-        chance=CHANCE,
-        unit=f"{name} minus the other",
+        "by rule, cross-validated",
+        {row["rule"]: estimate(row, "auroc") for row in (first, *others)},
+        {row["rule"]: estimate(row, "difference") for row in others},
+        f"{first['n_texts']:,} training texts, scored by probes fitted without them. They also "
+        "selected the rule (blue), which favours it. Limits are adjusted for the number of rules.",
+        CHANCE,
+        f"{first['rule']} minus the other",
     )
     label = class_label(str(run.scores.rows["positive"].iloc[0]))
     yield FigurePart(

@@ -6,7 +6,6 @@ from probekit.amounts import fixed, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
 from probekit.report.pages.further_figures import scores_part
-from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import p_words, size_words
 from probekit.results.judging import INTERVAL
 from probekit.results.scores import site_with_head
@@ -49,24 +48,21 @@ p = 0.010.'
 def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the scores of all kinds at the selected site, if there are others."""
     v, best, rivals = run.verdict, run.verdict.best, others(run)
-    if best is None or not rivals:
-        return
-    rows = only(run.scores.sited, target="task", split="test", metric=v.metric, view=best.view)
-    names = map(site_with_head, rows["site"], rows["head"])
-    at_site = only(rows.assign(name=[*names]), name=best.name, position=best.position)
-    scores = {str(row["probe"]): row[INTERVAL].tolist() for _, row in at_site.iterrows()}
-    yield scores_part(
-        f"{title(v.metric)} by kind of probe",
-        v.metric,
-        {kind: scores[kind] for kind in (best.probe, *rivals)},
-        {kind: (one.difference, one.ci_low, one.ci_high) for kind, one in rivals.items()},
-        f"{size_words(v)}, at {best.name}: the site of the {best.probe} probe (blue) that "
-        "cross-validation selected. Each kind has its own penalty; at another site another kind "
-        "may be better.",
-        marked=best.probe,
-        chance=at_site["chance"].iloc[0],
-        unit=f"{best.probe} minus the other",
-    )
+    if best is not None and rivals:
+        rows = only(run.scores.sited, target="task", split="test", metric=v.metric, view=best.view)
+        named = rows.assign(name=[*map(site_with_head, rows["site"], rows["head"])])
+        at_site = only(named, name=best.name, position=best.position)
+        scores = {str(row["probe"]): row for _, row in at_site.iterrows()}
+        yield scores_part(
+            v.metric,
+            "by kind of probe",
+            {kind: scores[kind][INTERVAL].tolist() for kind in (best.probe, *rivals)},
+            {kind: [one.difference, one.ci_low, one.ci_high] for kind, one in rivals.items()},
+            f"{size_words(v)}, at {best.name}, which cross-validation selected for the "
+            f"{best.probe} probe; another kind may be better elsewhere.",
+            scores[best.probe]["chance"],
+            f"{best.probe} minus the other",
+        )
 
 
 def others(run: Shown) -> dict[str, Rival]:

@@ -9,7 +9,6 @@ from probekit.chosen.page import TESTED, Columns, Shown, estimate, sentence, wri
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph
 from probekit.report.pages.further_figures import scores_part
-from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import p_words
 
 NOTE = (
@@ -62,15 +61,16 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the scores with and without cues, if there are any."""
     rows = run.rows("leakage.csv")
     if rows is not None:
-        row, metric = rows.iloc[0], str(rows["metric"].iloc[0])
-        without, others = "without the cues", "without other words"
-        columns = {"all words": "value", without: "without_cues", others: "without_others"}
+        row = rows.iloc[0]
         yield scores_part(
-            f"{title(metric)} with and without the cues",
-            metric,
-            {name: estimate(row, column) for name, column in columns.items()},
-            {f"{without} minus {others}": estimate(row, "difference")},
+            row["metric"],
+            "with and without the cues",
+            {
+                "without the cues": estimate(row, "without_cues"),
+                "without other words": estimate(row, "without_others"),
+                "all words": estimate(row, "value"),
+            },
+            {"without the cues minus without other words": estimate(row, "difference")},
             f"n = {row['n_test']:,} test texts. Without other words: as many random words dropped "
             f"as there are cues ({row['cues']}), mean of {row['n_draws']} draws.",
-            marked=without,
         )

@@ -10,7 +10,6 @@ from probekit.amounts import LEVEL, fixed
 from probekit.chosen.page import Columns, Shown, estimate, estimate_words, sentence, written_table
 from probekit.report.elements.page import FigurePart, Item, PageSection, Paragraph
 from probekit.report.pages.further_figures import scores_part
-from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import p_words
 from probekit.results.table import metric_name
 
@@ -82,19 +81,19 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     rows = run.rows("left.csv")
     if rows is None:
         return
-    row, metric = rows.iloc[0], rows["metric"].iloc[0]
-    alone, both = f"{row['confounds']} alone", "with activations"
-    gain = {"gain with activations": estimate(row, "gain")} if metric == "auroc" else {}
+    row, is_rank = rows.iloc[0], rows["metric"].iloc[0] == "spearman"
     yield scores_part(
-        f"{title(metric)} of the confounds, alone and with activations",
-        metric,
-        {alone: estimate(row, "known_score"), both: estimate(row, "joint_score")},
-        gain,
+        row["metric"],
+        "of the confounds, alone and with activations",
+        {
+            "with activations": estimate(row, "joint_score"),
+            f"{row['confounds']} alone": estimate(row, "known_score"),
+        },
+        {} if is_rank else {"gain with activations": estimate(row, "gain")},
         f"n = {row['n_test']:,} held-out rows in {row['n_groups']:,} groups. Confounds: "
-        f"{row['known']}.",
-        marked=both,
-        chance=0.5 if metric == "auroc" else 0.0,
-        unit="log probability of the label (bits a row)",
+        f"{row['known']}. Gain: of the log probability of the label.",
+        0.0 if is_rank else 0.5,
+        "bits a row",
     )
 
 

@@ -22,7 +22,6 @@ from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_te
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.pages.further_figures import scores_part
-from probekit.report.pages.parts import title
 from probekit.report.sentences.answer import p_words, size_words
 
 STACK = (
@@ -78,17 +77,18 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the scores of the stack and the best site, and the TPR by cost of a cascade."""
     stack, v = run.rows("stack.csv"), run.verdict
     if stack is not None and v.score is not None and v.best is not None:
-        row = stack.iloc[0]
-        together, alone = f"all {row['n_sites']} sites", f"best site: {v.best.place}"
-        scores = {together: [row[name] for name in ("value", "ci_low", "ci_high")]}
+        row, best = stack.iloc[0], f"best site: {v.best.place}"
+        together = [row["value"], row["ci_low"], row["ci_high"]]
         yield scores_part(
-            f"{title(v.metric)} of all sites together and of the best one",
             v.metric,
-            scores | {alone: [row["single"], v.score.ci_low, v.score.ci_high]},
+            "of all sites together and of the best one",
+            {
+                f"all {row['n_sites']} sites": together,
+                best: [row["single"], v.score.ci_low, v.score.ci_high],
+            },
             {"all minus best": estimate(row, "difference")},
-            f"{size_words(v)}. The best site is that of the best cross-validated score.",
-            marked=together,
-            chance=v.score.chance,
+            f"{size_words(v)}. The best site has the best cross-validated score.",
+            v.score.chance,
         )
     rows = run.rows("cascade.csv")
     if rows is None:
