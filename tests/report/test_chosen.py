@@ -384,14 +384,17 @@ def test_the_first_sentence_of_an_analysis_is_red_if_it_found_nothing_of_use(nam
 def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     table = with_kinds(**{"lda": 0.01, "svm": 0.2})
     others = [CHOSEN.replace("logistic", kind) for kind in ("lda", "svm")]
-    rows = [difference(others[0], 0.01, p=0.6), difference(others[1], 0.2, reach=0.05)]
+    rows = [
+        difference(others[0], 0.01, p=0.6),
+        difference(others[1], 0.2, reach=0.05, p_adjusted=0.004),
+    ]
     run = Shown(tmp_path, SimpleNamespace(verdict=judged(table, rows)))
     vars(run)["scores"] = Scores.of(table)
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     (found,) = kinds.door("page", "answers")(run)
     assert found.text == (
         "At block 2, logistic and lda do not differ significantly; svm is worse by 0.20 [0.15, "
-        "0.25], p = 0.002."
+        "0.25], adjusted p = 0.004."
     )
     (part,) = kinds.door("page", "screen")(run)
     scores, differences = part.figure["data"][:3], part.figure["data"][3:]

@@ -30,7 +30,7 @@ def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
     >>> far = {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3, "p": 0.01}
     >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
     'At block 5, lda and svm do not differ significantly; mlp:8 is worse by 0.20 [0.10, 0.30], \
-p = 0.010.'
+adjusted p = 0.010.'
     """
     alike = [kind for kind, rival in rivals.items() if rival.verdict == NOT_SIGNIFICANT]
     equal = "do not differ significantly" if alike else "was selected"
@@ -38,8 +38,8 @@ p = 0.010.'
     for kind, rival in rivals.items():
         if rival.verdict in RELATIONS:
             size, low, high = (fixed(abs(end), 2) for end in (rival.difference, *rival.leads))
-            by = f"by {size} [{min(low, high)}, {max(low, high)}], {p_words(rival.p)}"
-            parts.append(f"{kind} is {RELATIONS[rival.verdict]} {by}")
+            by = f"{RELATIONS[rival.verdict]} by {size} [{min(low, high)}, {max(low, high)}]"
+            parts.append(f"{kind} is {by}, adjusted {p_words(rival.decisive_p)}")
         elif kind not in alike:
             parts.append(f"too few groups to test {kind}")
     return f"{'; '.join(parts)}."

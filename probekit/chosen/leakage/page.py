@@ -66,11 +66,11 @@ def screen(run: Shown) -> Iterator[FigurePart]:
             row["metric"],
             "with and without the cues",
             {
-                "without the cues": estimate(row, "without_cues"),
-                "without other words": estimate(row, "without_others"),
-                "all words": estimate(row, "value"),
+                "cues dropped": estimate(row, "without_cues"),
+                "others dropped": estimate(row, "without_others"),
+                "nothing dropped": estimate(row, "value"),
             },
-            {"without the cues minus without other words": estimate(row, "difference")},
-            f"n = {row['n_test']:,} test texts. Without other words: as many random words dropped "
-            f"as there are cues ({row['cues']}), mean of {row['n_draws']} draws.",
+            {"cues minus others": estimate(row, "difference")},
+            f"n = {row['n_test']:,} test texts. Others: as many random words as there are cues "
+            f"({row['cues']}), mean of {row['n_draws']} draws.",
         )
