@@ -32,7 +32,7 @@ BUDGETS = {
 }
 # The rooms of features: folders, and files without their ending.
 ROOMS = """
-chosen/ report/pages/further_figures probes/score/description_length
+chosen/ report/pages/further_figures report/pages/rise probes/score/description_length
 interventions/ pipeline/intervene/ report/causes/ report/pages/causes_page report/pages/pair_page
 experiment/interventions results/causes results/cause_verdict
 analysis/ pipeline/look/ report/pages/lens_page report/pages/heads_page results/network cli/pictures

@@ -267,6 +267,7 @@ def interval(name, value, low, high):
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
+AHEAD = {"score": 1.0}  # of a negative
 MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
 DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
 CUES = {"metric": "accuracy", "cues": "not, never", "p": 0.02}
@@ -288,9 +289,9 @@ ANSWERS = {
     ),
     "no detection": (
         "monitor",
-        MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1),
+        MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1) | AHEAD,
         True,
-        "detects 0 % [0, 1.5] of the 48 test rows labelled red",
+        "0 % [0, 1.5] of the 48 test rows labelled red; most of its negatives are predicted as red",
     ),
     "other negatives": (
         "monitor",

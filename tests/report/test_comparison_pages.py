@@ -55,10 +55,26 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
     assert len(difference_lines(both)) == len(difference_lines(comparison))
 
 
-def test_a_comparison_without_intervals_has_no_figure_of_them(comparison):
-    title, bare = "Differences of accuracy", comparison.rows.assign(ci_low=np.nan, ci_high=np.nan)
-    assert title in comparison_page(comparison).html()
-    assert title not in comparison_page(replace(comparison, rows=bare)).html()
+def test_differences_are_drawn_if_several_have_intervals_and_compare_probes(comparison):
+    title, rows = "Differences of accuracy", comparison.rows.copy()
+    # A baseline with another score in one run, and one that guesses as the majority class does.
+    (majority,) = rows.index[rows["target"] == "majority"]
+    rows.loc[majority, ["value_b", "difference"]] = 0.7, 0.1
+    length = rows.loc[[majority]].assign(target="length", value_a=0.9)
+    words = rows.loc[[majority]].assign(target="bag_of_words")
+
+    def drawn_rows(*more):
+        """The names in the figure of the page, or nothing."""
+        page = comparison_page(replace(comparison, rows=pd.concat([rows, *more])))
+        parts = [one for section in page.sections for one in getattr(section, "items", ())]
+        texts = [
+            getattr(one, "description", "") for one in parts if getattr(one, "title", "") == title
+        ]
+        return re.findall(r"(selected probes|length|bag of words|majority) ", "".join(texts))
+
+    assert drawn_rows(length, words) == ["selected probes", "length"]
+    assert not drawn_rows(words)
+    assert not drawn_rows(length.assign(ci_low=np.nan))
 
 
 def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot):

@@ -86,5 +86,5 @@ def test_figures_and_tables_are_copied_as_numbers(browser, page):
     assert figure[0] == "series,x,y,value,details"
     assert figure[1].startswith("task,embed,,0.")
     table = browser.evaluate(COPIED % 2).splitlines()
-    assert table[0] == "compared with,accuracy,difference [95 %],p"
+    assert table[0] == "compared with,accuracy,difference [95 %],adjusted p"
     assert browser.trouble == []

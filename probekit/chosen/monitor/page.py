@@ -4,11 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from probekit.amounts import fixed
 from probekit.chosen.page import TEST_RATES, Columns, Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.elements.texts import class_label
-from probekit.report.sentences.answer import unit_of
+from probekit.report.sentences.answer import score_texts, unit_of
 from probekit.report.sentences.caveats import Caveat
 from probekit.results.judging import ACHIEVED
 from probekit.results.verdict import Verdict
@@ -29,32 +28,35 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         return
     row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
     unit = unit_of([run.verdict.score.probe])
+    detected = estimate_words(row, "tpr", in_percent=True)
     text = (
         f"At a threshold for {100 * row['fpr']:g} % false positives on its negatives, the monitor "
+        f"detects {detected} of the {row['n_positive']:,.0f} test {unit} labelled {label}"
     )
-    text += f"detects {estimate_words(row, 'tpr', in_percent=True)} of the "
-    text += f"{row['n_positive']:,.0f} test {unit} labelled {label}"
     is_loud = row["test_fpr_low"] > row["fpr_bound"]
     if is_loud:
         rate = estimate_words(row, "test_fpr", in_percent=True)
         text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
     # Alarms at random would detect as many as there are false positives.
     is_useless = is_loud or not row["tpr_low"] > row["fpr"]
+    negatives = run.rows("negatives.csv")
+    if is_useless > is_loud and negatives is not None and (negatives["score"] > 0).mean() > 0.5:
+        text += f"; most of its negatives are predicted as {label}, too"
     yield sentence(f"{text}.", is_useless=is_useless)
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:
     """Yield a warning if the threshold of the metric raises too many alarms on test rows."""
     if v.false_positives is not None and v.score is not None:
-        value, low, high = (fixed(100 * number, 1) for number in v.false_positives)
+        allowed = ACHIEVED[v.score.metric][1]
+        (value, low, high, _), unit = score_texts((*v.false_positives, allowed), in_percent=True)
         # An undefined interval is written as "nan".
         interval = "" if low == "nan" else f" [{low}, {high}]"
-        allowed = f"{100 * ACHIEVED[v.score.metric][1]:g} %"
         yield Caveat(
             "achieved-fpr",
-            f"The false positive rate on the test rows is {value} %{interval}, above the {allowed} "
-            f"that the threshold allows on training rows: a threshold for {allowed} on the test "
-            "rows would detect fewer positive rows.",
+            f"The false positive rate on the test rows is {value}{unit}{interval}, above the "
+            f"{100 * allowed:g} % that the threshold allows on training rows: a threshold for "
+            f"{100 * allowed:g} % on the test rows would detect fewer positive rows.",
         )
 
 

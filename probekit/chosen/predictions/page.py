@@ -38,6 +38,7 @@ MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 200  # of a curve
 LOWEST_BELOW = 0.1  # a name below a lower point would be on the axis
 BINS = 30
+SIDES = ("left", "center", "right")  # of a label, by the quarters of the axis
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
 
 
@@ -197,6 +198,7 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
     for number, (name, at) in enumerate(lines.items()):
         line = {"color": GREY, "width": 1.5, "dash": "dash" if number else "solid"}
         place = {"x": at, "y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
+        place["xanchor"] = SIDES[np.digitize(at, np.quantile(edges, [0.25, 0.75]))]
         figure.add_vline(x=at, line=line)
         figure.add_annotation(text=name, font={"size": 12}, yshift=16 * number, **place)
     figure.update_xaxes(title_text=plotly_text(title), range=with_margin(edges[0], edges[-1]))

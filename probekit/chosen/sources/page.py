@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, format_number
+from probekit.amounts import counted, fixed, format_number
 from probekit.chosen.page import Shown, sentence
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import WITHIN
@@ -62,7 +62,7 @@ def screen(run: Shown) -> Iterator[FigurePart]:
         "or more where sources differ by degrees, but in as few as 47 % where one source in ten "
         "fails: then read the worst source, not the mean.",
         f"{metric_name(v.metric)} by source, worst first: {'; '.join(listed)}.",
-        height=7 + 2.2 * max(len(rows), 3),
+        height=10 + 2.6 * max(len(rows), 3),
     )
 
 
@@ -102,13 +102,21 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
             hoverinfo="text",
         )
     mean, low, high = v.mean
+    levels, lines = rows["chance"].dropna().unique(), {}
     if not np.isnan(mean):
-        figure.add_vline(x=mean, line={"color": SERIES_COLOURS[0], "width": 1.5})
+        look = {"color": SERIES_COLOURS[0], "width": 1.5}
+        lines[f"mean {fixed(mean, 2)}{'' if np.isnan(low) else ', 95 % band'}"] = mean, look
     if not np.isnan(low):
         figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
-    levels = rows["chance"].dropna().unique()
     if len(levels) == 1:
-        figure.add_vline(x=float(levels[0]), line=style.CHANCE_LINE)
+        lines[f"chance {fixed(levels[0], 2)}"] = float(levels[0]), style.CHANCE_LINE
+    for name, (at, look) in lines.items():
+        figure.add_vline(
+            x=at, line=look, annotation={"text": name, "yanchor": "bottom", "xanchor": "center"}
+        )
+    drawn = [*rows.filter(regex="^(value|ci_|within|chance)").to_numpy().ravel(), low, high]
+    figure.update_layout(margin_t=52)  # the buttons are above the labels
+    figure.update_xaxes(range=style.with_margin(np.nanmin(drawn), np.nanmax(drawn)))
     figure.update_xaxes(title_text=style.axis_title(v.metric))
     figure.update_yaxes(
         tickmode="array", tickvals=places.tolist(), ticktext=names, autorange="reversed"

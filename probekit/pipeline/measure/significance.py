@@ -9,7 +9,7 @@ reliability.csv   calibration of each kind of probe with probabilities, at its b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -149,10 +149,11 @@ def difference_rows(
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
     the majority class gets the p-value of the selected probe in `table`. If that class has the same
-    score on any rows, the limits are those of the probe's score minus this constant. Otherwise they
-    are t limits: where groups have one label, half of the differences are 0, and random signs have
-    too few patterns. A baseline with the scores of this class is the same comparison. The list is
-    empty without predictions of the selected probe, or without others to compare.
+    score on any rows, the limits are those of the probe's score minus this constant; without
+    requested p-values only if they exclude 0 exactly where p is below 0.05. Otherwise they are t
+    limits: where groups have one label, half of the differences are 0, and random signs have too
+    few patterns. A baseline with the scores of this class is the same comparison. The list is empty
+    without predictions of the selected probe, or without others to compare.
 
     Args:
         all_scored: the predictions of the run.
@@ -194,32 +195,36 @@ def difference_rows(
     found = compared(values)
     rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
-    has_p_values = has_p_values and METRICS[metric].has_p
-    if has_p_values and "majority" in found:
-        # The p-value that the page shows. That of a nested choice is not adjusted for the choice,
-        # which did not use the test rows.
-        which = "p_value" if chosen["target"] == HEADLINE else "p_best"
-        tested = only(table, metric=which, target=chosen["target"])
-        p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
-        # With too few groups, the table has no p-values.
-        p = float(p_of_name[0]) if p_of_name else float("nan")
+    if METRICS[metric].has_p and "majority" in found:
         of_majority = values["majority"]
         interval = scoring.with_interval(metric, predictions[name], resamples)
-        # If the majority class scores the same on any rows, its score is subtracted from the limits
-        # of the score. If the score has no interval, the limits stay NaN.
-        if np.ptp(of_majority) < ROUNDING or np.isnan(interval.low):
-            low, high = interval.low - of_majority[0], interval.high - of_majority[0]
-        else:
-            interval = jackknife_interval(values[name] - of_majority, resamples)
-            low, high = interval.low, interval.high
-        a, b = float(values[name][0]), float(of_majority[0])
         # A rival that guesses the same is the same comparison.
         same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
-        # Nothing is adjusted: the adjusted values, which come last, are the values themselves.
-        difference = Difference(a, b, a - b, low, high, p, p, low, high)
-        found |= dict.fromkeys(same, difference)
-        named = [other for other in named if other not in same]
-    found |= compared(named)
+        # If the majority class scores the same on any rows, its score is subtracted from the limits
+        # of the score. If the score has no interval, the limits stay NaN.
+        is_constant, level = np.ptp(of_majority) < ROUNDING, of_majority[0]
+        if not is_constant and not np.isnan(interval.low):
+            interval, level = jackknife_interval(values[name] - of_majority, resamples), 0.0
+        low, high = interval.low - level, interval.high - level
+        of_score = {"ci_low": low, "ci_high": high}
+        if has_p_values:
+            # The p-value that the page shows. That of a nested choice is not adjusted for the
+            # choice, which did not use the test rows.
+            which = "p_value" if chosen["target"] == HEADLINE else "p_best"
+            tested = only(table, metric=which, target=chosen["target"])
+            p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
+            # With too few groups, the table has no p-values. Nothing is adjusted.
+            p = float(p_of_name[0]) if p_of_name else float("nan")
+            of_score |= {"p": p, "p_adjusted": p, "adjusted_low": low, "adjusted_high": high}
+            named = [other for other in named if other not in same]
+        found |= compared(named)
+        majority = found["majority"]
+        # Without exchanges of labels, p is that of the difference; the limits must agree with it.
+        agrees = (low > 0 or high < 0) if majority.p < LEVEL else low <= 0 <= high
+        if has_p_values or (is_constant and agrees):
+            found |= dict.fromkeys(same, replace(majority, **of_score))
+    else:
+        found |= compared(named)
     facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
     return [
         {"a": name, "b": other, **difference_columns(one, metric), **facts}

@@ -143,10 +143,10 @@ _ROWS = (
             has_p=True,
             has_parts=True,
             needs="alarms",
-            explanation=(
-                "Share of the rows of the positive class whose score exceeds the threshold that "
-                f"{rate} % of the other training rows exceed, each scored without its own group."
-            ),
+            explanation="Share of the rows of the positive class whose score exceeds the threshold "
+            f"that {rate} % of the other training rows exceed, each scored without its own group.",
+            sentence=f"held-out TPR {{score}} at a threshold for {rate} % FPR on training {{unit}}",
+            in_percent=True,
         )
         for rate in (1, 5)
     ),

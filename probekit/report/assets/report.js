@@ -98,6 +98,28 @@ function dropScale(drawing, data) {
   if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
+const DIGIT = 8; // pixels of a digit of a tick label, and of the space after it
+
+/** Leaves out numbers below an axis that would run into the one before them. */
+function thin(drawing, layout) {
+  const { l = 80, r = 80 } = layout.margin ?? {};
+  for (const [name, axis] of Object.entries(layout)) {
+    if (!/^xaxis\d*$/.test(name) || axis.tickangle || !axis.range || !Array.isArray(axis.ticktext)) continue;
+    const [start, end] = axis.domain ?? [0, 1];
+    const unit = (drawing.offsetWidth - l - r) * (end - start) / Math.abs(axis.range[1] - axis.range[0]);
+    const numbers = axis.ticktext.filter((text) => /^\d+$/.test(text));
+    const width = DIGIT * Math.max(...numbers.map(({ length }) => length));
+    let free = -Infinity;
+    axis.ticktext = axis.ticktext.map((text, number) => {
+      if (!numbers.includes(text)) return text;
+      const middle = Math.abs(axis.tickvals[number] - axis.range[0]) * unit;
+      if (middle < free) return "";
+      free = middle + width + DIGIT;
+      return text;
+    });
+  }
+}
+
 const rgb = (colour) => (colour.match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
 
 /** The relative luminance (WCAG) of a colour scale at a share of its length. */
@@ -150,6 +172,7 @@ function prepared(plot) {
     dropScale(drawing, data);
     stack(drawing, layout);
   }
+  thin(drawing, layout);
   if (document.documentElement.dataset.theme === "dark") darken(data);
   paint(layout);
   layout.uirevision = drawing.ariaLabel; // the reader's zoom lasts until another figure is shown

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, format_difference, format_number, format_p
+from probekit.amounts import counted, format_difference, format_number, format_p, joined_names
 from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
+from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import TARGETS
 from probekit.report.elements import page, style
 from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
@@ -24,10 +25,10 @@ from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import title
 from probekit.report.pages.run_page import run_answers
 from probekit.report.sentences import comparisons
-from probekit.report.sentences.answer import nested_line
+from probekit.report.sentences.answer import nested_line, score_words
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
-from probekit.report.sentences.tables import DIFFERENCE
+from probekit.report.sentences.tables import TESTED
 from probekit.results.comparison import (
     RunComparison,
     both_places,
@@ -45,9 +46,9 @@ MOST_LINES = 12  # with more lines, such as single heads, only the table is show
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
 SELECTED_PROBE = "selected probe"
 METHOD = (
-    "In the table, p is two-sided, and the interval excludes 0 exactly if p is below 0.05. A "
-    "comparison is significant if its p, adjusted for all comparisons of the page, is below 0.05; "
-    "p and interval of the answer are adjusted in this way.",
+    "p is two-sided, and adjusted for all comparisons of the page. So is the interval of the "
+    "answer; those of tables and figures are not, and exclude 0 exactly if p is below 0.05 before "
+    "the adjustment.",
     "Nothing was fitted again: the predictions of both runs for their test rows were compared.",
 )
 SETTINGS = (
@@ -80,7 +81,8 @@ def comparison_page(comparison: RunComparison) -> page.Page:
         is_equal = main["difference"].eq(0) & main["what"].ne("chosen")
         items: list[page.Item] = []
         if not is_equal.all():
-            items += [_table(comparison, main[~is_equal], title), *forest_part(comparison, main)]
+            others = main[~is_equal]
+            items += [_table(comparison, others, title), *forest_part(comparison, others)]
         if is_equal.any():
             equal = f"{counted(int(is_equal.sum()), 'score')} equal in both runs"
             items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
@@ -122,9 +124,12 @@ def comparison_page(comparison: RunComparison) -> page.Page:
 
 
 def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.FigurePart]:
-    """Yield the differences of the selected probes and baselines that have intervals."""
-    rows = main[main["ci_low"].notna()]
-    if rows.empty:
+    """Yield the differences of the selected probes and baselines with intervals, if several."""
+    # A baseline that guesses as the majority class does in both runs compares the data alone.
+    scores = main[["value_a", "value_b"]]
+    is_constant = scores.eq(scores[main["target"] == "majority"].max()).all(axis=1)
+    rows = main[main["ci_low"].notna() & ~is_constant]
+    if len(rows) < 2:
         return
     names = [
         "selected probes" if row["what"] == "chosen" else TARGETS[row["target"]].title
@@ -189,14 +194,14 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
     for _, row in rows.iterrows():
         result = [(comparisons.result_words(row), "verdict")]
         sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
-        p = Cell(format_p(row["p"]), result, is_strong=row["holds"])
+        p = Cell(format_p(row["p_adjusted"]), result, is_strong=row["holds"])
         numbers = (format_number(row[name]) for name in ("value_a", "value_b"))
         difference = format_difference(row["difference"], row["ci_low"], row["ci_high"])
         place = Cell(_place(row), [(sites, "badge")])
         cells.append((place, *numbers, Cell.number(difference), p))
     return ResultTable(
         title,
-        ("probe", *names, DIFFERENCE, "p"),
+        ("probe", *names, *TESTED),
         cells,
         css="compact stacked",
         chosen=[index for index, what in enumerate(rows["what"]) if what == "chosen"],
@@ -290,7 +295,7 @@ class ShownRun:
         record: contents of its run.json, without folders of the machine.
         scores: its scores.
         facts: settings, digests and versions, by name, without folders of the machine.
-        answer: main results, in one line.
+        answer: the first sentence of its answer.
     """
 
     name: str
@@ -315,7 +320,7 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         paths = MachinePaths.of(config, record.model.source)
         facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
         scores = Scores.load(folder / "results.csv")
-        answer = " ".join(one.text for one in run_answers(Shown(folder, record)))
+        answer = run_answers(Shown(folder, record))[0].text
         runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
         settings.append((record, settings_of(config)))
         first = seen.setdefault(_identity(runs[-1]), folder)
@@ -345,9 +350,9 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     questions = {run.record.question for run in runs}
     common = next(iter(questions)) if len(questions) == 1 else None  # the question of all runs
     answers = []
-    for one in runs:  # below each answer its question, unless all runs have the same one
+    for one in runs:  # below each name its question, unless all runs have the same one
         asked = "" if common else one.record.question or ""
-        answers.append((one.name, Cell(page.unbroken(one.answer), [(asked, "note")])))
+        answers.append((Cell(one.name, [(asked, "note")]), page.unbroken(one.answer)))
     names = [run.name for run in runs]
     folders = page.Pairs([(run.name, _identity(run)) for run in runs])
     # The table of the selected sites.
@@ -369,7 +374,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     return page.Page(
         eyebrow=["probekit", experiment, f"{len(runs):,} runs", metric],
         title=common or f"Comparison of {len(runs):,} runs",
-        answer="",
+        answer=_extremes(runs),
         details=[page.Pairs(answers, css="verdicts")],
         sections=[
             *(page.PageSection(part.title, [part]) for part in runs_figures(runs)),
@@ -379,6 +384,29 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         ],
         head=f"{experiment}: {len(runs):,} runs by {metric}",
     ).html()
+
+
+def _extremes(runs: Sequence[ShownRun]) -> str:
+    """Return the best and the worst score of the runs, and which have equal curves."""
+    verdicts = {run.name: run.record.verdict for run in runs}
+    scores = {name: v.score for name, v in verdicts.items() if v.score is not None}
+    words = {name: ", ".join(filter(None, score_words(score))) for name, score in scores.items()}
+    ordered = sorted(
+        scores, key=lambda name: scores[name].value * METRICS[scores[name].metric].sign
+    )
+    curves: dict[tuple[float, ...], list[str]] = {}
+    for name, v in verdicts.items():
+        curves.setdefault(tuple(round(value, 9) for value in v.curve), []).append(name)
+    text = ""
+    if len(set(words.values())) == 1:
+        every = "Both runs" if len(runs) == 2 else f"All {len(runs)} runs"
+        n = every if len(words) == len(runs) else f"{len(words)} of {len(runs)} runs"
+        text = f"{n}: {words[ordered[0]]}."
+    elif words:
+        best, worst = (f"{name}, {words[name]}" for name in (ordered[-1], ordered[0]))
+        text = f"Best: {best}. Worst: {worst}. Differences are not tested here."
+    equal = [joined_names(names) for curve, names in curves.items() if curve and names[1:]]
+    return text + "".join(f" The curves of {names} are equal." for names in equal)
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:

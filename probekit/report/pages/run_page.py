@@ -20,6 +20,7 @@ from probekit.report.elements.texts import MachinePaths, class_label, pieces
 from probekit.report.pages import losses, parts
 from probekit.report.pages.causes_page import cause_parts, causes_section, write_causes_page
 from probekit.report.pages.further_figures import massive_words, norms_part, reliability_part
+from probekit.report.pages.rise import rise
 from probekit.report.sentences.answer import answer, identity_sentence, method, size_words
 from probekit.report.sentences.caveats import INVALIDATES, Caveat, caveats
 from probekit.report.sentences.tables import CHOSEN_MINUS, RULE, comparison_table, site_tables
@@ -31,9 +32,8 @@ from probekit.results.table import DIFFERENCES, metric_name, read_columns
 
 C_OF_FOLDS = "C: – where the outer folds chose different values."
 CHOSEN_MINUS_RULE = (
-    "Chosen minus …: the reported score minus that of the row. An interval excludes 0 exactly if "
-    "its p < 0.05; * significant after adjustment: for the comparisons named in advance, or else "
-    "for all comparisons."
+    "Chosen minus …: the reported score minus that of the row, with its 95 % interval. p is "
+    "adjusted for the comparisons named in advance, or else for all comparisons."
 )
 
 
@@ -95,6 +95,7 @@ def report_page(run_dir: Path) -> str:
     record = paths.hide_in(record)
     v, run = record.verdict, Shown(run_dir, record)
     answers = run_answers(run)
+    answers += rise(run, is_asked=False) if len(answers) == 1 else ()
     of_causes = cause_parts(causes, run.scores.layers)
     figures = parts.with_choices([*of_causes[:1], *_result_figures(run)])
     shown = [part for part in figures if part.is_open]
@@ -146,8 +147,8 @@ def report_page(run_dir: Path) -> str:
 def run_answers(run: Shown) -> list[page.Paragraph]:
     """Return the sentences that answer a run's question; `bad` if they found nothing of use.
 
-    The first ones are whether the data invalidate it, and those of its interventions and of
-    analyses of the selected probe, if any.
+    The first ones are whether the data invalidate it, and those of its interventions, of analyses
+    of the selected probe, and of the layers that it asks for, if any.
     """
     causes, v = open_causes(run.folder), run.verdict
     sentences = [] if causes is None else [page.Paragraph(cause_answer(causes))]
@@ -155,7 +156,7 @@ def run_answers(run: Shown) -> list[page.Paragraph]:
     if not is_valid and v.case in ("yes", "not better"):
         sentences.insert(0, page.Paragraph("Not valid as it stands: see the first warning.", "bad"))
     of_probe = page.Paragraph(answer(v, run.record.question), "" if is_valid else "bad")
-    return [*sentences, *of_analyses("answers", run), of_probe]
+    return [*sentences, *of_analyses("answers", run), *rise(run, is_asked=True), of_probe]
 
 
 def run_caveats(run: Shown) -> list[Caveat]:

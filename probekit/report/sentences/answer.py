@@ -39,7 +39,7 @@ NOT_BETTER_THAN = "not significantly better than"
 MOST_RIVALS = 2  # named in the sentence
 MOST_TIED = 2  # sites named in the sentence
 MOST_SITES = 4  # named with the number of folds that chose them
-MOST_IN_ANSWER = 2  # of these, in the answer
+MOST_IN_ANSWER = 3  # of these, in the answer
 MOST_PLACES = 6
 ENOUGH_GROUPS = 100  # from which an absent sort of group is rarer than 3 %
 NESTED_LINE = (
@@ -94,7 +94,8 @@ def answer(v: Verdict, question: str | None = None) -> str:
     if case in ("yes", "not better") and not is_yes_no(question):
         place = _best_place(v)
         if place:
-            return f"Best at {place}{but}: {_listed([score, *facts])}."
+            best = "All rows pooled, best" if v.sources else "Best"
+            return f"{best} at {place}{but}: {_listed([score, *facts])}."
         # "Yes" could be misread as the answer to such a question.
         opening = OPENINGS["not better"]
     if v.is_nested:
@@ -149,16 +150,17 @@ def _but(v: Verdict) -> str:
 
     The majority class is the first, because a probe that is not better has learnt nothing that its
     score shows. The others follow, best first; if there are any that are better than the probe,
-    only those. Of more than `MOST_RIVALS` names in a row, those after the first are counted. Few
-    test groups are named where predictions and labels are associated.
+    only those and random weights. Of more than `MOST_RIVALS` names in a row, those after the first
+    are counted. Few test groups are named where predictions and labels are associated.
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
     # The rivals that are better than the probe; their verdicts are on the probe.
     better = {n: r for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE}
-    parts = []
-    if better and "majority" in doubts and "majority" not in better:
-        parts = [f"{NOT_BETTER_THAN} {rival_name('majority', metric.name)}"]
+    # Without a lead over these, the score shows nothing that the probe, or the network, has learnt.
+    ties = doubts.keys() - better if better else ()
+    worst = [rival_name(n, metric.name) for n in ("majority", "random_weights") if n in ties]
+    parts = [f"{NOT_BETTER_THAN} {joined_names(worst)}"] if worst else []
     named = better or doubts
     # Ascending, with the majority class last; reversed, it comes first, and then the best ones.
     best_first = sorted(
@@ -176,7 +178,7 @@ def _but(v: Verdict) -> str:
     parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
     is_few = _is_only_associated(v) and v.score.n_groups < FEW_GROUPS
     few = f", with only {v.score.n_groups} test groups" if is_few else ""
-    return f", but {' and '.join(parts)}{few}"
+    return f", but {', and '.join(parts)}{few}"
 
 
 def _better_words(v: Verdict) -> str:
@@ -247,10 +249,10 @@ def chosen_in_folds(counts: Counter[str]) -> str:
     'the folds chose different sites (block 2 in 2 folds and block 1 in 1 fold)'
     >>> chosen_in_folds(Counter(["block 2", "block 1"]))
     'the folds chose different sites (block 2 and block 1)'
-    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 2", "block 0"]))
-    'the folds chose 3 different sites, most often block 2 (2 of 4 folds)'
-    >>> chosen_in_folds(Counter(["block 2", "block 1", "block 0"]))
-    'the folds chose 3 different sites'
+    >>> chosen_in_folds(Counter(["block 3", "block 1", "block 3", "block 0", "block 2"]))
+    'the folds chose 4 different sites, most often block 3 (2 of 5 folds)'
+    >>> chosen_in_folds(Counter(["block 3", "block 2", "block 1", "block 0"]))
+    'the folds chose 4 different sites'
     """
     if len(counts) == 1:
         folds = "both" if counts.total() == 2 else f"all {counts.total()}"
@@ -436,10 +438,8 @@ def method(v: Verdict) -> list[str]:
         f"{100 * (1 / ratio - 1):.0f} % of a rival's score could vanish."
     )
     of_majority = (
-        " The p-value of the majority class is one-sided: that of the association between the "
-        "probe's predictions and the labels; whether the probe is better is decided by the "
-        "interval of the difference (t over groups), and whether it is worse than chance by the "
-        "interval of its score."
+        " The p-value of the majority class is that of association; whether the probe is better is "
+        "decided by the interval of the difference, and whether worse than chance by its own."
     )
     # Each paragraph, and whether it holds.
     paragraphs = {
@@ -449,19 +449,17 @@ def method(v: Verdict) -> list[str]:
         f"A sort of group whose share is below {100 * (1 - ratio):.0f} % is absent from {n} groups "
         "in at least 5 % of samples, which no interval or test can show."
         f"{vanishing if METRICS[v.metric].is_hits and ratio > 0.5 else ''}": n < ENOUGH_GROUPS,
-        "Each source was tested by probes of the others. The score, its interval and its p-value "
-        "are for new rows and groups of these sources. Whether a new source is like them is a "
-        "question of the scores by source.": v.sources is not None,
+        "Each source was tested by probes of the others. Score, interval and p-value are for new "
+        "groups of these sources, not for a new source.": v.sources is not None,
         "The p-value of a probe is that of a one-sided test of association between predictions "
         f"and labels, by a t statistic over groups{f' ({v.null})' if v.null else ''}. The p-values "
         "of single sites are adjusted for the maximum over all sites and kinds of probe; that of "
         "a nested choice is not, because it did not use the test rows.": v.has_p,
-        "Differences are paired, on the same test rows. Their two-sided p-values come from "
-        "exchanging the signs of whole groups or, for a metric that depends on a label of few "
-        "groups, from Welch's t by class. An interval excludes 0 exactly if its p < 0.05. Stars "
-        "are adjusted for the comparisons of the first table, which were fixed before the test "
-        f"rows were used.{of_majority if v.has_p else ''} The difference from the control task is "
-        "the selectivity.": bool(v.named),
+        "Differences are paired. Their two-sided p-values come from exchanging the signs of whole "
+        "groups or, for a metric that depends on a label of few groups, from Welch's t by class. "
+        "An interval excludes 0 exactly if p < 0.05 before it is adjusted for the comparisons of "
+        f"the first table, fixed in advance.{of_majority if v.has_p else ''} The difference from "
+        "the control task is the selectivity.": bool(v.named),
         "Compression is the length of a code of the label frequencies divided by the description "
         "length of the training labels given the activations.": v.has_compression,
         "A probe shows what can be decoded at a site, not that the model uses it; to test that, "

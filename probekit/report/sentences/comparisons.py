@@ -49,7 +49,8 @@ def comparison_answer(comparison: RunComparison) -> str:
         f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
         for side in ("a", "b")
     )
-    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({rows_a}; {rows_b})"
+    both_rows = f"{rows_a} each" if rows_a == rows_b else f"{rows_a}; {rows_b}"
+    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({both_rows})"
     p, both = row["p_adjusted"], "both " * pd.notna(row["adjusted_low"])
     test = "no p" if pd.isna(p) else f"{p_words(p)} ({both}adjusted)"
     numbers = (
@@ -240,10 +241,10 @@ def sources_sentence(sources: SourceScores) -> str:
     ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
     ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
     ... ))
-    >>> print(*sentence.split("; "), sep="\n")
-    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources
-    0.92 [0.90, 0.94] inside the sources, which is better in 2 of 3
-    worst for Ann, 0.03. Not averaged: Bob (only yes).
+    >>> print(*sentence.split("; "), sep="\n")  # doctest: +NORMALIZE_WHITESPACE
+    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources, worst 0.03 for Ann
+    inside the sources, 0.92 [0.90, 0.94], better in 2 of 3 sources (left out minus
+    inside −0.20). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
     scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
@@ -262,14 +263,14 @@ def sources_sentence(sources: SourceScores) -> str:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
     n = counted(sources.n, "source")
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
+    difference = fixed(scale * sources.difference, 2 - bool(unit))
     inside = (
-        f"{words(*sources.within)} inside the sources, which is better in {sources.n_worse} of "
-        f"{sources.n}"
+        f"inside the sources, {words(*sources.within)}, better in {sources.n_worse} of {n} "
+        f"(left out minus inside {difference}{' points' * bool(unit)})"
     )
     if math.isnan(sources.within[0]):
         inside = "no score inside the sources, because some are a single group"
     return (
         f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}; {inside}; worst for {sources.worst}, "
-        f"{words(sources.worst_value)}.{others}"
+        f"{n}{few}, worst {words(sources.worst_value)} for {sources.worst}; {inside}.{others}"
     )

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, decimals, fixed, format_number, format_p
+from probekit.amounts import decimals, fixed, format_number, format_p
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.figures.layer_curve import series_of
@@ -19,18 +19,17 @@ from probekit.report.sentences.answer import grid_name, rival_name
 from probekit.results.record import BY_WORD, Control
 from probekit.results.scores import Scores, site_with_head
 from probekit.results.table import SAME_FEATURES, metric_name, row_tick
-from probekit.results.verdict import COMPARED, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival, Verdict
+from probekit.results.verdict import COMPARED, SIGNIFICANT, Rival, Verdict
 
 NONE = "–"
 NO_SCORE = "none"
 DIFFERENCE = "difference [95 %]"
+TESTED = (DIFFERENCE, "adjusted p")
 LONG = 18  # characters of a verdict; a longer one takes two lines
 # The rule of the table of comparisons, below it.
 RULE = (
-    "An interval excludes 0 if the two-sided p < 0.05. A one-sided p tests whether predictions and "
-    "labels are associated. * significant: p < 0.05 after adjustment for all comparisons; a "
-    "one-sided p is not adjusted, and the interval must exclude 0, too. – in place of p: not "
-    "tested, or too few groups."
+    "p is adjusted for all comparisons, the intervals are not. A one-sided p, of an association "
+    "with the label, is not adjusted either."
 )
 
 
@@ -57,7 +56,7 @@ def comparison_table(v: Verdict, control: Control = BY_WORD) -> ResultTable | No
         reason = _p_cell(NONE, control.short_reason)
         rows.insert(len(before), (_name("control", v), NO_SCORE, Cell(NONE), reason))
     title = "Scores that the selected probe is compared with"
-    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), DIFFERENCE, "p")
+    columns = (Column("compared with", "site", "phrase"), metric_name(v.metric), *TESTED)
     return ResultTable(title, columns, rows, css="compact") if rows else None
 
 
@@ -74,17 +73,18 @@ def in_words(compared: ResultTable) -> ResultTable:
 def _name(target: str, v: Verdict) -> str:
     """Return the name of a rival in the table, without article."""
     name = rival_name(target, v.metric).removeprefix("the ")
-    is_mean = target == "random_weights" and v.n_networks > 1
-    return f"{name}, own best sites (mean of {v.n_networks})" if is_mean else name
+    # Networks that have chosen no sites are scored at that of the selected probe.
+    is_own = target == "random_weights" and "chosen_random_weights" in v.named
+    mean = f"s (mean of {v.n_networks})" if v.n_networks > 1 else "s" * v.is_nested
+    return f"{name}, own best site{mean}" if is_own else name
 
 
 def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, str, Cell, Cell]]:
     """Return name, score, difference with its interval, and p with the verdict of each rival.
 
-    The two-sided p-value of a difference is below 0.05 exactly if its interval excludes 0; that of
-    an association is marked as one-sided. A star follows if the difference is significant for all
-    comparisons together. The verdict is "" if the selected probe is significantly better, or if
-    the rival was not named before the test rows were used and has no test.
+    The p-value is adjusted for all comparisons; that of an association, which is not, is marked as
+    one-sided. The verdict is "" if the selected probe is significantly better, or if the rival was
+    not named before the test rows were used and has no test.
     """
     # Numbers have 2 decimals, or 3 if a difference or limit would be written as 0.
     numbers = [(rival.difference, rival.ci_low, rival.ci_high) for rival in rivals]
@@ -96,13 +96,10 @@ def _compared(rivals: Sequence[Rival], names: Sequence[str]) -> list[tuple[str, 
         if not math.isnan(rival.ci_low):
             limits = f"[{fixed(rival.ci_low, places)}, {fixed(rival.ci_high, places)}]"
         has_p = not math.isnan(rival.p)
-        has_star = rival.decisive_p < LEVEL and rival.verdict in (SIGNIFICANT, SIGNIFICANTLY_WORSE)
         has_verdict = (rival.is_named or has_p) and rival.verdict != SIGNIFICANT
-        p = _p_cell(
-            f"{format_p(rival.p)}*" if has_star else format_p(rival.p),
-            rival.verdict.removeprefix("significantly ") if has_verdict else "",
-            "one-sided" if rival.is_association and has_p else "",
-        )
+        verdict = rival.verdict.removeprefix("significantly ") if has_verdict else ""
+        sided = "one-sided" if rival.is_association and has_p else ""
+        p = _p_cell(format_p(rival.decisive_p), verdict, sided)
         rows.append((name, fixed(rival.value, places), Cell(difference, [(limits, "")]), p))
     return rows
 

@@ -252,9 +252,29 @@ def test_without_a_p_value_the_majority_row_has_its_own(run):
     chosen = only(by_depth(table), site=SITES[0], split="validation").iloc[0]
     (found,) = difference_rows(predictions, chosen, table, prober, has_p_values=False)
     assert found["p"] == found["p_adjusted"] == 2 / 2**12
-    assert pd.notna(found["ci_low"])
+    # The constant guess has the same score on any rows: one interval for the score and its lead.
+    resamples = prober.resamples_of("logistic")
+    score = scored.with_interval("accuracy", predictions[0].predictions, resamples)
+    assert (found["ci_low"], found["ci_high"]) == (score.low - 0.5, score.high - 0.5)
     (found,) = difference_rows(predictions, chosen, table, prober)
     assert np.isnan(found["p"])  # p-values were requested, but there were too few groups
+
+
+def test_without_a_p_value_the_interval_of_the_lead_agrees_with_that_of_the_difference():
+    """A few wrong groups widen the paired interval, and not that of the score, or the reverse."""
+    results = []
+    for seed in range(60):
+        truth, guess, groups = words(np.random.default_rng(seed), 8, 0.62)
+        prober = prober_of(truth, groups)
+        own, other = (
+            scored_at(SITES[1], truth, guess),
+            scored_at(None, truth, 0 * truth, "majority"),
+        )
+        table = by_depth(make_table([own.row | {"split": "validation"}], RESULTS))
+        (found,) = difference_rows([own, other], table.iloc[0], table, prober, has_p_values=False)
+        assert (found["p"] < 0.05) == (found["ci_low"] > 0 or found["ci_high"] < 0)
+        results.append(found["p"] < 0.05)
+    assert {*results} == {True, False}
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "auprc"])

@@ -91,7 +91,7 @@ def test_differences_of_the_chosen_probe_are_columns_of_the_table_of_sites():
     assert [column.name for column in whole.headings[-2:]] == list(tables.CHOSEN_MINUS.values())[:2]
     assert lines(row[-2:] for row in whole.rows[:2]).splitlines() == [
         "– | –",
-        "+0.14 [0.09, 0.19] p 0.001* | +0.21 [−0.09, 0.51]",
+        "+0.14 [0.09, 0.19] p 0.001 | +0.21 [−0.09, 0.51]",
     ]
 
 

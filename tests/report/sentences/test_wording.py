@@ -157,7 +157,7 @@ def test_terminal_page_and_notebook_have_the_same_warnings(make_run, record, cap
 
 @pytest.mark.parametrize("level", ["error", "warning"])
 def test_what_invalidates_the_score_changes_the_first_sentence(level, tmp_path):
-    content = make_record()
+    content = make_record() | {"question": "Is number decodable?"}
     content["verdict"] = judged(CASES["better"].table, CASES["better"].differences)
     rare = {"level": "warning", "code": "rare-labels", "message": "y"}
     content["data"]["findings"] = [
