@@ -80,7 +80,7 @@ def test_results_of_all_processes_are_ordered_and_use_their_share_of_threads(eag
 
 def begun(item, folder):
     (folder / str(item)).touch()
-    time.sleep(0.02)
+    time.sleep(0.05)
 
 
 def test_results_come_about_as_fast_as_items_are_done(eager, tmp_path):

@@ -19,7 +19,7 @@ is a gain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -49,7 +49,8 @@ class Edge:
     """A claim on a metric in a design.
 
     Attributes:
-        claim: "coverage", "differences" or "association".
+        claim: "coverage", "coverage of a difference" (from a constant guess), "differences" or
+            "association".
         design: the name of the design.
         metric: the metric.
         n: its size: groups, or the effective number of groups of the label.
@@ -94,6 +95,7 @@ def cases() -> Iterator[Edge]:
     for metric, n in product(("accuracy", "auroc"), (12, 30, 100)):
         for level, correlation in product((0.9, 0.95, 0.98, 0.99), (0.0, 0.3, 0.6, 1.0)):
             yield Edge("coverage", "perfect", metric, n, level, correlation)
+            yield Edge("coverage of a difference", "perfect", metric, n, level, correlation)
     for n in (12, 20, 40, 100):
         yield Edge("coverage", "absent", "accuracy", n, 0.72)
         yield Edge("coverage", "absent", "auroc", n, 0.9)  # all right in the other groups
@@ -108,8 +110,13 @@ def rows(case: Edge, draws: int) -> Iterator[dict[str, Any]]:
 def _coverage(case: Edge, drawn: Sequence[Drawn]) -> dict[str, Any]:
     true, found = true_score(case), []
     for (one, *_), groups, _ in drawn:
-        interval = with_interval(case.metric, [one], _resamples(case, groups))
+        resamples = _resamples(case, groups)
+        interval = with_interval(case.metric, [one], resamples)
         found.append((interval.low, interval.high))
+        if case.claim == "coverage of a difference":
+            constant = _constant(case, one)
+            (difference,) = differences_of(case.metric, [([one], [constant])], resamples)
+            found[-1] = (difference.ci_low + difference.b, difference.ci_high + difference.b)
     low, high = np.array(found).T
     rate = Rate.of([None if np.isnan(a) else bool(a <= true <= b) for a, b in found])
     return {
@@ -168,6 +175,7 @@ def _association(case: Edge, drawn: Sequence[Drawn]) -> dict[str, Any]:
 
 _CLAIMS: dict[str, Callable[[Edge, Sequence[Drawn]], dict[str, Any]]] = {
     "coverage": _coverage,
+    "coverage of a difference": _coverage,
     "differences": _differences,
     "association": _association,
 }
@@ -295,6 +303,13 @@ def _scored(case: Edge, hits: ClassPredictions, generator: np.random.Generator) 
     truth = generator.integers(2, size=len(hits.guess))
     sign = (2 * truth - 1) * (2 * hits.guess - 1)
     return _ranked(truth, sign + 0.01 * generator.normal(size=len(truth)))
+
+
+def _constant(case: Edge, probe: ClassPredictions) -> ClassPredictions:
+    """Return predictions that are always wrong or, for AUROC, that rank nothing."""
+    if case.metric == "accuracy":
+        return replace(probe, guess=1 - probe.truth)
+    return _ranked(probe.truth, np.zeros(len(probe.truth)))
 
 
 def _skew(case: Edge, generator: np.random.Generator, _: int) -> Drawn:

@@ -145,7 +145,8 @@ def _edges(table: pd.DataFrame) -> str:
         "tenth of the groups are positive, and 2 % of the others. *skew*: rivals fail in a tenth "
         "of the groups and are better in the others; *where it is* counts rivals whose failures "
         "are in the data. *giant*: a group has three quarters of the rows. *perfect*: scores "
-        "of 0.9 to 0.99 with this correlation of the rows of a group (1: all right or all wrong). "
+        "of 0.9 to 0.99 with this correlation of the rows of a group (1: all right or all wrong), "
+        "and their differences from a guess that is always wrong, or that ranks nothing. "
         "*absent*: the probe fails in a tenth of the groups; for AUROC, all other rows are right. "
         "With a gain, the rate of a test is its power.",
         "",

@@ -83,6 +83,11 @@ def of_analyses(door: str, run: Shown) -> Iterator[Any]:
         yield from shown(run)
 
 
+def estimate(row: pd.Series, name: str) -> list[float]:
+    """Return a number of a file with the limits of its interval."""
+    return [float(row[one]) for one in (name, f"{name}_low", f"{name}_high")]
+
+
 def estimate_words(row: pd.Series, name: str, *, in_percent: bool = False) -> str:
     """Return a number of a file with its interval, in two decimals or in percent.
 
@@ -90,7 +95,7 @@ def estimate_words(row: pd.Series, name: str, *, in_percent: bool = False) -> st
     >>> estimate_words(row, "tpr", in_percent=True), estimate_words(row, "tpr")
     ('0 % [0, 1.5]', '0.00 [0.00, 0.02]')
     """
-    numbers = [float(row[one]) for one in (name, f"{name}_low", f"{name}_high")]
+    numbers = estimate(row, name)
     if in_percent:
         places = 1 if numbers[2] < 0.1 else 0  # of small shares
         value, low, high = (fixed(100 * one, places).removesuffix(".0") for one in numbers)

@@ -83,6 +83,7 @@ class Analysis:
 ANALYSES = (
     Analysis("unselected", {}, is_of_any_run=True),
     Analysis("replies", {}),  # what it shows is in results.csv
+    Analysis("kinds", {}),  # and in differences.csv
     Analysis("predictions", {TEST_ROWS: {"text": "id line text group truth"}}, is_of_any_run=True),
     Analysis("sources", {"sources.csv": {}}),  # its columns are documented, with `RESULTS`
     Analysis(
@@ -123,8 +124,10 @@ ANALYSES = (
         "leakage",
         {
             "leakage.csv": {
-                "text": "metric",
-                "number": f"value without_cues without_others {DIFFERENCE}",
+                "text": "metric cues",
+                "number": "value value_low value_high without_cues without_cues_low "
+                "without_cues_high without_others without_others_low without_others_high "
+                f"{DIFFERENCE}",
                 "count": "n_draws n_changed n_test n_left_out",
             }
         },
@@ -138,7 +141,8 @@ ANALYSES = (
         {
             "left.csv": {
                 "text": "confounds known categories metric",
-                "number": "p gain gain_low gain_high known_score joint_score partial matched_score "
+                "number": "p gain gain_low gain_high known_score known_score_low known_score_high "
+                "joint_score joint_score_low joint_score_high partial matched_score "
                 "n_matched n_effective within p_within C",
                 "count": "n_terms n_test n_groups",
             }
@@ -200,7 +204,7 @@ ANALYSES = (
                 "boolean": "is_selected",
                 "count": "n_texts",
                 "number": "C value n_equal auroc auroc_low auroc_high equal equal_low equal_high "
-                "rho rho_low rho_high",
+                f"rho rho_low rho_high {DIFFERENCE}",
             },
             "flagged.csv": {"text": "label", "count": "tokens n_texts", "finite": "score share"},
         },

@@ -467,7 +467,7 @@ def _show_heads(result: measured.ScoredHeads) -> None:
         heads = heads_page.heads_text(result, name, MOST_HEADS) or "not defined for any token"
         highest.append((score.title.lower(), heads))
     terminal.show_rows(terminal.words("score", "highest"), highest)
-    for sentence in (heads_page.UNITS, *heads_page.heads_answer(result), heads_page.COUNTED):
+    for sentence in (heads_page.UNITS, heads_page.heads_answer(result), heads_page.COUNTED):
         terminal.echo(sentence)
     if result.known:
         columns = terminal.words("known for GPT-2 small", "head", "here", "rank")

@@ -32,7 +32,9 @@ def test_run_prints_the_table_and_then_the_report_path(printed, folder, snapshot
     done = [printed(line) for line in lines]
     (run,) = folder.glob("runs/planted/*")
     done.append(printed(f"report {run.relative_to(folder)}"))
-    assert without_digits("\n".join(done)) == snapshot
+    # A loaded machine is slow enough for an estimate of the time left.
+    lines = [one for one in "\n".join(done).split("\n") if not one.endswith(" left")]
+    assert without_digits("\n".join(lines)) == snapshot
 
 
 def test_version_is_printed(call):

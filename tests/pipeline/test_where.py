@@ -257,12 +257,17 @@ def test_the_rule_of_an_aggregated_probe_is_chosen_saved_and_applied(load, go, f
     chosen = rows.loc[rows["value"].idxmax(), "rule"]
     assert rows["is_selected"].tolist() == (rows["rule"] == chosen).tolist()
     assert rows["rule"].tolist() == ["mean", "max", "rolling:3"]
+    apart = rows.set_index("rule")["auroc"]
+    apart = (apart[chosen] - apart).mask(apart.index == chosen)
+    assert rows["difference"].tolist() == pytest.approx(apart.tolist(), abs=2e-6, nan_ok=True)
+    assert rows["p"].notna().tolist() == (~rows["is_selected"]).tolist()
     flagged = pd.read_csv(result.folder / "flagged.csv").groupby("label")["share"]
     assert all(shares.is_monotonic_increasing for _, shares in flagged)
     assert flagged.max()["harm"] > flagged.min()["harm"]
     page = result.report.read_text()
     assert "Rules that score a text" in page
-    assert "Score by token, and texts flagged" in page
+    assert "AUROC by rule, cross-validated" in page
+    assert "Score by token, and texts predicted as harm so far" in page
     row = Scores.of(result.table).chosen
     probe = SavedProbe.load(next(result.folder.glob(f"probes/**/{row['site']}/aggregated.json")))
     assert probe.facts.aggregation.rule == chosen

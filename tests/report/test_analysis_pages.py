@@ -130,7 +130,7 @@ HEAD_SCORES = {
 def test_sentences_and_known_heads_are_those_that_are_stored(snapshot, name):
     """Known heads have their value and rank."""
     scored = ScoredHeads(HEAD_SCORES[name], "a text", KNOWN)
-    assert "\n".join([*heads_answer(scored), *map(str, known_heads_table(scored).rows)]) == snapshot
+    assert "\n".join([heads_answer(scored), *map(str, known_heads_table(scored).rows)]) == snapshot
 
 
 def test_the_page_of_a_text_of_one_token_has_no_share_of_next_tokens():

@@ -22,8 +22,9 @@ from probekit.chosen.registry import ANALYSES
 from probekit.errors import DataError
 from probekit.report.pages.run_page import write_report
 from probekit.results.scores import Scores
-from tests.report.conftest import HOSTILE, SITES, judged, row, seal_run
+from tests.report.conftest import CHOSEN, HOSTILE, SITES, difference, judged, row, seal_run
 from tests.report.pictures import AUDIT
+from tests.report.sentences.cases import with_kinds
 from tests.stored import drawn
 
 CONFUSION = pd.DataFrame(
@@ -269,8 +270,14 @@ def interval(name, value, low, high):
 AHEAD = {"score": 1.0}  # of a negative
 MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
 DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
-CUES = {"metric": "accuracy", "value": 0.9, "without_others": 0.88, "p": 0.02}
+CUES = {"metric": "accuracy", "cues": "not, never", "p": 0.02}
+LEFT = {"confounds": "length", "metric": "auroc", "joint_score": 0.61, "known_score": 0.6}
 RULE = {"rule": "max", "is_selected": True, "metric": "accuracy", "value": 0.8, "n_texts": 240}
+RULE |= interval("difference", np.nan, np.nan, np.nan) | {"p": np.nan}
+OTHERS = [
+    RULE | {"rule": rule, "is_selected": False, "auroc": 0.88, "difference": 0.02, "p": p}
+    for rule, p in (("mean", 0.2), ("rolling:3", 0.01), ("softmax:1", np.nan))
+]
 # Analysis, row of its first file, whether it found nothing of use, and words of its sentence.
 ANSWERS = {
     "a monitor": (
@@ -296,39 +303,66 @@ ANSWERS = {
         "stack",
         DIFFERENCE | interval("difference", 0.04, 0.01, 0.07),
         False,
-        "All 8 sites together are better than the best one: accuracy 0.90 and 0.86, difference "
-        "+0.04 [0.01, 0.07], p = 0.010.",
+        "All 8 sites together are better than the best one, block 5: accuracy 0.900 and 0.860, "
+        "difference +0.040 [0.010, 0.070], p = 0.010.",
     ),
     "no better stack": (
         "stack",
         DIFFERENCE | interval("difference", 0.0, -0.1, 0.1) | {"p": 0.8},
-        True,
+        False,
         "are not significantly better than the best one",
+    ),
+    "a worse stack": (
+        "stack",
+        DIFFERENCE | interval("difference", -0.04, -0.07, -0.01),
+        True,
+        "are worse than the best one",
     ),
     "cues": (
         "leakage",
         CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
         True,
-        "Without the cues, accuracy is 0.58 instead of 0.90; without as many other words, 0.88",
+        "The probe depends on the cues (not, never): accuracy is 0.580 without them, −0.300 "
+        "[−0.400, −0.200] compared with dropping as many other words, p = 0.020.",
     ),
     "no cues": (
         "leakage",
         CUES | interval("difference", 0.01, -0.1, 0.1) | {"without_cues": 0.89},
         False,
-        "(difference +0.01 [−0.10, 0.10], p = 0.020).",
+        "No evidence that the probe depends on the cues (not, never)",
     ),
-    "confounds": ("left", {"confounds": "length", "p": 0.4}, True, "are not shown to predict"),
+    "cues that help less": (
+        "leakage",
+        CUES | interval("difference", 0.1, 0.05, 0.15) | {"without_cues": 0.89},
+        False,
+        "The probe depends less on the cues (not, never) than on other words",
+    ),
+    "confounds": (
+        "left",
+        LEFT | interval("gain", 0.001, -0.02, 0.02) | {"p": 0.4},
+        True,
+        "activations are not shown to predict the label: AUROC 0.61 instead of 0.60, a gain of "
+        "0.00 [−0.02, 0.02] bits a row, p = 0.40.",
+    ),
+    "confounds of numbers": (
+        "left",
+        LEFT | interval("gain", np.nan, np.nan, np.nan) | {"metric": "spearman", "p": 0.01},
+        False,
+        "activations predict the label: Spearman's ρ 0.61 instead of 0.60, p = 0.010.",
+    ),
     "a rule": (
         "aggregation",
         RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.6, 0.51, 0.7),
         False,
-        "by the rule max: AUROC 0.90 [0.85, 0.95] over 240 texts, 0.60 [0.51, 0.70] at equal",
+        "Cross-validation on 240 training texts selects the rule max: AUROC 0.90 [0.85, 0.95], "
+        "0.60 [0.51, 0.70] at equal length, not significantly better than mean (0.88) and "
+        "softmax:1 (0.88).",
     ),
     "a rule of length": (
         "aggregation",
         RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.52, 0.45, 0.6),
         True,
-        "0.52 [0.45, 0.60] at equal length.",
+        "0.52 [0.45, 0.60] at equal length",
     ),
 }
 
@@ -337,10 +371,39 @@ ANSWERS = {
 def test_the_first_sentence_of_an_analysis_is_red_if_it_found_nothing_of_use(name):
     analysis, row, is_useless, words = ANSWERS[name]
     scores = SimpleNamespace(rows=pd.DataFrame({"positive": ["red"]}))
-    verdict = SimpleNamespace(score=SimpleNamespace(probe="logistic"))
-    run = SimpleNamespace(rows=lambda _: pd.DataFrame([row]), scores=scores, verdict=verdict)
+    best, score = SimpleNamespace(place="block 5"), SimpleNamespace(probe="logistic")
+    verdict, others = SimpleNamespace(score=score, best=best), OTHERS * (analysis == "aggregation")
+    rows = pd.DataFrame([row, *others])
+    run = SimpleNamespace(rows=lambda _: rows, scores=scores, verdict=verdict)
     (of_analysis,) = (one for one in ANALYSES if one.name == analysis)
     (found,) = of_analysis.door("page", "answers")(run)
     assert words in found.text
     assert (found.css == "bad") == is_useless
     assert not list(of_analysis.door("page", "answers")(SimpleNamespace(rows=lambda _: None)))
+
+
+def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
+    table = with_kinds(**{"lda": 0.01, "svm": 0.2})
+    others = [CHOSEN.replace("logistic", kind) for kind in ("lda", "svm")]
+    rows = [
+        difference(others[0], 0.01, p=0.6),
+        difference(others[1], 0.2, reach=0.05, p_adjusted=0.004),
+    ]
+    run = Shown(tmp_path, SimpleNamespace(verdict=judged(table, rows)))
+    vars(run)["scores"] = Scores.of(table)
+    (kinds,) = (one for one in ANALYSES if one.name == "kinds")
+    (found,) = kinds.door("page", "answers")(run)
+    assert found.text == (
+        "At block 2, logistic and lda do not differ significantly; svm is worse by 0.20 [0.15, "
+        "0.25], adjusted p = 0.004."
+    )
+    (part,) = kinds.door("page", "screen")(run)
+    scores, differences = part.figure["data"][:3], part.figure["data"][3:]
+    assert [one["name"] for one in scores] == ["logistic", "lda", "svm"]
+    assert np.diff([one["x"][0] for one in scores]) == pytest.approx([-0.01, -0.19])
+    assert [one["x"] for one in differences] == [[0.01], [0.2]]
+    assert {one["xaxis"] for one in differences} == {"x2"}
+    colours = [one["marker"]["color"] for one in part.figure["data"]]
+    assert colours.count(colours[0]) == 1  # the selected kind alone
+    vars(run)["record"] = SimpleNamespace(verdict=judged(table[table["probe"] == "logistic"]))
+    assert not [*kinds.door("page", "answers")(run), *kinds.door("page", "screen")(run)]

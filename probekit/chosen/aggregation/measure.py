@@ -2,7 +2,8 @@
 
 aggregation.csv for each rule of an aggregated probe, its cross-validated score, the correlation of
                 the scores of texts with their lengths, and the AUROC of all texts and at equal
-                length; all of held-out texts
+                length; all of held-out texts. The AUROC of the selected rule minus that of the
+                rule, with limits and p adjusted for the number of rules
 flagged.csv     for each label and number of tokens, the median score of the test texts up to this
                 token, and the share of them that are flagged within this number of tokens: whose
                 score up to one of these tokens predicted the positive label
@@ -18,13 +19,14 @@ import pandas as pd
 import scipy.stats
 from numpy.typing import NDArray
 
+from probekit.chosen.registry import DIFFERENCE
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.lazy_rows import Codes, Floats, Mask
 from probekit.probes.aggregation import text_probe, text_sides
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions, Resamples, take
-from probekit.probes.score.scored import Predictions, with_interval
+from probekit.probes.score.scored import Predictions, differences_of, with_interval
 from probekit.results.table import OF_RULES
 
 MOST_STEPS = 60  # numbers of tokens in flagged.csv
@@ -56,11 +58,11 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
     codes = np.searchsorted(data.classes, data.y)
     is_binary, main = len(data.classes) == 2 and positive is not None, prober.main_metric
     labels, groups, lengths = codes[first], data.groups[first], np.bincount(fitted.example_of_row)
-    rules: list[dict[str, Any]] = []
+    rules, of_rules = list[dict[str, Any]](), dict[str, ClassPredictions]()
     for rule, scored in probe.of_rules_.items():
         row = {"rule": rule, "is_selected": rule == probe.rule_, "metric": main}
         row |= {"n_texts": len(first), "C": scored.C, "value": METRICS[main].sign * scored.rating}
-        row |= dict.fromkeys(["n_equal", *OF_EACH], np.nan)
+        row |= dict.fromkeys(["n_equal", *OF_EACH, *DIFFERENCE.split()], np.nan)
         if is_binary:
             of_folds = labels, scored.held_out, True, probe.fold_of_text_
             held_out = ClassPredictions.of_scores(*of_folds, positive=positive)
@@ -74,7 +76,14 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, pd.DataFrame]:
             for name, one in zip(OF_RULES, found, strict=True):
                 row |= {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
             row["n_equal"] = int(equal.sum())
+            of_rules[rule] = held_out
         rules.append(row)
+    others = [row for row in rules if is_binary and not row["is_selected"]]
+    pairs = [([of_rules[probe.rule_]], [of_rules[row["rule"]]]) for row in others]
+    apart = differences_of("auroc", pairs, Resamples.leave_one_out(groups))
+    for row, difference in zip(others, apart, strict=True):
+        limits = difference.adjusted_low, difference.adjusted_high, difference.p_adjusted
+        row |= dict(zip(DIFFERENCE.split(), (difference.value, *limits), strict=True))
     tables = {"aggregation.csv": pd.DataFrame(rules)}
     if is_binary:
         of_rows, sign = codes[np.concatenate(rows)], 1 if positive else -1

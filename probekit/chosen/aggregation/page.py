@@ -8,12 +8,13 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from probekit.amounts import fixed, format_number, percent
-from probekit.chosen.page import Shown, estimate_words, sentence, written_table
+from probekit.amounts import LEVEL, fixed, format_number, joined_names, percent
+from probekit.chosen.page import Shown, estimate, estimate_words, sentence, written_table
 from probekit.report.elements.page import FigurePart, PageSection, Paragraph, figure_json
 from probekit.report.elements.style import CHANCE_LINE, TEMPLATE, plotly_text, series_marker
 from probekit.report.elements.table import Column
 from probekit.report.elements.texts import class_label
+from probekit.report.pages.further_figures import scores_part
 from probekit.report.sentences.caveats import Caveat
 from probekit.results.table import OF_RULES, metric_name
 from probekit.results.verdict import Verdict
@@ -37,9 +38,13 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         score = f"{metric_name(str(row['metric']))} {fixed(row['value'], 2)}, cross-validated"
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
+    others = rules[~rules["is_selected"] & ~((rules["difference"] > 0) & (rules["p"] < LEVEL))]
+    tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in others.iterrows()]
+    better = f", not significantly better than {joined_names(tied)}" if tied else ""
     yield sentence(
-        f"Texts are scored best by the rule {row['rule']}: AUROC {estimate_words(row, 'auroc')} "
-        f"over {row['n_texts']:,} texts, {estimate_words(row, 'equal')} at equal length.",
+        f"Cross-validation on {row['n_texts']:,} training texts selects the rule {row['rule']}: "
+        f"AUROC {estimate_words(row, 'auroc')}, {estimate_words(row, 'equal')} at equal length"
+        f"{better}.",
         is_useless=not row["equal_low"] > CHANCE,
     )
 
@@ -74,17 +79,29 @@ def sections(run: Shown) -> Iterator[PageSection]:
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:
-    """Yield the figure of scores by token and of texts flagged, if there is one."""
-    flagged = run.rows("flagged.csv")
-    if flagged is None:
+    """Yield the scores of the rules, then scores by token and texts predicted, if there are any."""
+    rules, flagged = run.rows("aggregation.csv"), run.rows("flagged.csv")
+    if rules is None or flagged is None:
         return
+    rules = rules.sort_values(["is_selected", "auroc"], ascending=False, kind="stable")
+    first, *others = (row for _, row in rules.iterrows())
+    yield scores_part(
+        "auroc",
+        "by rule, cross-validated",
+        {row["rule"]: estimate(row, "auroc") for row in (first, *others)},
+        {row["rule"]: estimate(row, "difference") for row in others},
+        f"{first['n_texts']:,} training texts, scored by probes fitted without them. They also "
+        "selected the rule (blue), which favours it. Limits are adjusted for the number of rules.",
+        CHANCE,
+        f"{first['rule']} minus the other",
+    )
     label = class_label(str(run.scores.rows["positive"].iloc[0]))
     yield FigurePart(
-        "Score by token, and texts flagged",
-        figure_json(flagged_curves(flagged)),
-        f"Held-out texts, by {run.probe}. Above: median score of the texts of a label up to each "
-        "token. Below: share of them that are flagged within this number of tokens: whose "
-        f"score up to one of these tokens is above 0 and predicts {label}.",
+        f"Score by token, and texts predicted as {label} so far",
+        figure_json(flagged_curves(flagged, label)),
+        f"Test texts, by {run.probe}. Above: median score of the texts of a label up to each "
+        f"token. Below: share of them that were predicted as {label} at this token or an earlier "
+        "one, which for texts of the other label are false alarms.",
         "; ".join(
             f"{class_label(str(name))}: {percent(points['share'].iloc[-1])} of "
             f"{points['n_texts'].iloc[0]:,} texts within {points['tokens'].iloc[-1]:,} tokens"
@@ -94,11 +111,12 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     )
 
 
-def flagged_curves(rows: pd.DataFrame) -> go.Figure:
+def flagged_curves(rows: pd.DataFrame, positive: str) -> go.Figure:
     """Return median score (above) and share of flagged texts (below) by number of tokens read.
 
     Args:
         rows: `label`, `tokens`, `score`, `share` and `n_texts` for each label and number of tokens.
+        positive: the label that flags a text.
     """
     figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.06)
     for number, (label, points) in enumerate(rows.groupby("label", sort=False)):
@@ -111,5 +129,5 @@ def flagged_curves(rows: pd.DataFrame) -> go.Figure:
     figure.add_hline(y=0, line=CHANCE_LINE, row=1)
     figure.update_xaxes(title_text="tokens read", row=2)
     figure.update_yaxes(title_text="median score", row=1)
-    figure.update_yaxes(title_text="share flagged", range=[0, 1.04], row=2)
+    figure.update_yaxes(title_text=plotly_text(f"predicted {positive}"), range=[0, 1.04], row=2)
     return figure.update_layout(template=TEMPLATE)

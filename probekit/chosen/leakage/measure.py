@@ -1,6 +1,7 @@
 """Scores on test texts without cues, and without as many random other words: leakage.csv."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from probekit.amounts import LEVEL, counted
+from probekit.amounts import LEVEL, counted, first_names
 from probekit.chosen.leakage.section import SPANS, LeakageSection
 from probekit.chosen.selected_probe import SelectedProbe
 from probekit.data.examples import Example, Finding
@@ -24,7 +25,7 @@ from probekit.probes.score.differences import Difference
 from probekit.probes.score.exchange import ROUNDING
 from probekit.probes.score.metric_table import METRICS, MetricFunction
 from probekit.probes.score.metrics import Resamples, take
-from probekit.probes.score.scored import joined, metrics_of
+from probekit.probes.score.scored import joined, metrics_of, with_interval
 from probekit.probes.solve.layers import FittedLayers
 
 Span: TypeAlias = tuple[int, int]
@@ -138,7 +139,14 @@ def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[di
     whole, without_cues, *random = (
         take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
     )
-    counts = {"n_draws": len(random), "n_changed": len(changed)}
+    words = Counter(
+        one.text[slice(*cue)].lower()
+        for n in changed
+        for one in [examples[n]]
+        for cue in cues_in(one)
+    )
+    counts: dict[str, Any] = {"cues": first_names([word for word, _ in words.most_common()])}
+    counts |= {"n_draws": len(random), "n_changed": len(changed)}
     counts |= {"n_test": len(compared), "n_left_out": len(left_out)}
     groups = prober.data.groups[tested[compared]]
     found = leakage_rows(whole, without_cues, random, groups, prober.main_metric)
@@ -164,12 +172,17 @@ def leakage_rows(
         groups: groups of the texts, shape (n_compared,).
         main_metric: name of the main metric.
     """
+    texts = {"value": [whole], "without_cues": [without_cues], "without_others": random}
+    resamples = Resamples.leave_one_out(groups)
     for metric in dict.fromkeys((main_metric, "accuracy", "auroc")):
+        row: dict[str, Any] = {"metric": metric}
         function = metrics_of(whole).get(metric)
-        if function is None or np.isnan(value := function(whole, Resamples.whole(len(groups)))[0]):
+        for name, several in texts.items() if function else ():
+            score = with_interval(metric, several, resamples)
+            row |= {name: score.value, f"{name}_low": score.low, f"{name}_high": score.high}
+        if function is None or np.isnan(row["value"]):
             continue
         found = _exchanged(function, [without_cues, *random], groups).within(METRICS[metric].range)
-        row = {"metric": metric, "value": value, "without_cues": found.a, "without_others": found.b}
         row |= {"difference": found.value, "difference_low": found.ci_low}
         row |= {"difference_high": found.ci_high, "p": found.p if metric == main_metric else None}
         yield row

@@ -24,7 +24,7 @@ from probekit.probes.score.metrics import (
     Resamples,
     take,
 )
-from probekit.probes.score.scored import Predictions, metrics_of
+from probekit.probes.score.scored import Predictions, metrics_of, with_interval
 from probekit.probes.targets import TARGETS
 from probekit.products import without_tf32
 
@@ -79,7 +79,9 @@ def tables(settings: Sequence[str], chosen: SelectedProbe) -> dict[str, list[dic
         row |= {"gain": gain.value, "gain_low": gain.ci_low, "gain_high": gain.ci_high}
     row |= _matched(known, chosen) | _within(known, chosen, metric)
     for name, scores in (("known_score", left.known), ("joint_score", left.joint)):
-        row[name] = _score(metric, own, scores, prober.splits[0].fitted.positive)
+        of_scores = _predictions(metric, own, scores, prober.splits[0].fitted.positive)
+        found = with_interval(metric, [of_scores], resamples)
+        row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
     C = parts[0].penalty if len({part.penalty for part in parts}) == 1 else None
     row |= {"C": C, "n_test": len(own), "n_groups": len(np.unique(groups))}
     return {"left.csv": [row]}
@@ -129,12 +131,11 @@ def _within(known: Known, chosen: SelectedProbe, metric: str) -> dict[str, Any]:
     return row
 
 
-def _score(metric: str, truth: Any, scores: Floats, positive: int | None) -> float:
-    """Return the score of log probabilities, or of numbers."""
-    predictions: Predictions = NumberPredictions(truth, scores)
+def _predictions(metric: str, truth: Any, scores: Floats, positive: int | None) -> Predictions:
+    """Return the predictions with these log probabilities, or numbers."""
     if metric == "auroc":
-        predictions = ClassPredictions.of_scores(truth, scores, are_logits=True, positive=positive)
-    return float(metrics_of(predictions)[metric](predictions, Resamples.whole(len(truth)))[0])
+        return ClassPredictions.of_scores(truth, scores, are_logits=True, positive=positive)
+    return NumberPredictions(truth, scores)
 
 
 def known_columns(names: Sequence[str], chosen: SelectedProbe, position: int) -> Known:

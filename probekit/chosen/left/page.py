@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from probekit.amounts import LEVEL, fixed
-from probekit.chosen.page import Columns, Shown, estimate_words, sentence, written_table
-from probekit.report.elements.page import Item, PageSection, Paragraph
+from probekit.chosen.page import Columns, Shown, estimate, estimate_words, sentence, written_table
+from probekit.report.elements.page import FigurePart, Item, PageSection, Paragraph
+from probekit.report.pages.further_figures import scores_part
 from probekit.report.sentences.answer import p_words
 from probekit.results.table import metric_name
 
@@ -68,8 +69,32 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     rows = run.rows("left.csv")
     if rows is not None:
         row = rows.iloc[0]
-        gain = f"{estimate_words(row, 'gain')} bits a row more" if row.get("gain", 0) > 0 else ""
-        yield sentence(beyond(row["confounds"], row["p"], gain), is_useless=not row["p"] < LEVEL)
+        joint, known = (fixed(row[name], 2) for name in ("joint_score", "known_score"))
+        size = f"{metric_name(row['metric'])} {joint} instead of {known}"
+        if not np.isnan(row["gain"]):
+            size += f", a gain of {estimate_words(row, 'gain')} bits a row"
+        yield sentence(beyond(row["confounds"], row["p"], size), is_useless=not row["p"] < LEVEL)
+
+
+def screen(run: Shown) -> Iterator[FigurePart]:
+    """Yield the scores of the confounds alone and with the probe, if there are any."""
+    rows = run.rows("left.csv")
+    if rows is None:
+        return
+    row, is_rank = rows.iloc[0], rows["metric"].iloc[0] == "spearman"
+    yield scores_part(
+        row["metric"],
+        "of the confounds, alone and with activations",
+        {
+            "with activations": estimate(row, "joint_score"),
+            f"{row['confounds']} alone": estimate(row, "known_score"),
+        },
+        {} if is_rank else {"gain with activations": estimate(row, "gain")},
+        f"n = {row['n_test']:,} held-out rows in {row['n_groups']:,} groups. Confounds: "
+        f"{row['known']}. Gain: of the log probability of the label.",
+        0.0 if is_rank else 0.5,
+        "bits a row",
+    )
 
 
 def sections(run: Shown) -> Iterator[PageSection]:
@@ -106,14 +131,14 @@ def within_sentence(row: Mapping[str, Any] | pd.Series) -> str:
     return f"Within each value of {names}, the {score} ({p_words(row['p_within'])})."
 
 
-def beyond(confounds: str, p: float, gain: str = "") -> str:
-    """Return the conclusion from a p-value, with what is gained if it is significant.
+def beyond(confounds: str, p: float, size: str) -> str:
+    """Return the conclusion from a p-value, with the scores.
 
-    >>> beyond("length and source", 0.31)
-    'Beyond length and source, activations are not shown to predict the label (p = 0.31).'
+    >>> beyond("length and source", 0.31, "AUROC 0.61 instead of 0.60")
+    'Beyond length and source, activations are not shown to predict the label: AUROC 0.61 instead \
+of 0.60, p = 0.31.'
     """
     if np.isnan(p):
         return f"There are too few groups to test what activations add to {confounds}."
     shown = "predict" if p < LEVEL else "are not shown to predict"
-    size = f"{gain}, " if gain and p < LEVEL else ""
-    return f"Beyond {confounds}, activations {shown} the label ({size}{p_words(p)})."
+    return f"Beyond {confounds}, activations {shown} the label: {size}, {p_words(p)}."

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import LEVEL, fixed, format_number, percent
+from probekit.amounts import LEVEL, fixed, format_difference, format_number, percent
 from probekit.chosen.page import (
     TEST_RATES,
     TESTED,
     Columns,
     Shown,
-    estimate_words,
+    estimate,
     sentence,
     written_table,
 )
@@ -21,7 +21,8 @@ from probekit.report.elements.page import FigurePart, Fold, PageSection, Paragra
 from probekit.report.elements.style import GREY, TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import ResultTable
 from probekit.report.figures.line_labels import name_traces
-from probekit.report.sentences.answer import p_words
+from probekit.report.pages.further_figures import scores_part
+from probekit.report.sentences.answer import p_words, size_words
 
 STACK = (
     "The stack is a probe of the scores of all {n_sites} sites. Scores of its training rows are "
@@ -52,11 +53,13 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     if row["p"] < LEVEL:
         relation = "better than" if metric.sign * row["difference"] > 0 else "worse than"
     test = "too few groups for a test" if np.isnan(row["p"]) else p_words(row["p"])
+    best = run.verdict.best
     yield sentence(
-        f"All {row['n_sites']} sites together are {relation} the best one: {metric.title} "
-        f"{fixed(row['value'], 2)} and {fixed(row['single'], 2)}, difference "
-        f"{estimate_words(row, 'difference')}, {test}.",
-        is_useless=relation != "better than",
+        f"All {row['n_sites']} sites together are {relation} the best one"
+        f"{f', {best.place}' if best else ''}: {metric.title} {fixed(row['value'], 3)} and "
+        f"{fixed(row['single'], 3)}, difference {format_difference(*estimate(row, 'difference'))}, "
+        f"{test}.",
+        is_useless=relation == "worse than",
     )
 
 
@@ -71,7 +74,22 @@ def sections(run: Shown) -> Iterator[PageSection]:
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:
-    """Yield the true positive rate by cost, if there is a cascade."""
+    """Yield the scores of the stack and the best site, and the TPR by cost of a cascade."""
+    stack, v = run.rows("stack.csv"), run.verdict
+    if stack is not None and v.score is not None and v.best is not None:
+        row, best = stack.iloc[0], f"best site: {v.best.place}"
+        together = [row["value"], row["ci_low"], row["ci_high"]]
+        yield scores_part(
+            v.metric,
+            "of all sites together and of the best one",
+            {
+                f"all {row['n_sites']} sites": together,
+                best: [row["single"], v.score.ci_low, v.score.ci_high],
+            },
+            {"all minus best": estimate(row, "difference")},
+            f"{size_words(v)}. The best site has the best cross-validated score.",
+            v.score.chance,
+        )
     rows = run.rows("cascade.csv")
     if rows is None:
         return

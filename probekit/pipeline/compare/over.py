@@ -52,7 +52,8 @@ ON = "labelled rows"  # rows of another table, among the further texts of an eng
 COLUMNS = (
     "network", "auroc", "auroc_low", "auroc_high", "difference", "difference_low",
     "difference_high", "p", "p_adjusted", "shift", "mean", "sd", "fpr", "fpr_low", "fpr_high",
-    "tpr", "tpr_low", "tpr_high", "cosine", "retrained", "weights",
+    "tpr", "tpr_low", "tpr_high", "cosine", "retrained", "retrained_low",
+    "retrained_high", "weights",
 )  # fmt: skip
 _UNUSED = {"control_draws": 0, "permutations": 0, "description": False, "learning_steps": 0}
 MOST_TOKENS = 8  # of a text, and labels, in a message
@@ -67,7 +68,7 @@ class OverNetworks(NamedTuple):
             `p_adjusted` for all networks; `mean` and `sd` of the scores, and `shift` of the mean
             in standard deviations on the first network; `fpr` and `tpr` at the threshold, with
             limits; `cosine` with the weights of a probe that is retrained on the network, and its
-            AUROC, `retrained`; and the digest of the `weights`.
+            AUROC, `retrained`, with limits; and the digest of the `weights`.
         positive: the label that scores and rates refer to.
         threshold: the threshold in words.
         notes: reasons to doubt the numbers.
@@ -358,14 +359,17 @@ def _measured(
     retrained = replace(fixed.probe, layers=prober.site(X).fits[fixed.probe.facts.kind].layers)
     scores, again = fixed.scores(tested), truth.predicted(fixed.scores(tested, retrained))
     predicted = truth.predicted(scores)
-    auroc = with_interval("auroc", [predicted], truth.resamples)
+    auroc, auroc_again = (
+        with_interval("auroc", [one], truth.resamples) for one in (predicted, again)
+    )
     rates = rates_at(fixed.threshold, scores, truth.is_positive, truth.resamples)
     row = {
         "network": engine.experiment.model.name,
         **{"auroc": auroc.value, "auroc_low": auroc.low, "auroc_high": auroc.high},
         **{"mean": scores.mean(), "sd": scores.std()},
         **{name.removeprefix("test_"): value for name, value in rates.items()},
-        "retrained": with_interval("auroc", [again], truth.resamples).value,
+        **{"retrained": auroc_again.value, "retrained_low": auroc_again.low},
+        "retrained_high": auroc_again.high,
         "weights": engine.activations.stores[TASK].identity.weights,
     }
     if len(retrained.layers) == 1:

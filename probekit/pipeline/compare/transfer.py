@@ -33,6 +33,7 @@ from probekit.probes.data import ProbeData, names_of
 from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
+from probekit.probes.score.metrics import Resamples
 from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import cosine, direction, pooled_spread
@@ -125,11 +126,19 @@ def transfer(
     sets = make_sets(loaded, cache_root=cache_root, device=device, watcher=watcher)
     sides = _sides(sets)
     leaks = {}  # a set has no entry with itself
+    new = dict[tuple[str, str], NDArray[np.bool_]]()  # the test rows that test transfer
     for side in sides:
         for number in side.tested:
             others = [sets[one] for one in side.members if one != number]
             if others:
-                leaks[side.name, sets[number].name] = _shared_rows(others, sets[number])
+                pair = side.name, sets[number].name
+                shared = _shared_rows(others, sets[number])
+                known = [mask for mask in shared.values() if mask is not None]
+                new[pair] = ~np.any(known, axis=0)
+                leaks[pair] = {
+                    what: None if mask is None else np.count_nonzero(mask)
+                    for what, mask in shared.items()
+                }
     n_tested = {one.name: len(one.prober.test_rows) for one in sets}
     first, settings = sets[0], sets[0].source.experiment
     selections, main_metric = first.source.selections, first.prober.main_metric
@@ -153,7 +162,7 @@ def transfer(
             # NaN if the metric is undefined for all sets.
             mean = float(np.mean(values)) if values else math.nan
             validation[selection.text, spec.text] = METRICS[main_metric].sign * mean
-            for row in _scores(sets, sides, results, spec):
+            for row in _scores(sets, sides, results, spec, new):
                 scores.append(place | row | leaks.get((row["train"], row["test"]), {}))
             for analysis, transferred in doors("measure", "transferred"):
                 for row in transferred(sets, X, results, spec, selection):
@@ -171,7 +180,7 @@ def transfer(
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
         notes=tuple(
             f"Test rows of {test} that {_SHARED[what]} of the training rows of {train}: {n:,} of "
-            f"{n_tested[test]:,}. On these rows, {train} to {test} does not test transfer."
+            f"{n_tested[test]:,}. They are left out of the score of {train} on {test}."
             for (train, test), counts in leaks.items()
             for what, n in counts.items()
             if n and train in n_tested
@@ -352,8 +361,10 @@ def _sides(sets: Sequence[TransferSet]) -> list[_Side]:
     return sides
 
 
-def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, int | None]:
-    """Return the number of test rows of one set that also occur in the training rows of others.
+def _shared_rows(
+    trains: Sequence[TransferSet], test: TransferSet
+) -> dict[str, NDArray[np.bool_] | None]:
+    """Return a mask of the test rows of one set that also occur in the training rows of others.
 
     `known_texts` have a text that looks the same, `known_groups` such a group; the latter is None
     if group names of two sets are not comparable.
@@ -372,9 +383,12 @@ def _shared_rows(trains: Sequence[TransferSet], test: TransferSet) -> dict[str, 
         are_columns = all(of.columns.group is not None and not of.has_words for of in (a, b))
         is_comparable &= is_same or are_columns
     groups = names_of(data.groups[tested], data.group_names)
+    tested_texts = test.source.design.texts[tested]
     return {
-        "known_texts": sum(appearance(text) in texts for text in test.source.design.texts[tested]),
-        "known_groups": sum(folded(name) in names for name in groups) if is_comparable else None,
+        "known_texts": np.array([appearance(text) in texts for text in tested_texts]),
+        "known_groups": np.array([folded(name) in names for name in groups])
+        if is_comparable
+        else None,
     }
 
 
@@ -436,9 +450,11 @@ def _scores(
     sides: Sequence[_Side],
     results: Sequence[SiteResult],
     spec: ProbeSpec,
+    new: Mapping[tuple[str, str], NDArray[np.bool_]],
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of `Transfer.scores` for each test set, training side and metric.
 
+    `new` are the test rows that are scored, by the names of side and set; without, all are.
     A metric that is undefined for the test set has no row, except the main one.
     """
 
@@ -453,15 +469,20 @@ def _scores(
         return Scored((predictions,), (chance,), groups, facts).take(side.tested[number])
 
     for number, test in enumerate(sets):
-        resamples, main = test.prober.resamples_of(spec.text), test.prober.main_metric
-        own = on_set(number, sides[number], results[number]).predictions
+        main, whole = test.prober.main_metric, on_set(number, sides[number], results[number])
         for side, result in zip(sides, results, strict=True):
             if number not in side.tested:
                 continue
-            scored, names = on_set(number, side, result), {"train": side.name, "test": test.name}
-            measured = {one.metric: one for one in measure(scored, resamples)}
+            names = {"train": side.name, "test": test.name}
+            scored, own = on_set(number, side, result), whole
+            rows = new.get((side.name, test.name), np.ones(len(own.groups), bool))
+            if not rows.all():
+                scored, own = scored.take(rows), own.take(rows)
+            resamples = Resamples.leave_one_out(own.groups)
+            measured = {one.metric: one for one in measure(scored, resamples)} if rows.any() else {}
             for metric, one in measured.items():
-                (found,) = differences_of(metric, [(scored.predictions, own)], resamples)
+                pair = scored.predictions, own.predictions
+                (found,) = differences_of(metric, [pair], resamples)
                 limits = {"difference_low": found.ci_low, "difference_high": found.ci_high}
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:

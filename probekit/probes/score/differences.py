@@ -95,7 +95,8 @@ def paired_differences(
     standardised differences; with `is_skewed`, so are those of the bootstrap.
 
     If a class is rare, the p-value comes from Welch's t by class instead, and its adjustment is
-    Bonferroni's. With fewer than 6 units there are only unadjusted intervals.
+    Bonferroni's. If all groups have the same difference, other than 0, its limits are those of a
+    share without exceptions. With fewer than 6 units there are only unadjusted intervals.
 
     Args:
         pairs: the values of a and of b.
@@ -149,6 +150,11 @@ def paired_differences(
             # The larger p-values and upper limits, and the smaller lower limits.
             flip = np.array([-1 if name.endswith("_low") else 1 for name in _TESTED])[:, None]
             tests[:, others] = flip * np.maximum(flip * signs, flip * bootstrap)
+            for number in map(int, np.flatnonzero(others & (np.ptp(values, axis=1) < ROUNDING))):
+                part = parts[number] if parts else None
+                # The rarest class of the difference has the fewest groups that could differ.
+                n = int(class_spread(part, resamples).n_groups.min()) if part else len(weights)
+                tests[:, number] = _agreeing_test(values[number, 0], n, tests[:, number])
     tested = [dict(zip(_TESTED, column, strict=True)) for column in tests.T.tolist()]
     scores = [(float(a[0]), float(b[0]), float(a[0] - b[0])) for a, b in pairs]
     return [Difference(*score, **test) for score, test in zip(scores, tested, strict=True)]
@@ -281,6 +287,27 @@ def _step_down(statistics: Floats) -> tuple[Floats, Floats]:
     first_accepted = int(np.argmax(np.append(stepped, 1.0) >= LEVEL))
     critical[:, order] = ends[0], ends[1][np.minimum(np.arange(len(order)), first_accepted)]
     return p, critical
+
+
+def _agreeing_test(value: float, n: int, test: Floats) -> Floats:
+    """Return the test of a difference that is the same in all of its n groups.
+
+    Groups that agree do not show that all do: of n groups without an exception, a share of 1 -
+    (level / 2)^(1 / n) may be exceptions. The limits are the differences if these have the opposite
+    one; they exclude 0 exactly if n equal signs are significant. A difference of 0 has no other
+    limits.
+
+    Args:
+        value: the difference.
+        n: the number of groups.
+        test: the test by signs and bootstrap; its p-values are raised to that of n equal signs.
+
+    Source: Clopper and Pearson (1934), The use of confidence or fiducial limits.
+    """
+    p, adjusted = np.maximum(test[:2], 2 * 0.5**n)
+    share = 1 - (LEVEL / 2 * np.array([1, p / adjusted])) ** (1 / n)
+    limits = value + 2 * abs(value) * np.outer(share, [-1, 1])
+    return np.array([p, adjusted, *limits.ravel()])
 
 
 def _class_tests(values: Floats, parts: Sequence[ClassParts], resamples: Resamples) -> _Tests:

@@ -117,7 +117,7 @@ class AttentionExplorer:
         first_token = [f"first token {quote(token)}" for token in first] if len(first) == 1 else []
         return Page(
             eyebrow=["probekit", self.model, *first_token],
-            title=f"Attention of {self.model}",
+            title=f"Which tokens do the heads of {self.model} attend to?",
             answer="",
             sections=[View("attention/explorer.html", {"attention": data})],
             styles=EXPLORER_STYLES,

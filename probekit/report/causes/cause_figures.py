@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number, format_p
+from probekit.amounts import fixed, format_number, format_p
 from probekit.report.causes import cause_words
 from probekit.report.elements import style
 from probekit.report.elements.tokens import short_label
@@ -63,7 +63,9 @@ def curve_lines_of(edits: EditSet) -> pd.DataFrame:
     return rows
 
 
-def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figure:
+def cause_curve(
+    edits: EditSet, layers: dict[int, str] | None = None, marked: str = ""
+) -> go.Figure:
     """Return the figure of recovery or effect by layer, with a line for each kind of site.
 
     Intervals are bands, or error bars if there are more than `MOST_BANDS` lines.
@@ -71,6 +73,7 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
     Args:
         edits: edits at the same tokens.
         layers: labels of the layer axis by depth; by default those of the edited sites.
+        marked: site of the direction that the answer names, which gets a ring; "" for none.
     """
     rows = curve_lines_of(edits)
     axis = axis_labels(rows, layers)
@@ -88,6 +91,11 @@ def cause_curve(edits: EditSet, layers: dict[int, str] | None = None) -> go.Figu
         else:
             figure.add_traces(layer_curve.band(points["depth"], points, line, layer_curve.WIDTH))
         figure.add_trace(line)
+    for _, row in rows[rows["site"].eq(marked)].iterrows():
+        figure.add_trace(layer_curve.ring(row))
+        place = {"x": row["depth"], "y": row["value"], "ax": 0, "ay": -48, "standoff": 9}
+        leader = {"showarrow": True, "arrowhead": 0, "arrowcolor": style.GREY}
+        figure.add_annotation(text="tested direction", font_size=style.SMALL, **place, **leader)
     style.layer_axis(figure, axis)
     # The axis contains all intervals and 0, and for recovery 1.
     bounds = [0.0, 1.0] if edits.shown == RECOVERY else [0.0]
@@ -157,11 +165,12 @@ def steepest(panels: Sequence[Panel]) -> list[Panel]:
 def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     """Return the dose-response curves of directions, one panel each, on one scale.
 
-    The grey band has 95 % of the directions on permuted labels; dotted lines enclose 95 % of random
+    The grey band has 95 % of the directions on permuted labels; dashed lines enclose 95 % of random
     directions with the covariance of the features. All pass through 0, where nothing is added.
     """
     unit = str(panels[0][1]["unit"].iloc[0])
     figure = layer_curve.panel_grid([title for title, _ in panels], f"change ({unit})")
+    figure.layout.annotations[0].xshift = -48  # its title is to the left of ticks such as −0.05
     curves = [_with_origin(rows) for _, rows in panels]
     doses = sorted({dose for curve in curves for dose in curve["by"]})
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5  # if there is only one
@@ -185,9 +194,9 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     labelled = {doses[1], 0.0, doses[-2]} if is_narrow else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
-    labels, line = [], {"color": style.GREY, "width": 1.2, "dash": "dot"}
-    dotted = {"name": MATCHED, "legendgroup": MATCHED, "line": line}
-    dotted |= {"mode": "lines", "hoverinfo": "skip"}
+    labels, line = [], {"color": style.GREY, "width": 1.2, "dash": "dash"}
+    dashed = {"name": MATCHED, "legendgroup": MATCHED, "line": line}
+    dashed |= {"mode": "lines", "hoverinfo": "skip"}
     for number, curve in enumerate(curves, start=1):
         look = style.LineStyle(
             DIRECTION, "solid", style.SERIES_COLOURS[1], width=2.4, marker_size=6
@@ -201,7 +210,7 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         for trace in traces:
             trace.name = PERMUTED
         traces += [
-            go.Scatter(x=curve["by"].tolist(), y=curve[limit].tolist(), **dotted)
+            go.Scatter(x=curve["by"].tolist(), y=curve[limit].tolist(), **dashed)
             for limit in UNTESTED_BAND
             if curve[limit].notna().any()
         ]
@@ -234,7 +243,7 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
 
     That of the direction, which is drawn last, comes first.
     """
-    # By name. The dotted lines have one name; the upper one, drawn second, replaces the lower one.
+    # By name. The dashed lines have one name; the upper one, drawn second, replaces the lower one.
     labels = {}
     for trace in lines:
         if trace.name == PERMUTED:
@@ -246,7 +255,7 @@ def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
 
 
 def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLabel:
-    """Return a label, moved to where its line leaves the figure if the line ends above `high`."""
+    """Return a label; if its line ends above `high`, where the line leaves, with its last value."""
     if label.value <= high:
         return label
     line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
@@ -255,7 +264,8 @@ def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLa
     outside = next(start for start in range(len(line.y)) if min(line.y[start:]) > high)
     around = slice(outside - 1, outside + 1)  # the last point inside, and the first one outside
     end = float(np.interp(high, line.y[around], line.x[around]))
-    return replace(label, value=high, end=end)
+    text = f"{label.text}, up to {fixed(label.value, 2)}"
+    return replace(label, text=text, value=high, end=end)
 
 
 def _dose_hover(row: pd.Series[Any], unit: str) -> str:

@@ -100,13 +100,24 @@ def cause_answer(tables: CauseTables) -> str:
     elif verdict.best.uses or len(verdict.directions) == 1:
         effects, case = _effects(verdict.best, verdict.directions), str(verdict.case)
         if case == "hardly used":
-            case = f"detectable but small, {percent(verdict.best.size)} of the effect"
+            share = percent(verdict.best.size)
+            case = f"detectable but small{'' if share in effects else f', {share} of the effect'}"
         text = f"{case}: {effects or 'the effects of the direction are undefined'}"
+        text += _of_random(verdict.best)
     else:
         verb = "noticeably moves" if verdict.case == "not used" else "is shown to move"
         n_all = counted(len(verdict.directions), "direction")
         text = f"{verdict.case}: none of {n_all} {verb} the answer when it is added or erased"
     return f"{capitalised(text)}."
+
+
+def _of_random(best: Direction) -> str:
+    """Return a clause on random directions that move the answer as much; "" if they do not."""
+    row = best.asked["steers"] if "steers" in best.uses else None
+    if row is None or not row["matched_low"] <= row["effect"] <= row["matched_high"]:
+        return ""
+    low, high = fixed(row["matched_low"], 2), fixed(row["matched_high"], 2)
+    return f"; 95 % of random directions with the features' covariance move it by {low} to {high}"
 
 
 def cause_caveats(tables: CauseTables) -> Iterator[Caveat]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar
 
+import deflate
 import numpy as np
 import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -294,22 +294,25 @@ def _still(part: FigurePart) -> Markup:
 
 
 def _asset(*names: str) -> Markup:
-    """Return a style sheet, or the scripts of a module, unescaped for a <style> or <script>."""
-    folder = files("probekit.report").joinpath("assets")
-    return Markup("\n".join(folder.joinpath(name).read_text("utf-8") for name in names))
+    """Return a style sheet, or the scripts of a module, unescaped for a <style> or <script>.
+
+    Lines of comments and indentation are left out.
+    """
+    found = [(files("probekit.report") / "assets" / name).read_text("utf-8") for name in names]
+    return Markup(re.sub(r"(?m)^ *//.*\n|^ +", "", "\n".join(found)))
 
 
 def compressed(text: str, data: bytes = b"") -> Markup:
     """Return a <script> element with a compressed text, which `unpack` in packed.js reads.
 
-    The text is compressed by zlib, unless `data` is given, which is the result, and written in base
-    85: four bytes are five digits, the most significant digit first. Base 64, which browsers decode
-    themselves, would be 7 % longer.
+    The text is compressed in the format of zlib, unless `data` is given, which is the result, and
+    written in base 85: four bytes are five digits, the most significant digit first. Base 64, which
+    browsers decode themselves, would be 7 % longer.
 
-    >>> compressed("probekit")
-    Markup('<script type="text/plain" class="packed" data-bytes="16">c-ku{%1=to,MW}{4@CoE</script>')
+    >>> compressed("text")
+    Markup('<script type="text/plain" class="packed" data-bytes="15">c-jF30Q:)RWq5Q1X930l</script>')
     """
-    data = data or zlib.compress(text.encode(), 9)
+    data = data or bytes(deflate.zlib_compress(text.encode(), 10))
     words = np.frombuffer(data + bytes(-len(data) % 4), ">u4").astype(np.uint32)
     digits = [words // 85**power % 85 for power in (4, 3, 2, 1, 0)]
     table = np.frombuffer(_DIGITS.encode(), np.uint8)
@@ -329,16 +332,17 @@ def _plotly_js() -> Markup:
     """Return the Plotly library packed, so that pages draw their figures offline.
 
     Compressing it takes as long as the rest of a small page: the user's cache folder keeps it.
+    Libdeflate makes it 4 % smaller than zlib does.
     """
     text = get_plotlyjs()
-    name = f"plotly-{get_plotlyjs_version()}-zlib-{zlib.ZLIB_RUNTIME_VERSION}"
+    name = f"plotly-{get_plotlyjs_version()}-deflate-{deflate.__version__}"
     # Without a home folder, on a full disk, or if the file is damaged, it is compressed again.
-    with suppress(OSError, RuntimeError, zlib.error):
+    with suppress(OSError, RuntimeError, deflate.DeflateError):
         path = user_cache_path("probekit") / "pages" / name
         if not path.exists():
-            write_atomic(path, zlib.compress(text.encode(), 9))
+            write_atomic(path, bytes(deflate.zlib_compress(text.encode(), 10)))
         data = path.read_bytes()
-        if zlib.decompress(data) == text.encode():
+        if deflate.zlib_decompress(data, len(text.encode())) == text.encode():
             return compressed(text, data)
     return compressed(text)
 

@@ -562,6 +562,8 @@ class Drawing:
                 axis.set_major_locator(ticker.MultipleLocator(step) if step else nice)
             axis.set_major_formatter(ticker.FuncFormatter(_formatted(setting)))
         axis.set_minor_locator(ticker.NullLocator())
+        for label, text in zip(axis.get_ticklabels(), texts or (), strict=False):
+            label.set_fontweight("bold" if str(text).startswith("<b>") else "normal")
         if angle := setting.get("tickangle"):
             _turn(axis.get_ticklabels(), -angle)
 
@@ -779,14 +781,15 @@ class Drawing:
             self.more[index] += most / self.scale + PAD if most > 0 else 0
 
     def _drop_texts(self) -> None:
-        """Leave out the texts of a map in whose cells they have no room."""
+        """Leave out the texts of a map that have no room in their cell; all if most have none."""
         for axes, texts in self.texts:
             (x0, y0), (x1, y1) = axes.transData.transform([(0, 0), (1, 1)])
-            boxes = [text.get_window_extent(self.renderer) for text in texts]
-            is_map = any(isinstance(one, QuadMesh) for one in axes.collections)
-            if is_map and any(b.width > abs(x1 - x0) or b.height > abs(y1 - y0) for b in boxes):
-                for text in texts:
-                    text.remove()
+            if any(isinstance(one, QuadMesh) for one in axes.collections):
+                boxes = [text.get_window_extent(self.renderer) for text in texts]
+                wide = [b.width > abs(x1 - x0) or b.height > abs(y1 - y0) for b in boxes]
+                for text, has_no_room in zip(texts, wide, strict=True):
+                    if has_no_room or sum(wide) > len(wide) / 2:
+                        text.remove()
 
 
 def axes_of(trace: Mapping[str, Any]) -> tuple[str, str]:

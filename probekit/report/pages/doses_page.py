@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from probekit.amounts import format_number
 from probekit.files import csv_text
 from probekit.report.elements import page, style
+from probekit.report.elements.texts import model_title
 
 CAVEAT = (
     "The loss shows what steering costs on texts that are not about the label, not what it does. "
@@ -29,8 +30,8 @@ def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> 
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
     base = doses.loc[doses["dose"] == 0, "loss"].iloc[0]
     return (
-        f"At {dose:.3g} {UNITS.get(unit, unit)} the loss on plain texts is {factor:g} times the "
-        f"{format_number(base)} nats per token without steering."
+        f"Up to {dose:.3g} {UNITS.get(unit, unit)}: there, the loss on plain texts is {factor:g} "
+        f"times the {format_number(base)} nats per token without steering."
     )
 
 
@@ -60,26 +61,27 @@ def doses_page(
     figure.add_scatter(
         x=drawn["dose"], y=drawn["loss"], mode="lines+markers", line=look, hovertemplate=hover
     )
-    note = {"text": f"{dose:.3g}", "showarrow": False, "yref": "paper", "y": 1, "x": dose}
-    figure.add_vline(x=dose, line={"color": style.GREY, "dash": "dot", "width": 1})
-    figure.add_annotation(**note, yanchor="bottom")  # above the curve
+    note = {"text": f"{dose:.3g}: {factor:g} times the loss", "showarrow": False, "x": dose}
+    figure.add_vline(x=dose, line={"color": style.GREY, "dash": "dot", "width": 2})
+    figure.add_annotation(**note, yref="paper", y=0.02, xanchor="right", yanchor="bottom")
     figure.update_xaxes(title_text=f"dose, {words}", rangemode="tozero")
     figure.update_yaxes(title_text="loss, nats per token")
     answer = doses_answer(dose, doses, factor, unit)
     part = page.FigurePart(
         "Loss on plain texts by dose",
         page.figure_json(figure),
-        f"Each point is a pass over all texts. The dotted line is the dose at {factor:g} times the "
-        "loss without steering.",
+        "Each point is the mean loss of all texts; one pass, no interval. The dotted line is the "
+        f"dose at {factor:g} times the loss without steering.",
         answer,
     )
     files = page.Files([("All doses", "doses.csv", csv_text(doses))])
     return page.Page(
-        ("steering",),
-        f"Loss on plain texts when steering {where}",
+        ("probekit", "steering", model_title(facts["network"])),
+        f"How far can one steer {where}?",
         answer,
         [page.PageSection("", [part, files], "first")],
         caveats=[CAVEAT],
         method=METHOD,
         facts={"": facts},
+        aside=[f"n = {facts['texts'].partition(' ')[0]} texts, no interval"],
     )

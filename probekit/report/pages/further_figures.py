@@ -1,4 +1,4 @@
-"""Further figures of a run's page: scores by k, by share of a reply and by training rows.
+"""Further figures of a run's page: scores by k, by share of a reply, by training rows and by name.
 
 Then confidence and accuracy, and norms of the residual stream with its massive activations.
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from probekit.amounts import LEVEL, format_number
+from probekit.amounts import LEVEL, fixed, format_difference, format_number
 from probekit.probes.targets import BASELINES, TARGETS
 from probekit.report.elements import page, style
+from probekit.report.elements.texts import capitalised
 from probekit.report.figures import maps
 from probekit.report.figures.layer_curve import band, end_labels, finish_curve, point_hover, scatter
 from probekit.report.figures.line_labels import draw_levels, levels, name_lines, name_traces
@@ -40,7 +43,9 @@ COUNTS, CURVES = (0.0, 0.2), (0.28, 1.0)
 POWERS = [10.0**power for power in range(-3, 8)]
 LOG_TICKS = [power * step for power in POWERS for step in (1, 2, 5)]
 MOST_LOG_TICKS = 8
+LONGEST_NAME = 22  # characters in a line
 
+Estimate = Sequence[float]  # a value with the limits of its interval
 Line = tuple[str, style.LineStyle, int, pd.DataFrame]  # name, style, number of its series, points
 
 
@@ -499,6 +504,74 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     )
     name_lines(figure, end_labels(figure.data))
     return figure
+
+
+def scores_part(
+    metric: str,
+    of: str,
+    scores: Mapping[str, Estimate],
+    differences: Mapping[str, Estimate],
+    caption: str,
+    chance: float = math.nan,
+    unit: str = "difference",
+) -> page.FigurePart:
+    """Return the figure of named scores, and of differences below, with their 95 % intervals.
+
+    Args:
+        metric: the metric of the scores.
+        of: what they are of, after the name of the metric in the title.
+        scores: score, lower and upper limit by name; the first one is blue, the others grey.
+        differences: the same of paired differences.
+        caption: describes the scores.
+        chance: the chance level; NaN for none.
+        unit: title of the axis of the differences.
+    """
+    panels = [
+        (scores, style.axis_title(metric), chance),
+        *[(differences, unit, 0.0)][: len(differences)],
+    ]
+    heights, words = [len(rows) + 0.4 for rows, *_ in panels], []
+    figure = make_subplots(
+        len(panels), 1, row_heights=heights, vertical_spacing=4.5 / (9 + 3 * sum(heights))
+    )
+    figure.update_layout(template=style.TEMPLATE, showlegend=False)
+    for panel, (rows, axis, level) in enumerate(panels, 1):
+        place = {"row": panel, "col": 1}
+        for number, (name, estimate) in enumerate(rows.items()):
+            text = format_number(*estimate) if panel == 1 else format_difference(*estimate)
+            words.append(f"{name} {text}")
+            points = pd.DataFrame([estimate], columns=["value", "ci_low", "ci_high"])
+            blue = number == 0 and panel == 1
+            figure.add_scatter(
+                x=[estimate[0]],
+                y=[number],
+                name=style.plotly_text(name),
+                mode="markers+text",
+                text=[fixed(estimate[0], 2) if panel == 1 else text.partition(" ")[0]],
+                textposition="top center",
+                error_x={**style.error_bars(points, "value", 1.5), "symmetric": False},
+                marker={"color": style.SERIES_COLOURS[0] if blue else style.GREY, "size": 9},
+                marker_symbol="circle" if blue else "circle-open",
+                hovertext=[style.plotly_text(words[-1])],
+                hoverinfo="text",
+                **place,
+            )
+        last = len(rows) - 0.5
+        if not math.isnan(level):
+            figure.add_vline(x=level, line={"color": style.GREY, "width": 1}, **place)
+        if panel == 1 and not math.isnan(level):
+            text, side = f"chance {fixed(level, 2)}", {"xanchor": "left", "xshift": 3}
+            figure.add_annotation(text=text, x=level, y=last, showarrow=False, **side, **place)
+        ends = style.with_margin(*style.finite_ends([*chain(*rows.values()), level]))
+        figure.update_xaxes(title_text=axis, range=ends, **place)
+        names = ["<br>".join(map(style.plotly_text, wrap(name, LONGEST_NAME))) for name in rows]
+        ticks = {"tickmode": "array", "tickvals": [*range(len(rows))], "ticktext": names}
+        figure.update_yaxes(**ticks, range=[last + 0.2, -0.7], showgrid=False, **place)
+    figure.update_traces(textfont_size=style.SMALL).update_annotations(font_size=style.SMALL)
+    title, drawn = f"{capitalised(table.metric_name(metric))} {of}", page.figure_json(figure)
+    caption += " Bars: 95 % intervals over groups; differences are paired."
+    described = f"{title}: {'; '.join(words)}."
+    return page.FigurePart(title, drawn, caption, described, height=9 + 2.6 * sum(heights))
 
 
 def log_axis(values: pd.Series[float]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, format_number
+from probekit.amounts import counted, format_number, joined_names
 from probekit.report.elements import page, style
 from probekit.report.elements.table import ResultTable
 from probekit.report.elements.texts import capitalised, model_title
@@ -40,12 +40,11 @@ def heads_page(scored: ScoredHeads, *, model: str, facts: Mapping[str, str]) -> 
     weights, *others = head_figures(scored)
     first = page.Group("rows", [weights, _highest(scored), page.Paragraph(CAVEAT, "note")])
     known = [page.Group("rows", [known_heads_table(scored)])] if scored.known else []
-    answer, *more = heads_answer(scored)
     return page.Page(
         eyebrow=["probekit", "heads", model_title(model)],
         title=QUESTION,
-        answer=answer,
-        details=[*map(page.Paragraph, (*more, f"{COUNTED} Measured on {scored.read}."))],
+        answer=heads_answer(scored),
+        details=[page.Paragraph(f"{COUNTED} Measured on {scored.read}.")],
         sections=[
             page.PageSection("", [first], "first"),
             page.PageSection("Other scores", [page.Group("rows", others)]),
@@ -107,28 +106,23 @@ def known_heads_table(scored: ScoredHeads) -> ResultTable:
     return ResultTable(title, columns, rows, has_title=True, is_sortable=True)
 
 
-def heads_answer(scored: ScoredHeads) -> list[str]:
-    """Return the highest head of each type, then a sentence with numbers and values.
+def heads_answer(scored: ScoredHeads) -> str:
+    """Return the number of heads of each type and the highest one, as a sentence.
 
-    Types without a defined score are left out, in the first one those without a head, too.
+    Types without a defined score are left out.
     """
-    clauses, first = [], []
+    clauses = list[str]()
     for score in HEAD_TYPES:
         ranked, kind = scored.strongest(score, len(scored.rows)), score.replace("_", "-")
         if ranked.empty:
             continue
-        highest, *others = ranked.head(2).to_dict("records")
-        value = f"{highest['value']:.2f}"
-        following = f", next {others[0]['value']:.2f}" if others else ""
-        n = int((ranked["value"] >= MOSTLY).sum())
-        named = f"{_name(highest)}{' highest' if n > 1 else ''} ({value}{following})"
-        none = f"no {kind} head (highest {value})"
-        first += [f"{kind} {_name(highest)}"] if n else []
-        clauses.append(f"{counted(n, f'{kind} head')}, {named}" if n else none)
+        top, n = ranked.to_dict("records")[0], int((ranked["value"] >= MOSTLY).sum())
+        named = f"{counted(n, f'{kind} head')} (" + "highest " * (n > 1 and not clauses)
+        named = named if n else f"no {kind} head (highest "
+        clauses.append(f"{named}{_name(top)}, {top['value']:.2f})")
     if not clauses:
-        return ["No score that identifies a type of head is defined for these texts."]
-    lead = f"Heads: {', '.join(first)}." if first else "No head of these types."
-    return [lead, capitalised(f"{'; '.join(clauses)}.")]
+        return "No score that identifies a type of head is defined for these texts."
+    return f"{capitalised(joined_names(clauses))}."
 
 
 def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:

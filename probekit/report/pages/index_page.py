@@ -18,6 +18,7 @@ from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
 from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
 from probekit.report.elements.page import Page, View
+from probekit.report.elements.texts import model_title
 from probekit.report.pages.run_page import run_answers
 from probekit.report.pages.study_page import study_answer
 from probekit.report.sentences.answer import score_texts
@@ -114,7 +115,7 @@ def index_page(root: Path) -> str:
         eyebrow=["probekit"],
         title=f"Runs in {root.resolve().name}",
         answer="",
-        sections=[View("index.html", {"entries": entries})],
+        sections=[View("index.html", {"entries": entries, "model_title": model_title})],
         styles=["report.css", "index.css"],
         scripts=[("tables.js", "index.js")],
         is_live=True,

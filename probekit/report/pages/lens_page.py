@@ -37,7 +37,8 @@ CAPTION = (
     "text. The last row is the network's output. Hover over a cell for more tokens."
 )
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
-MOST_LAYERS = 16  # in an open table, and named on the axis
+MOST_LAYERS = 16  # in an open table
+MOST_TICKS = 10  # named on the layer axis
 BY_LAYER = "Most likely token by layer"
 IS_OUTPUT = 1e-4  # nats; mean divergence below which a site is the output of the network
 MOST_TEXTS = 2_000  # cells; with more, a browser draws their texts slowly
@@ -270,7 +271,7 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     # At the right, where the last token is, to which a page scrolls a long text.
     figure.update_yaxes(side="right")
     place = {"x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
-    size = {"orientation": "h", "lenmode": "pixels", "len": 320}
+    size = {"orientation": "h", "lenmode": "pixels", "len": 240}
     colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
     if measure == "rank":  # the values are logarithms, labelled with the ranks
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
@@ -332,14 +333,14 @@ def lens_curve(summary: pd.DataFrame) -> go.Figure:
         x, share = list(range(len(summary))), (summary[name] / summary[total]).astype(float)
         figure.add_scatter(x=x, y=(100 * share).tolist(), hovertext=hover, hoverinfo="text", **look)
         labels += label_at_end(figure.data[-1], label)
-    step = 1 + len(summary) // MOST_LAYERS
+    step = 1 + len(summary) // MOST_TICKS
     figure.update_xaxes(
         title_text="layer",
         tickvals=list(range(len(summary))),
         # Names are one line below the numbers, so that they do not overlap them.
         ticktext=[
-            (text if number % step == 0 else "") if text.isdigit() else f"<br>{text}"
-            for number, text in enumerate(summary["layer"])
+            f"<br>{text}" if not text.isdigit() else "" if int(text) % step else text
+            for text in summary["layer"]
         ],
         tickangle=0,
         range=[-0.3, len(summary) - 0.9],  # to 0.1 after the last point, at len(summary) - 1

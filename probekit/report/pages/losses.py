@@ -67,15 +67,16 @@ def losses_page(run_dir: Path) -> Page:
     losses = list[str]()
     for name, column, *_ in _LINES:
         values = [(float(getattr(row, column)), row.step) for row in log]
-        values = [one for one in values if not math.isnan(one[0])][-1:]
-        losses += [f"{name} {format_number(value)} at step {step:,}" for value, step in values]
+        for value, step in [one for one in values if not math.isnan(one[0])][-1:]:
+            earlier = f" at step {step:,}" if step < log[-1].step else ""
+            losses.append(f"{name} {format_number(value)}{earlier}")
     caption = (
         "Loss by step, in nats per token. That of batches is averaged over adjacent steps. "
         "Held-out text is never trained on; the last step is evaluated on all of it, earlier steps "
         "on a part. If the loss on repeated random tokens is lower than on random ones, the model "
         "has learned induction (Olsson et al. 2022)."
     )
-    words = f"Last losses, in nats per token: {'; '.join(losses)}."
+    words = f"Loss at step {log[-1].step:,}, in nats per token: {'; '.join(losses)}."
     part = FigurePart("Losses by step", figure_json(loss_figure(log)), caption, words, height=36)
     return Page(
         eyebrow=["probekit", "pretraining", run_dir.resolve().name],

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import counted, fixed, format_difference, format_number, format_p, percent
+from probekit.amounts import LEVEL, fixed, format_difference, format_number, format_p, percent
 from probekit.files import csv_text
 from probekit.report.elements import page, style
 from probekit.report.elements.table import Cell, ResultTable
@@ -35,35 +35,48 @@ def short_names(networks: Sequence[str]) -> list[str]:
 
     >>> short_names(["mini", "runs/a/step-1"]), short_names(["a/last", "b/last"])
     (['mini', 'step-1'], ['a/last', 'b/last'])
+    >>> short_names(["mini", "mini"])
+    ['mini', 'mini (2)']
     """
     short = [PurePath(network).name for network in networks]
-    return short if len(set(short)) == len(set(networks)) else list(networks)
+    names = short if len(set(short)) == len(set(networks)) else list(networks)
+    repeats = [names[:end].count(name) for end, name in enumerate(names)]
+    return [f"{name} ({n + 1})" if n else name for name, n in zip(names, repeats, strict=True)]
 
 
 def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
-    """Return AUROC and false positive rate on the first network, and the worst, in a sentence.
+    """Return whether the AUROC falls, and the rates of false positives, in two sentences.
+
+    They are those of the first network, and of the worst other one.
 
     Args:
         rows: a row for each network; see `OverNetworks`.
         positive: the label that rates refer to.
         threshold: the threshold in words.
     """
-    names, auroc, fpr = short_names(rows["network"].tolist()), rows["auroc"], rows["fpr"]
-    text = (
-        f"On {names[0]} the AUROC of the fixed probe is {fixed(auroc[0], 2)}, and "
-        f"{percent(fpr[0])} of the rows that are not {positive} are called {positive} at its "
-        f"{threshold}."
+    names, fpr = short_names(rows["network"].tolist()), rows["fpr"]
+    lead, low, far = "AUROC", 0, 0
+    if len(rows) > 1:
+        low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
+        falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
+        fallen = [name for name, one in zip(names, falls, strict=True) if one]
+        lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else "No loss shown: AUROC"
+    scores, rates = (
+        f" and {'at worst ' if len(rows) > 2 else ''}".join(
+            f"{written(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, other))
+        )
+        for written, other in ((_auroc, low), (_rate, far))
     )
-    if len(rows) == 1:
-        return text
-    if len(rows) == 2:
-        return f"{text} On {names[1]} they are {fixed(auroc[1], 2)} and {percent(fpr[1])}."
-    low, far = 1 + int(auroc[1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
-    return (
-        f"{text} Of {counted(len(rows) - 1, 'other network')}, the lowest AUROC is "
-        f"{fixed(auroc[low], 2)} ({names[low]}), and that rate is furthest away on {names[far]}: "
-        f"{percent(fpr[far])}."
-    )
+    return f"{lead} {scores}. Other rows called {positive} at the {threshold}: {rates}."
+
+
+def _auroc(row: pd.Series) -> str:
+    return format_number(row["auroc"], row["auroc_low"], row["auroc_high"])
+
+
+def _rate(row: pd.Series) -> str:
+    low, high = fixed(100 * row["fpr_low"], 0), fixed(100 * row["fpr_high"], 0)
+    return f"{percent(row['fpr'])} [{low}, {high}]"
 
 
 def over_table(rows: pd.DataFrame) -> ResultTable:
@@ -82,7 +95,7 @@ def over_table(rows: pd.DataFrame) -> ResultTable:
         "FPR": numbers("fpr"),
         "TPR": numbers("tpr"),
         "cosine": ["–" if np.isnan(one) else fixed(one, 2) for one in rows["cosine"]],
-        "AUROC retrained": [format_number(one) for one in rows["retrained"]],
+        "AUROC retrained": numbers("retrained"),
     }
     return ResultTable.of("All networks", columns)
 
@@ -104,9 +117,10 @@ def over_page(
         page.figure_json(
             _curves(rows, {"auroc": "fixed probe", "retrained": "retrained probe"}, "AUROC")
         ),
-        "Error bars of the fixed probe: 95 % intervals over groups. Where it falls and the "
-        "retrained one does not, the network represents the label along another direction.",
+        "Error bars: 95 % intervals over groups. Where the fixed probe falls and the retrained one "
+        "does not, the network represents the label along another direction.",
         answer,
+        height=22,
     )
     titles = {"tpr": f"rate of {positive}, TPR", "fpr": "rate of others, FPR"}
     rates = page.FigurePart(
@@ -114,19 +128,21 @@ def over_page(
         page.figure_json(_curves(rows, titles, "share of rows")),
         "The threshold is the same on all networks. Error bars: 95 % intervals over groups.",
         answer,
+        height=22,
     )
     files = page.Files([("All numbers", "networks.csv", csv_text(rows))])
     return page.Page(
-        ("fixed probe",),
+        ("probekit", "fixed probe"),
         "Does the probe still work on other networks?",
         answer,
         [
-            page.PageSection("", [page.Group("columns", [ranks, rates], 24)], "first"),
+            page.PageSection("", [ranks, rates], "screen"),
             page.PageSection("All networks", [over_table(rows), files]),
         ],
         caveats=[*notes, CAVEAT],
         method=METHOD,
         facts={"": facts},
+        aside=[f"n = {facts['rows']}"],
     )
 
 
@@ -134,17 +150,17 @@ def _curves(rows: pd.DataFrame, titles: Mapping[str, str], title: str) -> go.Fig
     """Return a figure of columns by network, given by their titles, with their intervals."""
     figure = go.Figure(layout={"template": style.TEMPLATE})
     names = [style.plotly_text(name) for name in short_names(rows["network"].tolist())]
+    places = np.arange(len(rows))
+    bounds = []
     for number, (column, label) in enumerate(titles.items()):
-        bars = {}
-        if f"{column}_low" in rows:
-            ends = rows.rename(columns={f"{column}_low": "ci_low", f"{column}_high": "ci_high"})
-            bars = {"error_y": style.error_bars(ends, column, 1.5)}
+        columns = [column, f"{column}_low", f"{column}_high"]
+        points = rows[columns].set_axis(["value", "ci_low", "ci_high"], axis=1)
+        bounds += points.to_numpy().ravel().tolist()
         figure.add_scatter(
-            x=[*range(len(rows))], y=rows[column], mode="lines+markers",
-            name=style.plotly_text(label), marker=style.series_marker(number, 8),
-            line={"dash": ("solid", "dash")[number]}, text=names,
-            hovertemplate="%{text}: %{y:.3f}", **bars,
+            x=places + 0.04 * (2 * number - 1), y=points["value"], mode="markers",
+            name=style.plotly_text(label), marker=style.series_marker(number, 8), text=names,
+            hovertemplate="%{text}: %{y:.3f}", error_y=style.error_bars(points, "value", 1.5),
         )  # fmt: skip
-    figure.update_xaxes(tickvals=[*range(len(rows))], ticktext=names)
-    figure.update_yaxes(title_text=title, range=[-0.02, 1.02])
+    figure.update_xaxes(tickvals=places, ticktext=names, range=[-0.5, len(rows) - 0.5])
+    figure.update_yaxes(title_text=title, range=style.with_margin(*style.finite_ends(bounds)))
     return figure

@@ -37,6 +37,7 @@ ESTIMATED = (
 )
 MOST_ROWS = 8  # patches in a table of the strongest
 MOST_HEADS = 3  # heads in the answer
+MOST_CHARACTERS = 64  # of labels below a map next to a table
 MOST_RUNS = 3  # positions in the answer
 RESIDUAL, HEADS = "residual stream", "heads"
 # Columns that a map of patches can show -> title of its colour bar.
@@ -109,7 +110,8 @@ def pair_detail(pair: PatchedPair) -> str:
         f"{signed(pair.base)} after “{clean}” (clean), {signed(pair.source)} after "
         f"“{corrupt}” (corrupt)."
     )
-    return " ".join([detail, *pair_notes(pair)])
+    scale = "Recovery is the share of the way from the first number to the second."
+    return " ".join([detail, *([scale] if pair.difference else []), *pair_notes(pair)])
 
 
 def pair_notes(pair: PatchedPair) -> list[str]:
@@ -176,7 +178,8 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
                 f"the {family} at one token, replaced by that of the corrupt text. Arrows: tokens "
                 "that differ, clean → corrupt."
             )
-            height, width = 11 + 1.7 * rows["site"].nunique(), 8 + 3.0 * len(labels)
+            cell_width = max(map(len, labels)) / 2 if _is_narrow(labels) else 3.0
+            height, width = 11 + 1.7 * rows["site"].nunique(), 8 + cell_width * len(labels)
         views = {name: patch_map(rows, column, labels) for name, column in menu.items()}
         picture = page.FigurePart(
             title,
@@ -188,7 +191,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
             width=width,
             views=maps.changes_of(views),
         )
-        layout = "split" if family == HEADS else "rows"
+        layout = "split" if family == HEADS or _is_narrow(labels) else "rows"
         parts[heading] = page.Group(layout, [picture, strongest_patches(pair, rows)])
     # The first family is below the answer, without a heading.
     first = parts.pop(next(iter(parts)))
@@ -314,8 +317,13 @@ def patch_map(rows: pd.DataFrame, shown: str = "recovery", labels: Sequence[str]
         for row, column in np.argwhere(is_verified).tolist():
             maps.frame_cell(figure, column, row)
     if labels:
-        maps.thin_ticks(figure).update_xaxes(tickangle=-45)
+        maps.thin_ticks(figure).update_xaxes(tickangle=0 if _is_narrow(labels) else -45)
     return maps.name_colours(figure, SHOWN[shown])
+
+
+def _is_narrow(labels: Sequence[str]) -> bool:
+    """Return whether the labels of positions fit below a map that is next to a table."""
+    return max(map(len, labels), default=0) * len(labels) <= MOST_CHARACTERS
 
 
 def estimate_scatter(rows: pd.DataFrame) -> go.Figure:

@@ -59,11 +59,11 @@ def study_page(result: study.StudyResult) -> page.Page:
     names = study.measured_rivals(result.rivals)
     # The finished cells compared with each rival.
     of_rivals = {name: study.compared_cells(table, result.rivals, name) for name in names}
-    details = [page.Paragraph(text) for text in study_answer(result)[1:]]
+    details = study_answer(result)[1:]
     first, sections = list[page.Item](), list[page.Item]()
-    settings = study.compared_settings(table, record.keys)
+    settings = study.compared_settings(table, record.keys).replace("[{}]", "", regex=True)
     if len(settings):
-        details.append(page.Paragraph(settings_answer(settings, metric)))
+        details.append(settings_answer(settings, metric))
     if names:
         figures = [_figures(study.by_gain(rows), name, metric) for name, rows in of_rivals.items()]
         # Each figure is of the first rival; a menu shows the same figure of the others.
@@ -85,9 +85,10 @@ def study_page(result: study.StudyResult) -> page.Page:
         sections.append(page.PageSection(errors.title, [errors]))
     return page.Page(
         eyebrow=["probekit", "study", record.study, counted(len(table), "cell")],
-        title=record.question or f"Study {record.study}",
+        title=record.question
+        or f"Where does the probe beat {_rival_name(table, study.main_rival(result.rivals))}?",
         answer=study_answer(result)[0],
-        details=details,
+        details=[page.Paragraph(" ".join(details))] if details else [],
         sections=[page.PageSection("", first, "screen"), *sections],
         caveats=list(study_warnings(result)),
         method=METHOD,
@@ -116,14 +117,14 @@ def study_answer(result: study.StudyResult) -> list[str]:
         texts.append(f"The probe is worse in {by_holm[study.WORSE]}.")
     if constant:
         above = found.loc[found["holm"].eq(study.ABOVE_CHANCE), "cell"].tolist()
-        texts.append(clause(f"{len(above)} of {counted(constant, 'cell')} are above chance", above))
+        lead = f"{len(above)} of {counted(constant, 'cell')} are significantly above chance"
+        texts.append(clause(lead, above))
         texts.append(
-            f"In {counted(constant, 'cell')} {name} predicts the same for all rows, and p tests an "
-            "association (Holm)."
+            f"There, {name} predicts the same for all rows: p tests an association (Holm)."
         )
     if coarse := int(_is_coarse(found).sum()):
         of = f"{coarse} of {counted(len(found), 'cell')}"
-        texts[0] = f"{texts[0].removesuffix('.')}; p cannot be small enough in {of}."
+        texts[0] = f"{texts[0].removesuffix('.')}; {of} have too few groups or permutations."
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:
@@ -190,7 +191,8 @@ def study_warnings(result: study.StudyResult) -> Iterator[str]:
         tested = study.compared_cells(table, result.rivals, one).dropna(subset="p")
         is_coarse = _is_coarse(tested)
         if is_coarse.any():
-            listed.append(f"{_cells(tested[is_coarse])} compared with {_rival_name(table, one)}")
+            n = counted(int(is_coarse.sum()), "cell")
+            listed.append(f"{n} compared with {_rival_name(table, one)}")
             n_tested = max(n_tested, len(tested))
     if listed:
         yield (
@@ -272,7 +274,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     shape = np.where(shown["is_constant"], "square", "circle")
     marker = {"color": blue, "size": 8, "symbol": np.char.add(shape, fill).tolist()}
     hover = [_hover(row, rival) for _, row in shown.iterrows()]
-    texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers"}
+    texts = {"hovertext": hover, "hoverinfo": "text", "mode": "markers", "cliponaxis": False}
     edged, bars = {**marker, "line": {"width": 1.5}}, style.error_bars(shown, "difference", 1.5)
     x, depths, added = (shown[name].tolist() for name in ("difference", "depth", "added"))
     figure.add_scatter(x=x, y=y, error_x=bars, marker=edged, name="this study", **texts)
@@ -281,7 +283,11 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    cells = [style.short_tick(cell) for cell in shown["cell"]]
+    # Parts of the names that all cells have say nothing.
+    parts = rows["cell"].str.split("-", expand=True)
+    parts = parts.loc[:, parts.ne(parts.iloc[0]).any()].fillna("") if len(rows) > 1 else parts
+    names = ["-".join(filter(None, of_cell)) for of_cell in parts.loc[shown.index].to_numpy()]
+    cells = list(map(style.short_tick, names))
     figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
@@ -292,8 +298,8 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
         # The axis is above the plot: names are above the numbers.
         layers.ticktext = [f"{t[4:]}<br> " if t.startswith("<br>") else t for t in layers.ticktext]
     figure.update_layout(
-        xaxis={"domain": [0, 0.72], "side": "top", "range": ends, "showgrid": True},
-        xaxis2=layers.update(domain=[0.78, 1], side="top", anchor="y"),
+        xaxis={"domain": [0, 0.66], "side": "top", "range": ends, "showgrid": True},
+        xaxis2=layers.update(domain=[0.75, 1], side="top", anchor="y"),
         margin={"t": 96, "b": 40 if has_published else 12, "r": 12},
     )
     return figure

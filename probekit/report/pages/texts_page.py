@@ -14,7 +14,7 @@ from probekit.probes.probe_files import ProbeFacts
 from probekit.probes.saved_probe import SavedProbe
 from probekit.report.elements import page, style
 from probekit.report.elements.page import Page, Paragraph, View
-from probekit.report.elements.texts import line_label, model_title, token_label
+from probekit.report.elements.texts import capitalised, line_label, model_title, token_label
 from probekit.report.elements.tokens import DENSEST, NUMBER, Palette, short_heading, short_label
 from probekit.report.figures import maps
 from probekit.results.network import RowPrediction, TextReading, tidy_rows
@@ -56,7 +56,8 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
 def _heading(facts: ProbeFacts, classes: Sequence[str], what: str) -> dict[str, Any]:
     """Return the eyebrow, and the title: the question that a probe answers, and what is shown."""
     view = [facts.view] if facts.view != "raw" else []
-    which = f"{' or '.join(classes)}?" if len(classes) <= 3 else f"Which of {len(classes)} classes?"
+    which = f"{capitalised(' or '.join(classes))}?"
+    which = which if len(classes) <= 3 else f"Which of {len(classes)} classes?"
     eyebrow = ["probekit", model_title(facts.model), facts.site, *view]
     return {"eyebrow": eyebrow, "title": f"{which if classes else 'Which number?'} {what}"}
 
@@ -78,6 +79,7 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         layers: the probe of each layer, in order of depth, with its predictions for the texts.
     """
     facts, classes = selected.facts, selected.classes
+    names = site_names([probe.facts.site for probe, _ in layers])
     own = next(readings for probe, readings in layers if probe.facts.site == facts.site)
     labels = [_labels(reading, classes) for reading in own]
     maps_of = [
@@ -85,18 +87,22 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         for n, of_text in enumerate(labels)
     ]
     palette = Palette.of((one for of_text in maps_of for one in of_text.values()), classes)
-    sections, agree = [], ""
+    sections, whole = [], texts_answer(own)
     for number, of_text in enumerate(labels):
         heading = f"{number + 1} · {short_heading(line_label(own[number].text))}"
-        part = _map_of_text(maps_of[number], palette, selected, of_text)
-        sections.append(page.PageSection(heading, [part]))
-    if len(own) == 1 and (answer := own[0].answer) is not None and classes:
+        part = replace(_map_of_text(maps_of[number], palette, selected, of_text), title=heading)
+        sections.append(page.PageSection(heading, [part], "first" * (number == 0)))
+    scaled = maps_of[0][facts.site].answer
+    if len(own) == 1 and (answer := own[0].answer) is not None and scaled is not None and classes:
         others = [readings[0].answer for _, readings in layers]
         n = sum(one is not None and one.label == answer.label for one in others)
-        agree = f" The probes of {n} of {len(layers)} layers predict this label."
+        sd, name = f" ({signed(scaled.score)} SD)" * bool(facts.projection_sd), names[facts.site]
+        score = f"predicted as {answer.label}, score {signed(answer.score)}{sd}, by the probe of "
+        score += f"{'layer ' * name.isdigit()}{name}; {n} of {len(layers)} layers predict the same."
+        whole = whole.replace(f"predicted as {answer.label}.", score)
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
-        answer=texts_answer(own) + agree,
+        answer=whole,
         details=[Paragraph(facts.untested)] if facts.untested else [],
         sections=sections,
         method=METHOD,
@@ -193,10 +199,11 @@ def _map_of_text(
     title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
     other = palette.classes[0] if len(palette.classes) == 2 else "another label"
     zero = f"; below 0, {other} is predicted" if label else ""
-    # At the top left, as in the logit lens, so that it stays visible if a long text is scrolled.
-    bar = {"orientation": "h", "lenmode": "pixels", "len": 320, "x": 0, "xanchor": "left", "y": 1}
-    bar |= {"yanchor": "bottom", "title": {"text": title, "side": "top"}}
+    # Below the map, at the end of the text, where a scrolled map opens.
+    bar = {"orientation": "h", "lenmode": "pixels", "len": 320, "x": 1, "xanchor": "right", "y": 0}
+    bar |= {"yanchor": "top", "title": {"text": title, "side": "top"}}
     figure.update_traces(colorbar=bar, selector={"type": "heatmap"})
+    figure.update_xaxes(side="top")
     last = [f"{names[site]} {signed(one.answers[-1].score)}" for site, one in readings.items()]
     return page.FigurePart(
         title="Score by layer and token",

@@ -35,11 +35,11 @@ FORMATS: dict[str, Callable[..., str]] = {"p": format_p, "n_null": "{:,.0f}".for
 # Space of the features -> title and caption of the map of cosines.
 SPACES = {
     "raw": (
-        "Cosine of directions, raw features",
+        "Cosine of directions, raw",
         "The cosine of the weights of the probes of two data sets, for unscaled activations.",
     ),
     "standardised": (
-        "Cosine of directions, standardised features",
+        "Cosine of directions, standardised",
         "Features are divided by their standard deviation over the training rows of all sets, so "
         "that a weight measures the effect of a feature on the score.",
     ),
@@ -87,12 +87,17 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     scores, *cosines = transfer.maps(site, probe).items()
     metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
     figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
+    verb = "diverge" if scores[1]["value"].lt(scores[1]["chance"]).any() else "start"
+    caption = "Brackets: 95 % intervals over the groups of the test rows. Colours "
+    caption += f"{verb} at chance, its mean if test rows differ in it."
+    if figure.layout.shapes:
+        caption += " Hatched: the interval contains the chance of its test rows."
+    if transfer.pooled:
+        caption += " Lower rows: one probe of the training rows of several data sets together."
     scored = page.FigurePart(
-        f"{capitalised(metric)} on the test rows",
+        f"{capitalised(metric)} at {site}",
         page.figure_json(figure),
-        "Brackets: 95 % intervals over the groups of the test rows. Colours diverge at chance, "
-        "its mean if test rows differ in it; hatched: the interval contains the chance of its test "
-        "rows. Lower rows: one probe of the training rows of several data sets together.",
+        caption,
         f"{metric}: {_in_words(scores[1])}",
         height=height + 3.5 * len(transfer.pooled),
     )
@@ -135,6 +140,8 @@ def score_map(
         "chance": ("chance",),
     }
     colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
+    if not (rows["value"] < levels).any():
+        colours = Colours(chance, chance + reach, style.MAGNITUDES, is_diverging=False)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
     near = rows["ci_low"].le(levels) & rows["ci_high"].ge(levels) & rows["train"].isin(down)

@@ -37,10 +37,7 @@ Floats = NDArray[np.float32]
 def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
     """Return a page with a table of all tensors and their norms by block."""
     figures = []
-    named = rows["name"].str.extract(_OF_BLOCK)
-    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-    drawn = rows.assign(**named)[is_shown].astype({"block": int})
-    drawn = drawn.sort_values("block", kind="stable")
+    drawn = _of_blocks(rows)
     if drawn["block"].max() > 0:  # one line per kind of matrix
         norms = zip(drawn["name"], drawn["norm"], strict=True)
         words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
@@ -62,6 +59,14 @@ def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
         caption = "Frobenius norm of each matrix."
         figures.append(page.FigurePart("Norm by block", shown, caption, words))
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
+
+
+def _of_blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of matrices of blocks, with `block` and `kind`, by block."""
+    named = rows["name"].str.extract(_OF_BLOCK)
+    is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
+    drawn = rows.assign(**named)[is_shown].astype({"block": int})
+    return drawn.sort_values("block", kind="stable")
 
 
 def weight_page(weight: WeightTensor, model: str) -> page.Page:
@@ -134,10 +139,12 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
     if len(rows) > 1:
         ends = rows.set_index("name")[["least", "most"]]
         largest = ends.abs().max(axis=1).idxmax()
-        return (
-            f"{n:,} weights in {len(rows):,} tensors, all between {least} and {most}; the largest "
-            f"in absolute value is in {largest}."
-        )
+        text = f"{n:,} weights in {len(rows):,} tensors, between {least} and {most} (largest "
+        text += f"absolute value in {largest})."
+        for _, row in _of_blocks(rows).nlargest(1, "norm").iterrows():
+            text += f" Of the matrices of blocks, {row['name']} has the largest norm"
+            text += f" ({row['norm']:.1f})."
+        return text
     spread = format_weight(rows["std"].iloc[0])
     clauses = [
         f"{counted(n, 'weight')} between {least} and {most}, with a standard deviation of {spread}"

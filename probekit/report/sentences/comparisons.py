@@ -181,7 +181,7 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     named = [f"{row['train']} on {row['test']}" for _, row in pairs[works].iterrows()]
     if len(pairs) <= 2:
-        some_or_none = "In one direction only" if named else "No, neither works on the other"
+        some_or_none = "Shown in one direction only" if named else "No, neither works on the other"
         lead = "Yes" if works.all() else some_or_none
         numbers = "; ".join(_pair(row, transfer) for _, row in pairs.iterrows())
         return [clause(lead, named), f"{capitalised(numbers)}."]
@@ -206,6 +206,7 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     own = row["value"] - row["difference"]
     numbers = [f"{name} {fixed(row['value'], 2)}{limits}", f"chance {fixed(row['chance'], 2)}"]
     numbers.append(f"own probe of {row['test']} {fixed(own, 2)}")
+    numbers.append(f"n = {row['n_test']:,.0f} in {row['n_groups']:,.0f} groups")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 
 

@@ -143,8 +143,10 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
     message = "Test rows of again that repeat a text of the training rows of same: "
-    message += f"{expected} of {len(tested.splits[0].test)}. On"
+    message += f"{expected} of {len(tested.splits[0].test)}. They are left out"
     assert any(note.startswith(message) for note in found.notes)
+    n_new = len(tested.splits[0].test) - expected
+    assert only(away, train="same", test="again", metric="accuracy")["n_test"].eq(n_new).all()
 
 
 def test_regression_and_several_labels_are_transferred(folder, go):

@@ -42,8 +42,8 @@ def test_the_loss_at_the_dose_is_the_factor_within_two_per_cent_of_the_dose(netw
     stored = rows.set_index("dose")["loss"]
     assert stored[0.0] == pytest.approx(base, rel=1e-6)
     assert stored[dose] == pytest.approx(at, rel=1e-6)
-    page = doses_page(dose, rows, 1.2, "towards x", {"network": "mini"}).html()
-    assert f"At {dose:.3g} standard deviations" in page
+    page = doses_page(dose, rows, 1.2, "towards x", {"network": "mini", "texts": "8 of x"}).html()
+    assert f"Up to {dose:.3g} standard deviations" in page
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,9 @@ def test_without_the_word_that_decides_the_label_the_score_is_that_of_chance(own
     assert [row["value"]] == pytest.approx(tested["value"].tolist())  # all test rows are compared
     assert row["n_changed"] == row["n_test"] == tested["n_test"].iloc[0] == 24
     assert row["without_others"] > 0.9
+    for name in ("value", "without_cues", "without_others"):
+        assert row[f"{name}_low"] <= row[name] <= row[f"{name}_high"]
+    assert sorted(row["cues"].split(", ")) == ["black", "red"]
     assert row["without_cues"] < 0.6
     assert row["difference"] == pytest.approx(row["without_cues"] - row["without_others"])
     assert row["difference_high"] < 0
@@ -67,7 +70,7 @@ def leakage_of(without, *random, truth=TRUTH, groups=GROUPS):
     """Return difference, limits and p of the accuracy of guesses without cues and other words."""
     variants = [ClassPredictions(truth, np.asarray(one), 2) for one in (without, *random)]
     (row,) = leakage_rows(variants[0], variants[0], variants[1:], groups, "accuracy")
-    return tuple(row.values())[4:]
+    return tuple(row.values())[-4:]
 
 
 def test_the_p_value_of_cues_is_exact():

@@ -172,9 +172,12 @@ def test_a_call_of_probe_shows_what_the_probe_adds(tmp_path, kind, split):
     assert (row["confounds"], row["n_test"]) == ("z", 300 if split else 75)
     assert row["p"] < 0.05
     assert row["joint_score"] > row["known_score"] > 0.5
+    for name in ("known_score", "joint_score"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"] <= 1
     assert (kind == "numbers") == np.isnan(row["gain"]) != np.isnan(row["partial"])
     page = result.report.read_text()
     assert "Beyond z, activations predict the label" in page
+    assert "of the confounds, alone and with activations" in page
     # The column u explains the rest.
     u = {"u": X[:, 2]}
     options |= {"confounds": columns | u, "page": False}

@@ -8,6 +8,7 @@ from scipy.stats import ttest_ind, ttest_rel, wilcoxon
 
 from probekit.amounts import FEWEST_UNITS, LEVEL
 from probekit.probes.score import metrics
+from probekit.probes.score.contributions import difference_of_parts, parts_of_tpr_at_fpr_1
 from probekit.probes.score.differences import DRAWS, bootstrap_tests, paired_differences, sign_tests
 from probekit.probes.score.exchange import holm
 from probekit.probes.score.intervals import jackknife_interval
@@ -57,6 +58,35 @@ def test_the_paired_interval_has_its_nominal_coverage():
 
 
 ROWS_OF_80 = np.arange(320) // 4
+
+
+@pytest.mark.parametrize("n_groups", [6, 12, 50])
+def test_groups_that_agree_do_not_show_that_all_do(n_groups):
+    resamples = Resamples.leave_one_out(np.arange(4 * n_groups) // 4)
+    right, wrong = (of_correct(np.full(4 * n_groups, one)) for one in (True, False))
+    half = of_correct(np.arange(4 * n_groups) % 2)
+    for a, b in ((right, wrong), (right, half), (wrong, half)):
+        found = paired(accuracy, a, b, resamples)
+        # If this share of groups has the opposite difference, n of n agree at a rate of 2.5 %.
+        share = 1 - 0.025 ** (1 / n_groups)
+        opposite = found.value * (1 - 2 * share)
+        assert min(abs(found.ci_low), abs(found.ci_high)) == pytest.approx(abs(opposite))
+        assert found.ci_low < found.value < found.ci_high
+        assert (found.ci_low > 0 or found.ci_high < 0) == (found.p < LEVEL)
+
+
+def test_of_a_class_that_alone_differs_only_its_groups_count():
+    groups = np.arange(48) // 4
+    resamples, truth = Resamples.leave_one_out(groups), (groups < 6).astype(int)
+    probes = [
+        metrics.ClassPredictions(truth, truth, 2, alarms=alarm[:, None].repeat(2, 1), positive=1)
+        for alarm in (truth.astype(float), np.zeros(48))
+    ]
+    scored = [metrics.tpr_at_fpr_1(one, resamples) for one in probes]
+    part = difference_of_parts(*map(parts_of_tpr_at_fpr_1, probes))
+    (found,) = paired_differences([tuple(scored)], resamples, [part])
+    assert (found.value, found.p) == (1.0, 2 * 0.5**6)
+    assert found.ci_low == pytest.approx(2 * 0.025 ** (1 / 6) - 1)
 
 
 def sizes_of(n_groups):

@@ -167,12 +167,6 @@ def test_figures_have_titles_file_names_and_captions(tables, parts_of, snapshot)
     )
 
 
-@pytest.mark.parametrize(("groups", "is_caveat"), [(49, True), (50, False)])
-def test_few_groups_are_a_caveat_of_the_tests_of_patches(parts_of, groups, is_caveat):
-    part, *_ = parts_of(effects=make_effects(2, 2).assign(groups=groups))
-    assert (" With fewer than 50 groups, skewed effects can" in part.caption) is is_caveat
-
-
 @pytest.mark.parametrize(
     ("layers", "heads", "has_numbers", "height"), [(12, 12, True, 28), (48, 25, False, 53.2)]
 )

@@ -165,7 +165,8 @@ def test_the_audit_finds_texts_that_overlap(tmp_path):
 
 def test_an_axis_from_zero_leaves_the_other_one_as_it_is():
     doses = pd.DataFrame({"dose": [0.0, 10.0, 20.0], "factor": [1.0, 1.1, 1.2]})
-    page = doses_page(10.0, doses.assign(loss=3.7 * doses["factor"]), 1.1, "towards x", {})
+    facts = {"network": "mini", "texts": "8 of x"}
+    page = doses_page(10.0, doses.assign(loss=3.7 * doses["factor"]), 1.1, "towards x", facts)
     (axes,) = drawing_of(*figures_of(page)).panels.values()
     assert axes.get_xlim()[0] == 0
     assert 3 < axes.get_ylim()[0] < 3.7

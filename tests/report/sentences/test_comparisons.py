@@ -90,7 +90,7 @@ UNCERTAIN = {**GOOD, "ci_low": math.nan, "ci_high": math.nan}
 def made(*cells, names=("x", "y"), metric="accuracy"):
     """A transfer whose pairs off the diagonal have these scores, in order."""
     place = {"model": "m", "site": "s", "position": "last", "view": "raw", "probe": "logistic",
-             "metric": metric, "chance": 0.5}  # fmt: skip
+             "metric": metric, "chance": 0.5, "n_test": 80, "n_groups": 20}  # fmt: skip
     pairs = [(train, test) for train in names for test in names]
     values = iter(cells)
     rows = [
