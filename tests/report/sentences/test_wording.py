@@ -165,6 +165,7 @@ def test_what_invalidates_the_score_changes_the_first_sentence(level, tmp_path):
         {"level": level, "code": "crossing-groups", "message": "x"},
     ]
     record = RunRecord.model_validate(content)
+    CASES["better"].table.to_csv(tmp_path / "results.csv", index=False)
     invalid, found = run_answers(Shown(tmp_path, record))
     (first, *_) = caveats(record.verdict, record)
     assert (first.kind, first.weight) == ("crossing-groups", INVALIDATES)
