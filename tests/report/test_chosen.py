@@ -394,7 +394,7 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     (found,) = kinds.door("page", "answers")(run)
     assert found.text == (
-        "At block 2, logistic and lda do not differ significantly; svm is worse by 0.20 [0.15, "
+        "At block 2, logistic does not differ significantly from lda; svm is worse by 0.20 [0.15, "
         "0.25], adjusted p = 0.004."
     )
     (part,) = kinds.door("page", "screen")(run)

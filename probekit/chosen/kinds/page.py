@@ -29,12 +29,12 @@ def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
     >>> near = Rival(name="", metric="accuracy", value=0.9, difference=0.01, p=0.7)
     >>> far = {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3, "p": 0.01}
     >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
-    'At block 5, lda and svm do not differ significantly; mlp:8 is worse by 0.20 [0.10, 0.30], \
+    'At block 5, lda does not differ significantly from svm; mlp:8 is worse by 0.20 [0.10, 0.30], \
 adjusted p = 0.010.'
     """
     alike = [kind for kind, rival in rivals.items() if rival.verdict == NOT_SIGNIFICANT]
-    equal = "do not differ significantly" if alike else "was selected"
-    parts = [f"At {place}, {joined_names([own, *alike])} {equal}"]
+    equal = f"does not differ significantly from {joined_names(alike)}" if alike else "was selected"
+    parts = [f"At {place}, {own} {equal}"]
     for kind, rival in rivals.items():
         if rival.verdict in RELATIONS:
             size, low, high = (fixed(abs(end), 2) for end in (rival.difference, *rival.leads))

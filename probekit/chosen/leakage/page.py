@@ -35,7 +35,9 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     row, metric = rows.iloc[0], METRICS[str(rows["metric"].iloc[0])]
     smallest, largest = sorted(metric.sign * x for x in estimate(row, "difference")[1:])
     opening = "No evidence that the probe depends on the cues ({})"
-    if smallest > 0:
+    if np.isnan(smallest):
+        opening = "Too few groups to test whether the probe depends on the cues ({})"
+    elif smallest > 0:
         opening = "The probe depends less on the cues ({}) than on other words"
     elif largest < 0:
         opening = "The probe depends on the cues ({})"

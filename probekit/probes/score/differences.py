@@ -294,8 +294,8 @@ def _agreeing_test(value: float, n: int, test: Floats) -> Floats:
 
     Groups that agree do not show that all do: of n groups without an exception, a share of 1 -
     (level / 2)^(1 / n) may be exceptions. The limits are the differences if these have the opposite
-    one; they exclude 0 exactly if n equal signs are significant. A difference of 0 has no other
-    limits.
+    one; they exclude 0 exactly if n equal signs are significant, those with the adjusted level
+    exactly if the adjusted p is. A difference of 0 has no other limits.
 
     Args:
         value: the difference.
@@ -305,7 +305,8 @@ def _agreeing_test(value: float, n: int, test: Floats) -> Floats:
     Source: Clopper and Pearson (1934), The use of confidence or fiducial limits.
     """
     p, adjusted = np.maximum(test[:2], 2 * 0.5**n)
-    share = 1 - (LEVEL / 2 * np.array([1, p / adjusted])) ** (1 / n)
+    least = p if adjusted < LEVEL else 2 * 0.5**n  # so that the adjusted limits agree with their p
+    share = 1 - (LEVEL / 2 * np.array([1, least / adjusted])) ** (1 / n)
     limits = value + 2 * abs(value) * np.outer(share, [-1, 1])
     return np.array([p, adjusted, *limits.ravel()])
 

@@ -60,7 +60,9 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
         low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
         falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
         fallen = [name for name, one in zip(names, falls, strict=True) if one]
-        lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else "No loss shown: AUROC"
+        is_tested = rows["p_adjusted"][1:].notna().all()
+        equal = "No loss shown: AUROC" if is_tested else "Too few groups to test a loss: AUROC"
+        lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else equal
     scores, rates = (
         f" and {'at worst ' if len(rows) > 2 else ''}".join(
             f"{written(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, other))

@@ -9,7 +9,7 @@ from probekit.report.elements.page import Paragraph
 from probekit.results.judging import reported_differences
 from probekit.results.scores import answers_name
 from probekit.results.table import DIFFERENCES, SERIES, only, read_columns, row_tick
-from probekit.results.verdict import SIGNIFICANT
+from probekit.results.verdict import NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE
 
 FEWEST_SITES = 4
 ENDS = {"embed": "the embedding", "final norm": "the final norm"}
@@ -34,9 +34,13 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
     sites = [row for _, row in rows.iterrows()]
     table = read_columns(run.folder / "differences.csv", DIFFERENCES)
     others = reported_differences(table, v).items()
-    worse = {name for name, other in others if other.verdict == SIGNIFICANT}
+    # The chosen probe itself, and those that it is not significantly better than.
+    equal = {
+        name for name, other in others if other.verdict in (NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE)
+    }
+    equal.add(answers_name(best))
     above = _start([row["value"] < LEVEL for row in sites])
-    alike = _start([answers_name(row) not in worse for row in sites])
+    alike = _start([answers_name(row) in equal for row in sites])
     is_single = rows["depth"].is_unique and len(sites) >= FEWEST_SITES
     if not is_single or len(sites) in (above, alike) or not (is_asked or alike > above):
         return

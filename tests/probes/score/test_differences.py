@@ -75,6 +75,21 @@ def test_groups_that_agree_do_not_show_that_all_do(n_groups):
         assert (found.ci_low > 0 or found.ci_high < 0) == (found.p < LEVEL)
 
 
+@pytest.mark.parametrize("n_groups", [8, 20, 30])
+def test_adjusted_limits_of_groups_that_agree_exclude_0_exactly_if_their_p_is_significant(n_groups):
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(n_groups), [60] + [2] * (n_groups - 1))  # one large group
+    resamples = Resamples.leave_one_out(groups)
+    right, wrong = (accuracy(of_correct(np.full(len(groups), one)), resamples) for one in (1, 0))
+    noisy = [
+        accuracy(of_correct((generator.random(n_groups) < 0.5)[groups]), resamples)
+        for _ in range(7)
+    ]
+    pairs = [(right, wrong), *[(noisy[0], one) for one in noisy[1:]]]
+    found = paired_differences(pairs, resamples)[0]
+    assert (found.adjusted_low > 0) == (found.p_adjusted < LEVEL)
+
+
 def test_of_a_class_that_alone_differs_only_its_groups_count():
     groups = np.arange(48) // 4
     resamples, truth = Resamples.leave_one_out(groups), (groups < 6).astype(int)
