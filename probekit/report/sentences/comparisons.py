@@ -13,6 +13,7 @@ from probekit.report.elements.texts import capitalised
 from probekit.report.sentences.answer import folds_of, p_words
 from probekit.results.comparison import (
     PARTLY,
+    TOO_FEW,
     TRANSFERS,
     UNDEFINED,
     RunComparison,
@@ -181,15 +182,16 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
     named = [f"{row['train']} on {row['test']}" for _, row in pairs[works].iterrows()]
     if len(pairs) <= 2:
-        some_or_none = "Shown in one direction only" if named else "No, neither works on the other"
-        lead = "Yes" if works.all() else some_or_none
+        is_open = pairs["verdict"].isin([UNDEFINED, TOO_FEW]).any()
+        none = "Not shown in either direction" if is_open else "No, neither works on the other"
+        lead = "Yes" if works.all() else "Shown in one direction only" if named else none
         numbers = "; ".join(_pair(row, transfer) for _, row in pairs.iterrows())
         return [clause(lead, named), f"{capitalised(numbers)}."]
     ordered = pairs.dropna(subset="value").sort_values("value", kind="stable")
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
     verb = "is" if len(named) == 1 else "are"
-    lead = f"{len(named)} of {counted(len(pairs), 'transfer')} {verb} above chance"
+    lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
     best, worst = (_pair(ordered.iloc[end], transfer) for end in (-1, 0))
     return [clause(lead, named), f"At best, {best}; at worst, {worst}."]
 
