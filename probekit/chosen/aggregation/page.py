@@ -39,8 +39,11 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
     others = rules[~rules["is_selected"] & ~((rules["difference"] > 0) & (rules["p"] < LEVEL))]
-    tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in others.iterrows()]
-    better = f", not significantly better than {joined_names(tied)}" if tied else ""
+    better = ""
+    for is_untested, those in others.groupby(others["p"].isna()):
+        tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in those.iterrows()]
+        relation = "untested against" if is_untested else "not significantly better than"
+        better += f", {relation} {joined_names(tied)}"
     yield sentence(
         f"Cross-validation on {row['n_texts']:,} training texts selects the rule {row['rule']}: "
         f"AUROC {estimate_words(row, 'auroc')}, {estimate_words(row, 'equal')} at equal length"

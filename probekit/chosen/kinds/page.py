@@ -27,7 +27,8 @@ def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
     """Return which kinds do not differ from the selected one, and which are better or worse.
 
     >>> near = Rival(name="", metric="accuracy", value=0.9, difference=0.01, p=0.7)
-    >>> far = {"difference": 0.2, "ci_low": 0.1, "ci_high": 0.3, "p": 0.01}
+    >>> limits = {"adjusted_low": 0.1, "adjusted_high": 0.3}
+    >>> far = {"difference": 0.2, "ci_low": 0.15, "ci_high": 0.25, "p_adjusted": 0.01, **limits}
     >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
     'At block 5, lda does not differ significantly from svm; mlp:8 is worse by 0.20 [0.10, 0.30], \
 adjusted p = 0.010.'
@@ -37,7 +38,8 @@ adjusted p = 0.010.'
     parts = [f"At {place}, {own} {equal}"]
     for kind, rival in rivals.items():
         if rival.verdict in RELATIONS:
-            size, low, high = (fixed(abs(end), 2) for end in (rival.difference, *rival.leads))
+            ends = rival.adjusted_low, rival.adjusted_high
+            size, low, high = (fixed(abs(one), 2) for one in (rival.difference, *ends))
             by = f"{RELATIONS[rival.verdict]} by {size} [{min(low, high)}, {max(low, high)}]"
             parts.append(f"{kind} is {by}, adjusted {p_words(rival.decisive_p)}")
         elif kind not in alike:
@@ -59,7 +61,8 @@ def screen(run: Shown) -> Iterator[FigurePart]:
             {kind: scores[kind][INTERVAL].tolist() for kind in (best.probe, *rivals)},
             {kind: [one.difference, one.ci_low, one.ci_high] for kind, one in rivals.items()},
             f"{size_words(v)}, at {best.name}, which cross-validation selected for the "
-            f"{best.probe} probe; another kind may be better elsewhere.",
+            f"{best.probe} probe; another kind may be better elsewhere. Intervals are not adjusted "
+            "for the number of kinds.",
             scores[best.probe]["chance"],
             f"{best.probe} minus the other",
         )

@@ -179,11 +179,12 @@ def transfer(
         metric=main_metric,
         chosen=max(validation, key=lambda key: np.nan_to_num(validation[key], nan=-np.inf)),
         notes=tuple(
-            f"Test rows of {test} that {_SHARED[what]} of the training rows of {train}: {n:,} of "
-            f"{n_tested[test]:,}. They are left out of the score of {train} on {test}."
+            f"{np.count_nonzero(~new[train, test]):,} of {n_tested[test]:,} test rows of {test} "
+            f"are left out of the score of {train} on {test}: they "
+            f"{' or '.join(f'{_SHARED[what]} ({n:,})' for what, n in counts.items() if n)} of its "
+            "training rows."
             for (train, test), counts in leaks.items()
-            for what, n in counts.items()
-            if n and train in n_tested
+            if any(counts.values())
         ),
         tables={file: pd.DataFrame(rows) for file, rows in tables.items()},
     )

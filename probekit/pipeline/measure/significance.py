@@ -9,7 +9,7 @@ reliability.csv   calibration of each kind of probe with probabilities, at its b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -195,18 +195,25 @@ def difference_rows(
     found = compared(values)
     rivals = named_rivals(Scores.of(table), chosen)
     named = [other for other in found if other in rivals]
-    if METRICS[metric].has_p and "majority" in found:
-        of_majority = values["majority"]
+    has_lead = METRICS[metric].has_p and "majority" in found
+    guess = values["majority" if has_lead else name]
+    # A rival that guesses the same as the majority class is the same comparison.
+    same = [one for one in named if has_lead and np.allclose(values[one], guess, atol=ROUNDING)]
+    found |= compared(other for other in named if not has_p_values or other not in same)
+    if same:
+        majority = found["majority"]
         interval = scoring.with_interval(metric, predictions[name], resamples)
-        # A rival that guesses the same is the same comparison.
-        same = [other for other in named if np.allclose(values[other], of_majority, atol=ROUNDING)]
         # If the majority class scores the same on any rows, its score is subtracted from the limits
         # of the score. If the score has no interval, the limits stay NaN.
-        is_constant, level = np.ptp(of_majority) < ROUNDING, of_majority[0]
+        is_constant, level = np.ptp(guess) < ROUNDING, guess[0]
         if not is_constant and not np.isnan(interval.low):
-            interval, level = jackknife_interval(values[name] - of_majority, resamples), 0.0
+            interval, level = jackknife_interval(values[name] - guess, resamples), 0.0
         low, high = interval.low - level, interval.high - level
-        of_score = {"ci_low": low, "ci_high": high}
+        # Without exchanges of labels, p is that of the difference; the limits must agree with it.
+        agrees = (low > 0 or high < 0) if majority.p < LEVEL else low <= 0 <= high
+        # No adjusted limit is closer. A NaN limit stays NaN: `min` keeps its first argument then.
+        ends = min(majority.adjusted_low, low), max(majority.adjusted_high, high)
+        p, adjusted = majority.p, majority.p_adjusted
         if has_p_values:
             # The p-value that the page shows. That of a nested choice is not adjusted for the
             # choice, which did not use the test rows.
@@ -214,17 +221,11 @@ def difference_rows(
             tested = only(table, metric=which, target=chosen["target"])
             p_of_name = [row["value"] for _, row in tested.iterrows() if _name(row) == name]
             # With too few groups, the table has no p-values. Nothing is adjusted.
-            p = float(p_of_name[0]) if p_of_name else float("nan")
-            of_score |= {"p": p, "p_adjusted": p, "adjusted_low": low, "adjusted_high": high}
-            named = [other for other in named if other not in same]
-        found |= compared(named)
-        majority = found["majority"]
-        # Without exchanges of labels, p is that of the difference; the limits must agree with it.
-        agrees = (low > 0 or high < 0) if majority.p < LEVEL else low <= 0 <= high
+            p = adjusted = float(p_of_name[0]) if p_of_name else float("nan")
+            ends = low, high
         if has_p_values or (is_constant and agrees):
-            found |= dict.fromkeys(same, replace(majority, **of_score))
-    else:
-        found |= compared(named)
+            lead = Difference(majority.a, majority.b, majority.value, low, high, p, adjusted, *ends)
+            found |= dict.fromkeys(same, lead)
     facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}
     return [
         {"a": name, "b": other, **difference_columns(one, metric), **facts}

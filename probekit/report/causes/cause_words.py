@@ -117,7 +117,10 @@ def _of_random(best: Direction) -> str:
     if row is None or not row["matched_low"] <= row["effect"] <= row["matched_high"]:
         return ""
     low, high = fixed(row["matched_low"], 2), fixed(row["matched_high"], 2)
-    return f"; 95 % of random directions with the features' covariance move it by {low} to {high}"
+    return (
+        "; random directions with the features' covariance move it as much or more (95 %: "
+        f"{low} to {high})"
+    )
 
 
 def cause_caveats(tables: CauseTables) -> Iterator[Caveat]:

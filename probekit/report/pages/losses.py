@@ -73,8 +73,8 @@ def losses_page(run_dir: Path) -> Page:
     caption = (
         "Loss by step, in nats per token. That of batches is averaged over adjacent steps. "
         "Held-out text is never trained on; the last step is evaluated on all of it, earlier steps "
-        "on a part. If the loss on repeated random tokens is lower than on random ones, the model "
-        "has learned induction (Olsson et al. 2022)."
+        "on a part. A loss on repeated random tokens far below that on random ones shows induction "
+        "(Olsson et al. 2022); a small difference may be noise."
     )
     words = f"Loss at step {log[-1].step:,}, in nats per token: {'; '.join(losses)}."
     part = FigurePart("Losses by step", figure_json(loss_figure(log)), caption, words, height=36)

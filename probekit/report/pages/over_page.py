@@ -59,15 +59,16 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
     if len(rows) > 1:
         low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
         falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
+        low = int(rows["auroc"].where(falls).argmin()) if falls.any() else low
         fallen = [name for name, one in zip(names, falls, strict=True) if one]
         is_tested = rows["p_adjusted"][1:].notna().all()
         equal = "No loss shown: AUROC" if is_tested else "Too few groups to test a loss: AUROC"
         lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else equal
     scores, rates = (
-        f" and {'at worst ' if len(rows) > 2 else ''}".join(
+        f" and {word * (len(rows) > 2)}".join(
             f"{written(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, other))
         )
-        for written, other in ((_auroc, low), (_rate, far))
+        for written, other, word in ((_auroc, low, "at worst "), (_rate, far, "furthest "))
     )
     return f"{lead} {scores}. Other rows called {positive} at the {threshold}: {rates}."
 
@@ -78,7 +79,7 @@ def _auroc(row: pd.Series) -> str:
 
 def _rate(row: pd.Series) -> str:
     low, high = fixed(100 * row["fpr_low"], 0), fixed(100 * row["fpr_high"], 0)
-    return f"{percent(row['fpr'])} [{low}, {high}]"
+    return f"{percent(row['fpr'])} [{low}, {high}]" if low != "nan" else percent(row["fpr"])
 
 
 def over_table(rows: pd.DataFrame) -> ResultTable:

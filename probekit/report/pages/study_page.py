@@ -120,11 +120,13 @@ def study_answer(result: study.StudyResult) -> list[str]:
         lead = f"{len(above)} of {counted(constant, 'cell')} are significantly above chance"
         texts.append(clause(lead, above))
         texts.append(
-            f"There, {name} predicts the same for all rows: p tests an association (Holm)."
+            f"In these {constant}, {name} predicts the same for all rows: p tests an association "
+            "(Holm)."
         )
-    if coarse := int(_is_coarse(found).sum()):
-        of = f"{coarse} of {counted(len(found), 'cell')}"
-        texts[0] = f"{texts[0].removesuffix('.')}; {of} have too few groups or permutations."
+    if coarse := found.loc[_is_coarse(found), "cell"].tolist():
+        of = f"{len(coarse)} of {counted(len(found), 'cell')} undecided"
+        why = f"{of}, with too few groups or permutations: {first_names(coarse, 2)}"
+        texts[0] = f"{texts[0].removesuffix('.')}; {why}."
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:

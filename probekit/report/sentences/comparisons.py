@@ -245,7 +245,7 @@ def sources_sentence(sources: SourceScores) -> str:
     ... ))
     >>> print(*sentence.split("; "), sep="\n")  # doctest: +NORMALIZE_WHITESPACE
     Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources, worst 0.03 for Ann
-    inside the sources, 0.92 [0.90, 0.94], better in 2 of 3 sources (left out minus
+    probes fitted inside the sources, 0.92 [0.90, 0.94], better in 2 of 3 sources (left out minus
     inside −0.20). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
@@ -267,7 +267,8 @@ def sources_sentence(sources: SourceScores) -> str:
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
     difference = fixed(scale * sources.difference, 2 - bool(unit))
     inside = (
-        f"inside the sources, {words(*sources.within)}, better in {sources.n_worse} of {n} "
+        f"probes fitted inside the sources, {words(*sources.within)}, better in "
+        f"{sources.n_worse} of {n} "
         f"(left out minus inside {difference}{' points' * bool(unit)})"
     )
     if math.isnan(sources.within[0]):

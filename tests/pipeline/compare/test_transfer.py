@@ -142,10 +142,12 @@ def test_rows_in_both_data_sets_are_reported(folder, go):
     expected = sum(text in known for text in tested.texts[tested.splits[0].test])
     assert expected > 0
     assert only(away, train="same", test="again")["known_texts"].eq(expected).all()
-    message = "Test rows of again that repeat a text of the training rows of same: "
-    message += f"{expected} of {len(tested.splits[0].test)}. They are left out"
-    assert any(note.startswith(message) for note in found.notes)
-    n_new = len(tested.splits[0].test) - expected
+    n_tested = len(tested.splits[0].test)
+    left_out = (
+        f"{expected} of {n_tested} test rows of again are left out of the score of same on again"
+    )
+    assert f"{left_out}: they repeat a text ({expected}) of its training rows." in found.notes
+    n_new = n_tested - expected
     assert only(away, train="same", test="again", metric="accuracy")["n_test"].eq(n_new).all()
 
 
