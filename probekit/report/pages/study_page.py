@@ -124,9 +124,9 @@ def study_answer(result: study.StudyResult) -> list[str]:
             "(Holm)."
         )
     if coarse := found.loc[_is_coarse(found), "cell"].tolist():
-        of = f"{len(coarse)} of {counted(len(found), 'cell')} undecided"
-        why = f"{of}, with too few groups or permutations: {first_names(coarse, 2)}"
-        texts[0] = f"{texts[0].removesuffix('.')}; {why}."
+        of = f"{len(coarse)} of {len(found)} undecided: p is too coarse"
+        texts[0] = f"{texts[0].removesuffix('.')}; {of}."
+        texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
     if not len(found):
         texts.append(f"No cell has a test of the difference from {name}.")
     if n_failed:

@@ -33,6 +33,7 @@ ANSWERS = {
     "a failed cell, worse than words": (ONE_FAILED, {WORDS: WORSE}),
     "without words": (CELLS_OF_8, {WORDS: {"difference": np.nan, "p": np.nan}}),
     "nothing finished": (NONE_FINISHED, {}),
+    "too few permutations": (CELLS_OF_8, {WORDS: {"p": 0.02, "is_constant": True}}),
 }
 
 
