@@ -39,15 +39,15 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
     others = rules[~rules["is_selected"] & ~((rules["difference"] > 0) & (rules["p"] < LEVEL))]
-    better = ""
+    ties = []
     for is_untested, those in others.groupby(others["p"].isna()):
         tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in those.iterrows()]
         relation = "untested against" if is_untested else "not significantly better than"
-        better += f", {relation} {joined_names(tied)}"
+        ties.append(f"{relation} {joined_names(tied)}")
     yield sentence(
-        f"Cross-validation on {row['n_texts']:,} training texts selects the rule {row['rule']}: "
-        f"AUROC {estimate_words(row, 'auroc')}, {estimate_words(row, 'equal')} at equal length"
-        f"{better}.",
+        f"The rule {row['rule']} is selected{', but ' * bool(ties)}{' and '.join(ties)}: "
+        "cross-validated AUROC "
+        f"{estimate_words(row, 'auroc')}, {estimate_words(row, 'equal')} at equal length.",
         is_useless=not row["equal_low"] > CHANCE,
     )
 

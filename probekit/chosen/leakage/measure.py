@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -140,7 +141,7 @@ def tables(settings: LeakageSection, chosen: SelectedProbe) -> dict[str, list[di
         take(fitted.predictions(spec, truth, one, fitted.column), compared) for one in scores
     )
     words = Counter(
-        one.text[slice(*cue)].lower()
+        shorten(one.text[slice(*cue)].lower(), 40, placeholder=" …")
         for n in changed
         for one in [examples[n]]
         for cue in cues_in(one)

@@ -75,4 +75,5 @@ def screen(run: Shown) -> Iterator[FigurePart]:
             {"cues minus others": estimate(row, "difference")},
             f"n = {row['n_test']:,} test texts. Others: as many random words as there are cues "
             f"({row['cues']}), mean of {row['n_draws']} draws.",
+            np.nan if run.verdict.score is None else run.verdict.score.chance,
         )

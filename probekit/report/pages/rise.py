@@ -46,10 +46,10 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
         return
     ticks = [row_tick(sites[n], run.scores.blocks) for n in (above, alike)]
     places = [ENDS.get(tick, f"block {tick}" if tick.isdigit() else tick) for tick in ticks]
-    text = f"Above chance from {places[0]} on (adjusted p < 0.05)"
+    text = f"Above chance from {places[0]} on (p < 0.05, adjusted for all sites)"
     if alike > above:
         chosen = f"the chosen probe{'s' * v.is_nested}"
-        text += f"; from {places[1]} on not significantly worse than {chosen}"
+        text += f"; from {places[1]} on not significantly worse than {chosen} (p adjusted, too)"
     yield sentence(f"{text}.")
 
 
