@@ -74,7 +74,7 @@ def test_differences_are_drawn_if_they_have_intervals_and_compare_probes(compari
 
     assert drawn_rows(length, words) == ["selected probes", "length"]
     assert drawn_rows(words) == ["selected probes"]
-    assert not drawn_rows(length.assign(ci_low=np.nan))
+    assert drawn_rows(length.assign(ci_low=np.nan)) == ["selected probes"]
 
 
 def test_a_cosine_states_how_many_permutations_it_is_based_on(transfer, snapshot):

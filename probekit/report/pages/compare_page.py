@@ -394,16 +394,21 @@ def _extremes(runs: Sequence[ShownRun]) -> str:
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, v in verdicts.items():
         curves.setdefault(tuple(round(value, 9) for value in v.curve), []).append(name)
-    n, every = sum(run.is_above for run in runs), "both" if len(runs) == 2 else f"all {len(runs)}"
-    text = f"Above chance in {every if n == len(runs) else f'{n} of {len(runs)}'} runs"
+    n_tested, text = sum(verdicts[name].case != "untested" for name in scores), ""
     if ordered:
-        ends = [scores[ordered[0]], scores[ordered[-1]]]
-        shares = [*(score.value for score in ends), ends[-1].chance]
-        (worst, best, _), unit = score_texts(shares, metric.in_percent)
-        text += f": {metric.title} {worst}{unit}"
+        runs_tested = counted(n_tested, "run" if n_tested == len(runs) else "tested run")
+        n_above = f"Above chance in {sum(run.is_above for run in runs)} of {runs_tested}"
+        chances = {score.chance for score in scores.values()}
+        shares = [scores[ordered[0]].value, scores[ordered[-1]].value, min(chances)]
+        (worst, best, chance), unit = score_texts(shares, metric.in_percent)
+        level = f", chance {chance}{unit}." if len(chances) == 1 and chance != "nan" else "."
+        text = (
+            f"{n_above if n_tested else 'Not tested against chance'}: {metric.title} {worst}{unit}"
+        )
         if worst != best:
-            text += f" ({ordered[0]}) to {best}{unit} ({ordered[-1]}), a difference not tested here"
-    text += "."
+            level += " Differences are not tested here."
+            text += f" ({ordered[0]}) to {best}{unit} ({ordered[-1]})"
+        text += level
     equal = [joined_names(names) for curve, names in curves.items() if curve and names[1:]]
     return text + "".join(f" The curves of {names} are equal." for names in equal)
 
