@@ -14,6 +14,7 @@ import pytest
 
 from probekit.cli.view_server import RunsServer
 from probekit.errors import ConfigError
+from probekit.provenance import seal
 from probekit.training.run_files import write_log
 from tests.report.conftest import HOSTILE, make_record, write_shown
 from tests.report.pages.test_losses import a_log, write_pretraining
@@ -100,6 +101,8 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     assert "0 of 1,000 steps, no held-out loss yet" in get("/")[1]
     (folder / "run.json").write_text("{")
     assert 'class="state damaged"' in get("/")[1]
+    (folder / "run.json").write_bytes(seal({"run": "little", "steps": 1000}, 2))
+    assert "written by another version</b>" in get("/")[1]
 
 
 NOT_SERVED = "/../secret.txt /run/../../secret.txt /run/..%2f..%2fsecret.txt //etc/passwd"

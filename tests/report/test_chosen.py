@@ -267,8 +267,9 @@ def interval(name, value, low, high):
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-AHEAD = {"score": 1.0}  # of a negative
+AHEAD = {"score": 1.0}
 MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
+MONITOR |= {"n_negatives": 900, "score": -1.0}  # of a negative
 DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
 CUES = {"metric": "accuracy", "cues": "not, never", "p": 0.02}
 LEFT = {"confounds": "length", "metric": "auroc", "joint_score": 0.61, "known_score": 0.6}
@@ -284,14 +285,16 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
         False,
-        "At a threshold for 1 % false positives on its negatives, the monitor detects 70 % [50, "
-        "80] of the 48 test rows labelled red.",
+        "The monitor detects 70 % [50, 80] of the 48 test rows labelled red, at a threshold for 1 "
+        "% false positives on 900 separate negatives.",
     ),
     "no detection": (
         "monitor",
         MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1) | AHEAD,
         True,
-        "0 % [0, 1.5] of the 48 test rows labelled red; most of its negatives are predicted as red",
+        "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
+        "for 1 % false positives on 900 separate negatives. This threshold is high because 100 % "
+        "of these negatives are predicted as red.",
     ),
     "other negatives": (
         "monitor",
@@ -376,8 +379,8 @@ def test_the_first_sentence_of_an_analysis_is_red_if_it_found_nothing_of_use(nam
     rows = pd.DataFrame([row, *others])
     run = SimpleNamespace(rows=lambda _: rows, scores=scores, verdict=verdict)
     (of_analysis,) = (one for one in ANALYSES if one.name == analysis)
-    (found,) = of_analysis.door("page", "answers")(run)
-    assert words in found.text
+    found, *more = of_analysis.door("page", "answers")(run)
+    assert words in " ".join(one.text for one in (found, *more))
     assert (found.css == "bad") == is_useless
     assert not list(of_analysis.door("page", "answers")(SimpleNamespace(rows=lambda _: None)))
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from probekit.amounts import percent
 from probekit.chosen.page import TEST_RATES, Columns, Shown, estimate_words, sentence, written_table
 from probekit.report.elements.page import PageSection, Paragraph
 from probekit.report.elements.texts import class_label
@@ -22,27 +23,27 @@ NOTE = (
 
 
 def answers(run: Shown) -> Iterator[Paragraph]:
-    """Yield the detection rate of the monitor at its first rate, and whether it is too loud."""
+    """Yield the detection rate of the monitor at its first rate, and why its threshold is high."""
     rows = run.rows("monitor.csv")
     if rows is None or run.verdict.score is None:
         return
     row, label = rows.iloc[0], class_label(str(run.scores.rows["positive"].iloc[0]))
-    unit = unit_of([run.verdict.score.probe])
-    detected = estimate_words(row, "tpr", in_percent=True)
-    text = (
-        f"At a threshold for {100 * row['fpr']:g} % false positives on its negatives, the monitor "
-        f"detects {detected} of the {row['n_positive']:,.0f} test {unit} labelled {label}"
-    )
+    unit, negatives = unit_of([run.verdict.score.probe]), run.rows("negatives.csv")
+    detected, rate = (estimate_words(row, one, in_percent=True) for one in ("tpr", "test_fpr"))
     is_loud = row["test_fpr_low"] > row["fpr_bound"]
-    if is_loud:
-        rate = estimate_words(row, "test_fpr", in_percent=True)
-        text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
     # Alarms at random would detect as many as there are false positives.
     is_useless = is_loud or not row["tpr_low"] > row["fpr"]
-    negatives = run.rows("negatives.csv")
-    if is_useless > is_loud and negatives is not None and (negatives["score"] > 0).mean() > 0.5:
-        text += f"; most of its negatives are predicted as {label}, too"
+    text = (
+        f"The monitor detects {'only ' if is_useless > is_loud else ''}{detected} of the "
+        f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for "
+        f"{100 * row['fpr']:g} % false positives on {row['n_negatives']:,.0f} separate negatives"
+    )
+    if is_loud:
+        text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
     yield sentence(f"{text}.", is_useless=is_useless)
+    if negatives is not None and (share := (negatives["score"] > 0).mean()) > row["fpr"]:
+        above = f"{percent(share)} of these negatives are predicted as {label}"
+        yield sentence(f"This threshold is high because {above}.")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

@@ -181,8 +181,8 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
     negatives, lines = run.rows("negatives.csv"), dict[str, float](decision=0.0)
     if negatives is not None and monitor is not None:
         groups["negatives of the monitor"] = negatives["score"].to_numpy()
-        rates_of = zip(monitor["fpr"], monitor["threshold"], strict=True)
-        lines |= {f"threshold for {100 * fpr:g} % FPR": at for fpr, at in rates_of}
+        rates_of = monitor[["fpr", "tpr", "threshold"]].itertuples(index=False)
+        lines |= {f"{100 * r:g} % FPR: {percent(tpr, 1)} detected": at for r, tpr, at in rates_of}
     values = np.concatenate([*groups.values(), [*lines.values()]])
     edges = np.histogram_bin_edges(values, BINS)
     figure, words = go.Figure(layout={"template": TEMPLATE}), []

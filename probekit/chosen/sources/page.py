@@ -84,8 +84,8 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
     figure = go.Figure(layout={"template": style.TEMPLATE})
     # Name, rows, column, style, symbol and vertical offset of each series.
     for name, points, column, line, symbol, offset in (
-        ("left out whole", rows, "value", LINES["task"], "circle", -0.12),
-        (LINES[WITHIN].label, inside, "within", LINES[WITHIN], "circle-open", 0.12),
+        ("left out whole (filled)", rows, "value", LINES["task"], "circle", -0.12),
+        (f"{LINES[WITHIN].label} (open)", inside, "within", LINES[WITHIN], "circle-open", 0.12),
     ):
         figure.add_scatter(
             x=points[column].tolist(),

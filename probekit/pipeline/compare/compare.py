@@ -438,17 +438,19 @@ def _notes_on_rows(
             "differences are paired."
         )
     else:
-        note = (
-            f"The test rows differ ({n_a:,} in {titles[0]}, {n_b:,} in {titles[1]}): differences "
-            "are unpaired (from the intervals of both scores)."
-        )
+        test_rows = f"{n_a:,} in “{titles[0]}”, {n_b:,} in “{titles[1]}”"
+        unpaired = "differences are unpaired (from the intervals of both scores)."
         if shares_ids(*runs):
             shared = set(runs[0].test_rows["id"]) & set(runs[1].test_rows["id"])
             yield (
-                f"{note} {len(shared):,} examples are in both: intervals are too wide if many are."
+                f"The test rows differ ({test_rows}): {unpaired} {len(shared):,} examples are in "
+                "both: intervals are too wide if many are."
             )
         else:
-            yield f"{note} The data differ and their rows have no ids (`data.columns.id`)."
+            yield (
+                f"Test rows cannot be matched ({test_rows}), because the data differ and have no "
+                f"ids (`data.columns.id`): {unpaired} Intervals are too wide if rows are the same."
+            )
     fewest = min(counts["n_groups_a"], counts["n_groups_b"])
     needed = f"for p-values: at least {FEWEST_UNITS} are needed."
     if fewest < FEWEST_UNITS:

@@ -13,7 +13,6 @@ from probekit.amounts import counted, format_difference, format_number, format_p
 from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
 from probekit.probes.score.metric_table import METRICS
-from probekit.probes.targets import TARGETS
 from probekit.report.elements import page, style
 from probekit.report.elements.style import TEMPLATE, error_bars, plotly_text, series_marker
 from probekit.report.elements.table import Cell, Column, ResultTable
@@ -23,9 +22,9 @@ from probekit.report.figures.line_labels import NULL_BAND, name_traces
 from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
 from probekit.report.pages.parts import title
-from probekit.report.pages.run_page import run_answers
+from probekit.report.pages.run_page import run_answers, run_caveats
 from probekit.report.sentences import comparisons
-from probekit.report.sentences.answer import nested_line, score_words
+from probekit.report.sentences.answer import nested_line, score_texts
 from probekit.report.sentences.captions import description
 from probekit.report.sentences.comparisons import chosen_words
 from probekit.report.sentences.tables import TESTED
@@ -44,7 +43,7 @@ from probekit.results.table import by_depth, differs, metric_name, only, ticks
 
 MOST_LINES = 12  # with more lines, such as single heads, only the table is shown
 _LINE = ["line", "probe", "position_a"]  # columns that are constant in a line of the figure
-SELECTED_PROBE = "selected probe"
+SELECTED_PROBE = "selected probes"
 METHOD = (
     "p is two-sided, and adjusted for all comparisons of the page. So is the interval of the "
     "answer; those of tables and figures are not, and exclude 0 exactly if p is below 0.05 before "
@@ -76,18 +75,12 @@ def comparison_page(comparison: RunComparison) -> page.Page:
     paths = MachinePaths.of([list(texts) for texts in comparison.settings.values()])
     settings = {name: list(map(paths.hide, texts)) for name, texts in comparison.settings.items()}
     sections: list[page.Item] = []
+    items: list[page.Item] = [*forest_part(comparison, main)]
     if len(main):
-        title = "Selected probes and baselines"
-        is_equal = main["difference"].eq(0) & main["what"].ne("chosen")
-        items: list[page.Item] = []
-        if not is_equal.all():
-            others = main[~is_equal]
-            items += [_table(comparison, others, title), *forest_part(comparison, others)]
-        if is_equal.any():
-            equal = f"{counted(int(is_equal.sum()), 'score')} equal in both runs"
-            items.append(page.Fold(equal, [_table(comparison, main[is_equal], equal)]))
-        sections.append(page.PageSection(title, items, "first"))
-    sections += [page.Paragraph(note, "note") for note in comparison.notes]
+        items.append(_table(comparison, main, "Selected probes and baselines"))
+    items += [page.Paragraph(note, "note") for note in comparison.notes]
+    if items:
+        sections.append(page.PageSection("", items, "screen"))
     lines = difference_lines(comparison)
     has_figure = 0 < len(lines[_LINE].drop_duplicates()) <= MOST_LINES
     if has_figure:
@@ -124,17 +117,14 @@ def comparison_page(comparison: RunComparison) -> page.Page:
 
 
 def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.FigurePart]:
-    """Yield the differences of the selected probes and baselines with intervals, if several."""
+    """Yield the differences of the selected probes and baselines with intervals, if any."""
     # A baseline that guesses as the majority class does in both runs compares the data alone.
     scores = main[["value_a", "value_b"]]
     is_constant = scores.eq(scores[main["target"] == "majority"].max()).all(axis=1)
     rows = main[main["ci_low"].notna() & ~is_constant]
-    if len(rows) < 2:
+    if rows.empty:
         return
-    names = [
-        "selected probes" if row["what"] == "chosen" else TARGETS[row["target"]].title
-        for _, row in rows.iterrows()
-    ]
+    names = [_place(row) for _, row in rows.iterrows()]
     marker = {"color": style.SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
     marker["symbol"] = np.where(rows["holds"], "square", "square-open").tolist()
     figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
@@ -149,7 +139,8 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.
         hoverinfo="text",
     )
     metric = metric_name(comparison.metric)
-    figure.update_xaxes(title_text=f"difference of {metric}", showgrid=True)
+    minus = " minus ".join(map(style.short_tick, comparison.names))
+    figure.update_xaxes(title_text=f"{metric}, {minus}", showgrid=True)
     ticks_of = {"tickvals": list(range(len(rows))), "ticktext": list(map(plotly_text, names))}
     figure.update_yaxes(**ticks_of, range=[len(rows) - 0.5, -0.5], showgrid=False)
     words = zip(names, map(format_number, rows["difference"]), strict=True)
@@ -159,7 +150,7 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.
         f"{' minus '.join(comparison.names)}, with 95 % intervals. Filled: significant after "
         "adjustment for all comparisons.",
         f"Differences of {metric}. {'; '.join(f'{name} {number}' for name, number in words)}.",
-        height=8 + 1.8 * len(rows),
+        height=9 + 2.5 * len(rows),
     )
 
 
@@ -193,7 +184,8 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
     cells = list[Sequence[Cell | str]]()
     for _, row in rows.iterrows():
         result = [(comparisons.result_words(row), "verdict")]
-        sites = both_places(row) if _place(row) == SELECTED_PROBE else ""
+        is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
+        sites = both_places(row) if is_single else ""
         p = Cell(format_p(row["p_adjusted"]), result, is_strong=row["holds"])
         numbers = (format_number(row[name]) for name in ("value_a", "value_b"))
         difference = format_difference(row["difference"], row["ci_low"], row["ci_high"])
@@ -210,8 +202,7 @@ def _table(comparison: RunComparison, rows: pd.DataFrame, title: str) -> ResultT
 
 def _place(row: pd.Series) -> str:
     """Return the name of the compared probes, which is `SELECTED_PROBE`, a baseline or a site."""
-    is_single = row["what"] == "chosen" and NESTED_SITE not in (row["site_a"], row["site_b"])
-    return SELECTED_PROBE if is_single else both_places(row)
+    return SELECTED_PROBE if row["what"] == "chosen" else both_places(row)
 
 
 def difference_lines(comparison: RunComparison) -> pd.DataFrame:
@@ -295,7 +286,8 @@ class ShownRun:
         record: contents of its run.json, without folders of the machine.
         scores: its scores.
         facts: settings, digests and versions, by name, without folders of the machine.
-        answer: the first sentence of its answer.
+        answer: the first sentence of its answer, or why it is not valid.
+        is_above: whether it is valid and its score significantly above chance.
     """
 
     name: str
@@ -303,6 +295,7 @@ class ShownRun:
     scores: Scores
     facts: Mapping[str, str]
     answer: str
+    is_above: bool
 
 
 def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
@@ -320,8 +313,14 @@ def load_runs(folders: Sequence[Path]) -> list[ShownRun]:
         paths = MachinePaths.of(config, record.model.source)
         facts = {name: paths.hide(text) for name, text in run_facts(config, record).items()}
         scores = Scores.load(folder / "results.csv")
-        answer = run_answers(Shown(folder, record))[0].text
-        runs.append(ShownRun(record.run, paths.hide_in(record), scores, facts, answer))
+        shown = Shown(folder, paths.hide_in(record))
+        answers, warnings = run_answers(shown), run_caveats(shown)
+        answer = answers[0].text.partition("; the folds chose ")[0].removesuffix(".") + "."
+        for one in warnings[:1]:  # this page does not have it
+            answer = answer.replace("see the first warning.", one.message)
+        # The last sentence is that of the probe, which is `bad` if the data invalidate it.
+        is_above = record.verdict.case in ("yes", "not better") and not answers[-1].css
+        runs.append(ShownRun(record.run, shown.record, scores, facts, answer, is_above))
         settings.append((record, settings_of(config)))
         first = seen.setdefault(_identity(runs[-1]), folder)
         if len(seen) < len(runs):
@@ -387,24 +386,29 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 
 
 def _extremes(runs: Sequence[ShownRun]) -> str:
-    """Return the best and the worst score of the runs, and which have equal curves."""
+    """Return how many runs are above chance, the range of scores, and which curves are equal."""
     verdicts = {run.name: run.record.verdict for run in runs}
     scores = {name: v.score for name, v in verdicts.items() if v.score is not None}
-    words = {name: ", ".join(filter(None, score_words(score))) for name, score in scores.items()}
-    ordered = sorted(
-        scores, key=lambda name: scores[name].value * METRICS[scores[name].metric].sign
-    )
+    metric = METRICS[runs[0].record.verdict.metric]
+    ordered = sorted(scores, key=lambda name: scores[name].value * metric.sign)
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, v in verdicts.items():
         curves.setdefault(tuple(round(value, 9) for value in v.curve), []).append(name)
-    text = ""
-    if len(set(words.values())) == 1:
-        every = "Both runs" if len(runs) == 2 else f"All {len(runs)} runs"
-        n = every if len(words) == len(runs) else f"{len(words)} of {len(runs)} runs"
-        text = f"{n}: {words[ordered[0]]}."
-    elif words:
-        best, worst = (f"{name}, {words[name]}" for name in (ordered[-1], ordered[0]))
-        text = f"Best: {best}. Worst: {worst}. Differences are not tested here."
+    n_tested, text = sum(verdicts[name].case != "untested" for name in scores), ""
+    if ordered:
+        runs_tested = counted(n_tested, "run" if n_tested == len(runs) else "tested run")
+        n_above = f"Above chance in {sum(run.is_above for run in runs)} of {runs_tested}"
+        chances = {score.chance for score in scores.values()}
+        shares = [scores[ordered[0]].value, scores[ordered[-1]].value, min(chances)]
+        (worst, best, chance), unit = score_texts(shares, metric.in_percent)
+        level = f", chance {chance}{unit}." if len(chances) == 1 and chance != "nan" else "."
+        text = (
+            f"{n_above if n_tested else 'Not tested against chance'}: {metric.title} {worst}{unit}"
+        )
+        if worst != best:
+            level += " Differences are not tested here."
+            text += f" ({ordered[0]}) to {best}{unit} ({ordered[-1]})"
+        text += level
     equal = [joined_names(names) for curve, names in curves.items() if curve and names[1:]]
     return text + "".join(f" The curves of {names} are equal." for names in equal)
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from probekit.amounts import date_text, format_number
 from probekit.chosen.page import Shown
-from probekit.errors import ProbekitError
+from probekit.errors import DamagedError, ProbekitError, StoreError
 from probekit.files import inside, is_held
 from probekit.probes.score.metric_table import METRICS
 from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
@@ -47,7 +47,7 @@ class Entry:
         title: name of the experiment; of a pretraining run its name and "pretraining".
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
-        state: finished, running, stopped or damaged.
+        state: finished, running, stopped, damaged or written by another version.
         summary: verdict, or the sentence of what the run was made for; progress or error message.
         css: class of the summary, that of the sentence on the run's page.
         seconds: time of creation since 1970; of an unfinished run, time of its last change.
@@ -112,8 +112,8 @@ def index_page(root: Path) -> str:
     entries = [entry(root, folder) for folder in find_runs(root)]
     entries.sort(key=lambda one: (-one.seconds, one.folder))
     return Page(
-        eyebrow=["probekit"],
-        title=f"Runs in {root.resolve().name}",
+        eyebrow=["probekit", f"folder {root.resolve().name}"],
+        title="All runs",
         answer="",
         sections=[View("index.html", {"entries": entries, "model_title": model_title})],
         styles=["report.css", "index.css"],
@@ -147,7 +147,10 @@ def entry(root: Path, folder: Path) -> Entry:
                 summary = f"{shown.summary or f'At {stage}'}. Resume it with {resume}."
             shown = replace(shown, state=state, summary=summary)
     except ProbekitError as error:
-        return replace(bare, state="damaged", summary=str(error))
+        why = error.__cause__
+        is_other = isinstance(why, StoreError) and not isinstance(why, DamagedError)
+        state = "written by another version" if is_other else "damaged"
+        return replace(bare, state=state, summary=str(error))
     return shown
 
 

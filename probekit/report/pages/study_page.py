@@ -42,8 +42,8 @@ METHOD = (
     "Yekutieli, so that at most 5 % of the results are false on average. Both allow cells that "
     "depend on each other, as those with the same texts or network do.",
     "Where the other one predicts the same for all rows, as the majority class does, p is one-"
-    "sided and tests whether predictions and labels are associated: the probe can be above "
-    "chance, but no difference is counted.",
+    "sided and tests whether predictions and labels are associated: there the probe "
+    "beats it by being above chance.",
     "Two settings are compared by an exact signed-rank test of their differences, with one "
     "difference for each data set; the median is that of all means of two differences "
     "(Hodges-Lehmann). The test requires that data sets are independent: data sets that share "
@@ -100,35 +100,32 @@ def study_answer(result: study.StudyResult) -> list[str]:
     """Return in which cells the probe is better than words or another rival, briefly first."""
     rival = study.main_rival(result.rivals)
     found = study.compared_cells(result.table, result.rivals, rival).dropna(subset="p")
+    found = study.by_gain(found)
     name, n_failed = _rival_name(result.table, rival), len(result.failed)
-    constant = int(found["is_constant"].sum())
-    by_holm, by_fdr = (found[column].value_counts() for column in ("holm", "fdr"))
-    tested, texts = len(found) - constant, list[str]()
-    if tested:
-        n_holm, n_fdr = (counts.get(study.BETTER, 0) for counts in (by_holm, by_fdr))
-        better = found.loc[found["holm"].eq(study.BETTER), "cell"].tolist()
-        lead = f"{n_holm} of {counted(tested, 'cell')} beat {name}"
-        texts.append(clause(lead, better))
-        texts.append(
-            f"Holm's adjustment for all cells with a test; {n_fdr} with a false discovery rate of "
-            f"{percent(LEVEL)}."
+    is_above = found["holm"].eq(study.ABOVE_CHANCE)
+    better, worse, coarse, above = (
+        found.loc[holds, "cell"].tolist()
+        for holds in (
+            found["holm"].eq(study.BETTER) | is_above,
+            found["holm"].eq(study.WORSE),
+            _is_coarse(found),
+            is_above,
         )
-    if by_holm.get(study.WORSE, 0):
-        texts.append(f"The probe is worse in {by_holm[study.WORSE]}.")
-    if constant:
-        above = found.loc[found["holm"].eq(study.ABOVE_CHANCE), "cell"].tolist()
-        lead = f"{len(above)} of {counted(constant, 'cell')} are significantly above chance"
-        texts.append(clause(lead, above))
-        texts.append(
-            f"In these {constant}, {name} predicts the same for all rows: p tests an association "
-            "(Holm)."
-        )
-    if coarse := found.loc[_is_coarse(found), "cell"].tolist():
-        of = f"{len(coarse)} of {len(found)} undecided: p is too coarse"
-        texts[0] = f"{texts[0].removesuffix('.')}; {of}."
-        texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
+    )
+    of, s = f" of {len(found)}", "s" * (len(better) == 1)
+    undecided = f"{len(coarse)}{of} undecided, " if coarse else ""
+    texts = [clause(f"{undecided}{len(better)}{of * (not coarse)} beat{s} {name}", better)]
     if not len(found):
-        texts.append(f"No cell has a test of the difference from {name}.")
+        texts = [f"No cell has a test of the difference from {name}."]
+    if worse:
+        texts.append(clause(f"The probe is worse in {len(worse)}", worse))
+    if above:
+        texts.append(
+            f"Tested against chance, because {name} predicts the same for all rows: "
+            f"{first_names(above)}."
+        )
+    if coarse:
+        texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
     if n_failed:
         texts.append(f"{counted(n_failed, 'cell')} failed.")
     return texts
@@ -247,7 +244,7 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
         figure.layout.xaxis.title.text = f"difference of {one_metric}"
         of = f", cells {part[0] + 1} to {part[-1] + 1}" if n_parts > 1 else ""
         yield page.FigurePart(
-            f"Gain over {phrase}{of}",
+            f"Gain over {phrase}{of} (filled: significant)",
             page.figure_json(figure),
             f"Left: score of each cell minus that of {title}, with 95 % intervals. Filled markers: "
             "significant after Holm's adjustment for all cells; hollow markers: not significant. "
@@ -285,11 +282,7 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    # Parts of the names that all cells have say nothing.
-    parts = rows["cell"].str.split("-", expand=True)
-    parts = parts.loc[:, parts.ne(parts.iloc[0]).any()].fillna("") if len(rows) > 1 else parts
-    names = ["-".join(filter(None, of_cell)) for of_cell in parts.loc[shown.index].to_numpy()]
-    cells = list(map(style.short_tick, names))
+    cells = list(map(style.short_tick, shown["cell"]))
     figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()
@@ -326,17 +319,15 @@ def _rival_table(of_rivals: Mapping[str, pd.DataFrame], metric: str) -> ResultTa
     """Return the number of cells by result, for each rival."""
     rows = []
     for name, found in of_rivals.items():
-        results, constant = found["holm"].value_counts(), int(found["is_constant"].sum())
-        better, worse, above = (
-            results.get(one, 0) for one in (study.BETTER, study.WORSE, study.ABOVE_CHANCE)
+        n_better, n_fdr = (
+            found[by].isin([study.BETTER, study.ABOVE_CHANCE]).sum() for by in ("holm", "fdr")
         )
-        n_fdr, of_constant = (found["fdr"] == study.BETTER).sum(), f"{above} of {constant}"
-        numbers = found["p"].count() - constant, better, n_fdr, worse
-        texts = *map(str, numbers), of_constant if constant else "–"
-        rows.append((_title(name, metric), *texts))
-    columns = [Column("compared with", "site"), Column("cells", unit="with a test")]
-    columns += [Column("better", unit="Holm"), Column("better", unit="5 % FDR")]
-    columns += [Column("worse", unit="Holm"), Column("above chance", unit="constant rival")]
+        worse, constant = found["holm"].eq(study.WORSE).sum(), found["is_constant"].sum()
+        numbers = found["p"].count(), n_better, n_fdr, worse, constant
+        rows.append((_title(name, metric), *map(str, numbers)))
+    columns = [Column("compared with", "site"), Column("cells"), Column("better", unit="Holm")]
+    columns += [Column("better", unit="5 % FDR"), Column("worse", unit="Holm")]
+    columns += [Column("cells", unit="tested against chance")]
     return ResultTable("Cells by result", columns, rows, css="compact")
 
 

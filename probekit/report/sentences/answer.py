@@ -92,9 +92,9 @@ def answer(v: Verdict, question: str | None = None) -> str:
     score, chance = score_words(v.score)
     facts = [chance, _p_in_words(v), _better_words(v) if case == "no evidence" else ""]
     if case in ("yes", "not better") and not is_yes_no(question):
-        place = _best_place(v)
-        if place:
-            best = "All rows pooled, best" if v.sources else "Best"
+        if place := _best_place(v):
+            best = "selected" if metric.needs == "alarms" else "best"  # next to that of a monitor
+            best = f"All rows pooled, {best}" if v.sources else best.capitalize()
             return f"{best} at {place}{but}: {_listed([score, *facts])}."
         # "Yes" could be misread as the answer to such a question.
         opening = OPENINGS["not better"]

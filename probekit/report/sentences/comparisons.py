@@ -32,8 +32,9 @@ INPUTS = ("digest of ", "version of ")  # beginnings of the names of facts that 
 
 def comparison_question(comparison: RunComparison) -> str:
     """Return the question that a comparison answers."""
-    question = "Is {} better than {}?" if comparison.is_paired else "Does {} score higher than {}?"
-    return question.format(*comparison.names)
+    a, b = comparison.names
+    is_paired = comparison.is_paired
+    return f"Is “{a}” better than “{b}”?" if is_paired else f"Does “{a}” score higher than “{b}”?"
 
 
 def comparison_answer(comparison: RunComparison) -> str:
@@ -46,18 +47,12 @@ def comparison_answer(comparison: RunComparison) -> str:
     if row is None:
         return f"The selected probes have no scores that can be compared. {comparison.verdict}"
     value_a, value_b = fixed(row["value_a"], _places(row)), fixed(row["value_b"], _places(row))
-    rows_a, rows_b = (
-        f"{row[f'n_{side}']:,.0f} test rows in {row[f'n_groups_{side}']:,.0f} groups"
-        for side in ("a", "b")
-    )
-    both_rows = f"{rows_a} each" if rows_a == rows_b else f"{rows_a}; {rows_b}"
-    rows = f"the same {rows_a}" if comparison.is_paired else f"different rows ({both_rows})"
+    a, b = (f"“{name}”" for name in comparison.names)
     p, both = row["p_adjusted"], "both " * pd.notna(row["adjusted_low"])
     test = "no p" if pd.isna(p) else f"{p_words(p)} ({both}adjusted)"
     numbers = (
-        f"{metric_name(comparison.metric)} {value_a} for {comparison.a}, {value_b} for "
-        f"{comparison.b}, difference {_interval(row, ('adjusted_low', 'adjusted_high'))}, {test}, "
-        f"on {rows}."
+        f"{metric_name(comparison.metric)} {value_a} for {a}, {value_b} for {b}, difference "
+        f"{_interval(row, ('adjusted_low', 'adjusted_high'))}, {test}."
     )
     sites = comparison.sites
     n_significant = int(sites["holds"].sum())
@@ -68,7 +63,6 @@ def comparison_answer(comparison: RunComparison) -> str:
     is_nested = row["site_a"] == row["site_b"] == NESTED_SITE
     where = " at the sites that the folds chose" if is_nested else ""
     lower_is_better, difference = METRICS[comparison.metric].lower_is_better, row["difference"]
-    a, b = comparison.names
     if not METRICS[comparison.metric].is_tested:
         verdict = "Not tested (compare calibration by the Brier score)"
     elif pd.isna(p):
@@ -113,26 +107,26 @@ def result_words(row: pd.Series) -> str:
 def settings_words(names: tuple[str, str], settings: Mapping[str, Sequence[str]]) -> str:
     """Return the settings that differ, other than digests and versions, as a sentence; "" if none.
 
-    They are named up to `MOST_SETTINGS`; of more, their number is given.
+    They are named up to `MOST_SETTINGS`; of more, the number and the first names.
 
     Args:
         names: titles of the two runs.
         settings: the values in both runs, by name.
 
     >>> settings_words(("x", "y"), {"split.seed": ("0", "1"), "version of torch": ("2", "3")})
-    'Settings that differ: split.seed is 0 in x and 1 in y.'
+    'Settings that differ: split.seed is 0 in “x” and 1 in “y”.'
     """
     a, b = names
-    parts = [
-        f"{name} is {in_a} in {a} and {in_b} in {b}"
+    parts = {
+        name: f"{name} is {in_a} in “{a}” and {in_b} in “{b}”"
         for name, (in_a, in_b) in settings.items()
         if not name.startswith(INPUTS)
-    ]
+    }
     if not parts:
         return ""
     if len(parts) > MOST_SETTINGS:
-        return f"{len(parts)} settings differ; see below."
-    return f"Settings that differ: {'; '.join(parts)}."
+        return f"{len(parts)} settings differ: {first_names([*parts])}."
+    return f"Settings that differ: {'; '.join(parts.values())}."
 
 
 def _interval(row: pd.Series, limits: tuple[str, str] = ("ci_low", "ci_high")) -> str:
@@ -241,12 +235,12 @@ def sources_sentence(sources: SourceScores) -> str:
 
     >>> sentence = sources_sentence(SourceScores(
     ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
-    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, left_out={"Bob": "only yes"},
+    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, worst_chance=0.5,
+    ...     left_out={"Bob": "only yes"},
     ... ))
-    >>> print(*sentence.split("; "), sep="\n")  # doctest: +NORMALIZE_WHITESPACE
-    Each author left out whole: mean AUROC 0.72 [0.10, 1.00] over 3 sources, worst 0.03 for Ann
-    probes fitted inside the sources, 0.92 [0.90, 0.94], better in 2 of 3 sources (left out minus
-    inside −0.20). Not averaged: Bob (only yes).
+    >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
+    Not above chance for “Ann” (0.03), the worst of 3 authors left out whole: mean AUROC 0.72
+    [0.10, 1.00], compared with 0.92 [0.90, 0.94] inside them. Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
     scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
@@ -263,17 +257,15 @@ def sources_sentence(sources: SourceScores) -> str:
     others = f" Not averaged: {', '.join(absent)}." if absent else ""
     if not sources.n:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
-    n = counted(sources.n, "source")
+    whole = f"{counted(sources.n, sources.column)} left out whole"
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    difference = fixed(scale * sources.difference, 2 - bool(unit))
-    inside = (
-        f"probes fitted inside the sources, {words(*sources.within)}, better in "
-        f"{sources.n_worse} of {n} "
-        f"(left out minus inside {difference}{' points' * bool(unit)})"
-    )
+    inside = f"compared with {words(*sources.within)} inside them"
     if math.isnan(sources.within[0]):
-        inside = "no score inside the sources, because some are a single group"
-    return (
-        f"Each {sources.column} left out whole: mean {metric.title} {words(*sources.mean)} over "
-        f"{n}{few}, worst {words(sources.worst_value)} for {sources.worst}; {inside}.{others}"
-    )
+        inside = "no score inside them, because some are a single group"
+    worst = f"“{sources.worst}” ({words(sources.worst_value)})"
+    lead, end = f"Not above chance for {worst}, the worst of {whole}", ""
+    if not metric.sign * sources.worst_value <= metric.sign * sources.worst_chance:
+        is_above = "Scores" if math.isnan(sources.worst_chance) else "Above chance"
+        lead, end = f"{is_above} on each of {whole}", f"; worst: {worst}"
+    mean = f"mean {metric.title} {words(*sources.mean)}{few}"
+    return f"{lead}: {mean}, {inside}{end}.{others}"

@@ -83,7 +83,7 @@ def test_pairing_reveals_a_small_difference(tmp_path):
 def test_different_rows_are_compared_without_pairs(make):
     found = compare(make("a", 0.9, 1), make("b", 0.6, 1, made_rows(n_groups=40, prefix="h")))
     assert found.pairing == "unpaired"
-    assert f"differ (240 in {found.a}, 160 in {found.b})" in found.notes[0]
+    assert f"differ (240 in “{found.a}”, 160 in “{found.b}”)" in found.notes[0]
     assert set(zip(found.rows["n_a"], found.rows["n_groups_b"], strict=True)) == {(240, 40)}
     assert of_site(found)["holds"].all()
     numbered = ("data.columns.id=null",)
@@ -201,7 +201,7 @@ def test_output_is_a_table_or_a_page(make, tmp_path):
     assert table["what"].tolist() == ["chosen", "baseline", "site", "site"]
     assert table["site_b"][0] != table["site_a"][0]
     page = written[1].read_text()
-    assert "<bdi>Is run 1 better than run 2?</bdi>" in page
+    assert "<bdi>Is “run 1” better than “run 2”?</bdi>" in page
     assert found.verdict in page
     with pytest.raises(ConfigError, match=r"Allowed: \.csv"):
         write_page_or_rows(tmp_path / "found.txt", page, found.rows)

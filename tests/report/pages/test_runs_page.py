@@ -110,6 +110,17 @@ def test_unreadable_settings_are_refused(two, text):
         load_runs([two[0], seal_run(two[1])])
 
 
+def test_an_invalid_run_says_why_and_is_not_counted(two):
+    finding = {"level": "error", "code": "crossing-groups", "message": "Groups are in both."}
+    data = OTHER["data"] | {"findings": [finding]}
+    for folder, record in zip(two, (None, OTHER | {"data": data}), strict=True):
+        seal_run(folder, with_p(TABLE, 0.0002), record)
+    valid, invalid = load_runs(two)
+    assert (valid.is_above, invalid.is_above) == (True, False)
+    assert invalid.answer == "Not valid as it stands: Groups are in both."
+    assert "Above chance in 1 of 2 runs" in text_of(runs_page([valid, invalid]))
+
+
 def test_duplicate_runs_and_different_metrics_are_refused(two, tmp_path, refused):
     refused(load_runs, [two[0], two[0]])
     numbers = TABLE[TABLE["metric"] == "accuracy"].assign(metric="r2", main_metric="r2")
