@@ -23,6 +23,7 @@ from probekit.files import write_atomic
 from probekit.report.elements.page import Page, View
 from probekit.report.elements.style import MAGNITUDES, SIGNED
 from probekit.report.elements.texts import quote, token_label
+from probekit.report.elements.tokens import attention_answer, strongest_cell
 from probekit.results.network import HEAD_TEXTS, AttentionPrompt
 
 THUMBNAIL_LEVELS = 255
@@ -96,19 +97,11 @@ class AttentionExplorer:
 
     @property
     def opening(self) -> str:
-        """The head that the page opens on, and why, as a sentence.
+        """The mean weight on the first token, and the strongest cell of the opening head.
 
-        It is "" if there is only one head, or if the first text is too short for scores.
+        It is "" if there is only one head, or if the first text is too short for such a cell.
         """
-        prompt = self.prompts[0]
-        name, scores = opening_score(prompt)
-        if np.isnan(scores).all() or scores.size == 1:
-            return ""
-        layer, head = np.unravel_index(int(np.nanargmax(scores)), scores.shape)
-        return (
-            f"The page opens on L{prompt.layers[layer]}H{prompt.heads[head]}: of {scores.size:,} "
-            f"heads, it has the highest {name.replace('_', '-')} score ({scores[layer, head]:.2f})."
-        )
+        return attention_answer(self.prompts, opening_score(self.prompts[0])[1])
 
     def page(self) -> str:
         """Return the page as HTML."""
@@ -118,7 +111,7 @@ class AttentionExplorer:
         return Page(
             eyebrow=["probekit", self.model, *first_token],
             title=f"Which tokens do the heads of {self.model} attend to?",
-            answer="",
+            answer=self.opening,
             sections=[View("attention/explorer.html", {"attention": data})],
             styles=EXPLORER_STYLES,
             scripts=[EXPLORER_SCRIPTS],
@@ -185,7 +178,8 @@ def attention_data(
         data["thumbnails"] = [packed(one, THUMBNAIL_LEVELS) for one in (small, np.stack(rest))]
         shown.append(data | {"still": still_picture(small)})
     page = {"model": model, "levels": reduction.levels, "prompts": shown}
-    page["opening"] = opening_score(prompts[0])[0]
+    page["opening"], opening = opening_score(prompts[0])
+    page["named"] = strongest_cell(prompts[0], opening)
     page["errors"] = [f"{reduction.error(weight):.6f}".rstrip("0") for weight in (1, 0.01)]
     page["thumbnail"] = {"levels": THUMBNAIL_LEVELS, "side": SIDE}
     # Pairs, because the page keeps their order.
@@ -375,11 +369,10 @@ def still_picture(layers: NDArray[np.float32]) -> str:
         body = name + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
-    height, width = pixels.shape
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
     # 8 bits per pixel, colours of type 3 (palette), the only compression and filter methods (0),
     # not interlaced (0).
-    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", *pixels.shape[::-1], 8, 3, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"PLTE", palette)
     chunks += chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + chunk(b"IEND", b"")
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from probekit.report.elements.texts import token_label
-from probekit.results.network import RowPrediction, TextReading
+import numpy as np
+from numpy.typing import NDArray
+
+from probekit.report.elements.texts import quote, token_label
+from probekit.results.network import AttentionPrompt, RowPrediction, TextReading
 
 LONGEST_TEXT = 9  # characters of a token that fit into a cell
 LONGEST_HEADING = 100  # characters of a text
@@ -25,14 +28,14 @@ ENOUGH = 8  # texts whose scores at the tested position set the scale
 TYPICAL = 0.95
 
 
-def short_label(token: str) -> str:
+def short_label(token: str, most: int = LONGEST_TEXT) -> str:
     """Return a token in visible characters, truncated to fit into a cell.
 
-    >>> short_label(" the"), short_label(" incomprehensible")
-    ('␣the', '␣incompr…')
+    >>> short_label(" the"), short_label(" incomprehensible"), short_label(" incomprehensible", 7)
+    ('␣the', '␣incompr…', '␣incom…')
     """
     label = token_label(token)
-    return label if len(label) <= LONGEST_TEXT else f"{label[: LONGEST_TEXT - 1]}…"
+    return label if len(label) <= most else f"{label[: most - 1]}…"
 
 
 def short_heading(text: str, *, keeps_end: bool = False) -> str:
@@ -50,6 +53,45 @@ def short_heading(text: str, *, keeps_end: bool = False) -> str:
         return text
     n = LONGEST_HEADING - 1
     return f"…{text[-n:]}" if keeps_end else f"{text[:n]}…"
+
+
+def strongest_cell(prompt: AttentionPrompt, scores: NDArray[np.float32]) -> tuple[int, ...]:
+    """Return layer, head, query and key of the strongest cell of the head with the highest score.
+
+    The key is neither the first token, nor the query or the token before it. The result is () if
+    there is only one head, or if the text has fewer than four tokens.
+
+    Args:
+        prompt: a text with the patterns of its heads.
+        scores: scores of the heads, shape (n_layers, n_heads).
+    """
+    if scores.size == 1 or len(prompt.tokens) < 4:
+        return ()
+    place = np.unravel_index(np.nanargmax(scores), scores.shape)
+    far = np.tril(prompt.patterns[place][:, 1:], -3)  # keys from the second token on
+    query, key = np.unravel_index(far.argmax(), far.shape)
+    return tuple(map(int, (*place, query, key + 1)))
+
+
+def attention_answer(prompts: Sequence[AttentionPrompt], scores: NDArray[np.float32]) -> str:
+    """Return the mean weight on the first token and the `strongest_cell`, as a sentence.
+
+    Args:
+        prompts: texts with their patterns; a second one has its weight in the same cell.
+        scores: scores of the heads in the first text; see `strongest_cell`.
+    """
+    prompt = prompts[0]
+    if not (cell := strongest_cell(prompt, scores)):
+        return ""
+    first = 100 * prompt.patterns[:, :, 1:, 0].mean(dtype=np.float64)
+    query, key = (quote(prompt.tokens[at]) for at in cell[2:])
+    same = [p.patterns[cell] for p in prompts[1:2] if p.patterns.shape == prompt.patterns.shape]
+    weights = f"{prompt.patterns[cell]:.2f}{''.join(f' ({w:.2f} there in text 2)' for w in same)}"
+    return (
+        f"On average, {first:.0f} % of the attention goes to the first token. In "
+        f"L{prompt.layers[cell[0]]}H{prompt.heads[cell[1]]}, {query} gives {key} {weights}, the "
+        "head's largest weight except on the first, previous and own token."
+    )
 
 
 @dataclass(frozen=True)

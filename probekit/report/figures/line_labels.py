@@ -291,9 +291,12 @@ def value_range(figure: go.Figure, metric: str, chance: float) -> list[float]:
     ignored.
     """
     fact = METRICS[metric]
-    # The null of R² is far below 0, and would leave little room for the curve.
-    shown = [one for one in figure.data if not (fact.beats_the_mean and one.fillpattern.shape)]
-    low, high = style.finite_ends(value for trace in shown for value in trace.y)
+    # The null of R² and poor baselines are far below 0, and would leave little room for the curve.
+    drawn = list(figure.data)
+    if fact.beats_the_mean:
+        drawn = [one for one in drawn if not one.fillpattern.shape]
+        drawn = [one for one in drawn if one.fill or one.mode != "lines" or max(one.y) >= chance]
+    low, high = style.finite_ends(value for trace in drawn for value in trace.y)
     is_score = fact.kind == "score" and fact.selects and not fact.lower_is_better
     if is_score and math.isfinite(chance) and math.isfinite(fact.range[1]):
         low, high = min(low, chance), fact.range[1]

@@ -38,8 +38,8 @@ _SPLIT = 0.179
 def layer_maps(cells: pd.DataFrame, across: str = "head") -> go.Figure:
     """Return the maps of a test metric by layer and head or offset, in a row on one colour scale.
 
-    The cell with the best cross-validated score of all maps is framed, unless each outer fold chose
-    its own.
+    The cells with the best cross-validated score of all maps are framed, unless each outer fold
+    chose its own.
 
     Args:
         cells: Cells of `map_cells`; the column `title` names the map of each.
@@ -142,7 +142,7 @@ def layer_map(
 ) -> go.Figure:
     """Return the map of a test metric by layer (down) and head, offset or training step (across).
 
-    The cell with the best cross-validated score is framed, unless each outer fold chose its own.
+    Cells with the best cross-validated score are framed, unless each outer fold chose its own.
 
     Args:
         cells: Cells of `map_cells`, which names their columns.
@@ -169,10 +169,13 @@ def layer_map(
         across=(across, {column: label(column) for column in columns}),
         title=title,
     )
-    # The best cell of all maps may be in another one than this.
-    for _, best in cells[cells["rank"] == whole["rank"].min()].iterrows():
-        frame_cell(figure, columns.index(best[across]), depths.index(best["depth"]))
-        ties = f" (1 of {best['n_best']})" if best["n_best"] > 1 else ""
+    # The best cells of all maps may be in another one than this.
+    n_best = whole["n_best"].max()
+    best = cells[cells["rank"] < n_best]
+    for _, cell in best.iterrows():
+        frame_cell(figure, columns.index(cell[across]), depths.index(cell["depth"]))
+    if len(best):
+        ties = f" ({n_best} tied)" if n_best > 1 else ""
         write_above(figure, f"framed: best by cross-validation{ties}")
     return figure
 

@@ -16,10 +16,7 @@ from probekit.report.elements.tokens import HIGH, LOW, short_heading
 from probekit.report.figures.maps import MOST_TEXTS, diverging, name_colours, rows_height, text_map
 from probekit.results.network import MEAN, AttributedLogit
 
-CAVEAT = (
-    "Direct effects only: the effect of a component through later heads and MLPs counts for those "
-    "heads and MLPs."
-)
+CAVEAT = "Direct effects only: an effect through later heads and MLPs counts for those."
 METHOD = (
     "The output of each component is scaled by the final norm of this forward pass and multiplied "
     "by the unembedding. An MLP includes its bias; the attention bias is listed separately.",
@@ -32,11 +29,8 @@ MOST_NAMED = 10  # components in the description of the map
 MOST_ROWS = 8  # components in the table of the largest, on the page and on the terminal
 # Columns of an attribution map to the left of the heads, where a page shows them of wide maps.
 OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
-NAMES = {
-    "embed": "token embedding",
-    "pos_embed": "position embedding",
-    "final_bias": "bias of the final norm",
-}
+NAMES = {"embed": "token embedding", "pos_embed": "position embedding"}
+NAMES["final_bias"] = "bias of the final norm"
 
 
 def strongest_parts(attribution: AttributedLogit) -> pd.DataFrame:
@@ -151,13 +145,11 @@ def largest_table(attribution: AttributedLogit) -> ResultTable:
     elif attribution.minus:
         total += f" minus that of {texts.token_label(attribution.minus)}"
     rows.append((total, attribution.logit))
-    cells = {
-        "component": [name for name, _ in rows],
-        "contribution": [signed(value) for _, value in rows],
-    }
+    names, values = zip(*rows, strict=True)
+    cells = {"component": list(names), "contribution": list(map(signed, values))}
     if attribution.minus:
         logit = attribution.logit
-        cells["share"] = [percent(value / logit) if logit else "–" for _, value in rows]
+        cells["share"] = [percent(value / logit) if logit else "–" for value in values]
     return ResultTable.of("Largest contributions", cells, has_title=True, is_sortable=True)
 
 

@@ -68,9 +68,8 @@ def _highest(scored: ScoredHeads) -> ResultTable:
             continue
         highest, *others = ranked.head(2).to_dict("records")
         following = (_name(others[0]), format_number(others[0]["value"])) if others else ("–", "–")
-        spread = _number(highest["sd"])
+        value, spread = format_number(highest["value"]), _number(highest["sd"])
         median = format_number(ranked["value"].median())
-        value = format_number(highest["value"])
         rows.append((name, _name(highest), value, spread, *following, median))
     names = ("score", "head", "value", "sd over texts", "next head", "value", "median of all heads")
     return ResultTable("Highest head of each score", names, rows, has_title=True, is_sortable=True)
@@ -135,9 +134,7 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
     drawn, meanings, highest = {}, [], []
     for score in WEIGHTS:
         title, top = HEAD_TEXTS[score].title, scored.strongest(score, 1)
-        framed = scored.known.get(score) or top[["layer", "head"]].itertuples(
-            index=False, name=None
-        )
+        framed = scored.known.get(score) or zip(top["layer"], top["head"], strict=True)
         drawn[title] = head_score_map(scored.rows, score, [*framed], end)
         meanings.append(f"{title}: {HEAD_TEXTS[score].meaning}")
         highest.append(f"{title.lower()} {heads_text(scored, score, 3) or 'none'}")

@@ -13,15 +13,12 @@ from probekit.amounts import counted, format_number
 from probekit.model.sites.catalogue import component_of, layer_of
 from probekit.report.elements import page, style, texts
 from probekit.report.elements.table import ResultTable
-from probekit.report.elements.tokens import short_heading, short_label
+from probekit.report.elements.tokens import LONGEST_TEXT, short_heading, short_label
 from probekit.report.figures.line_labels import LineLabel, label_at_end, label_lines
 from probekit.report.figures.maps import Colours, changes_of, rows_height, text_map, thin_ticks
 
 QUESTION = "From which layer on does the network predict its next token?"
-CAVEAT = (
-    "The tokens that the lens reads at a layer are not necessarily what later layers use. To test "
-    "that, change them there and measure the effect."
-)
+CAVEAT = "The tokens that the lens reads at a layer are not necessarily what later layers use."
 METHOD = (
     "The final norm (with the mean and variance of the residual stream at that layer) and the "
     "unembedding are applied to the residual stream at each layer. Nothing is fitted.",
@@ -36,6 +33,8 @@ CAPTION = (
     "Most likely next token if the network ended at that layer; bold: it is the next token of the "
     "text. The last row is the network's output. Hover over a cell for more tokens."
 )
+MOST_WIDE, MOST_BESIDE = 7, 10  # tokens of a text with wide cells, or next to the curve
+SHORT = 7  # characters that fit into a narrow cell
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
 MOST_LAYERS = 16  # in an open table
 MOST_TICKS = 10  # named on the layer axis
@@ -75,9 +74,7 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> pa
         f"the final one, and share of {n_next:,} with a next token in the text at which it is that "
         "token.",
         description="Agreement with the final prediction by layer. "
-        + "; ".join(
-            f"{row['layer']}: {row['as_output']} of {row['n']}" for _, row in summary.iterrows()
-        ),
+        + "; ".join(map("{layer}: {as_output} of {n}".format_map, summary.to_dict("records"))),
         height=19,
         width=0,  # with None, analysis.css would not limit the width to 62rem
     )
@@ -92,7 +89,8 @@ def lens_page(rows: pd.DataFrame, *, model: str, facts: Mapping[str, str]) -> pa
         of_text = sections.pop()
         eyebrow.append(of_text.title)
         numbers = [*of_text.items, page.Group("rows", numbers)]
-    first = page.Group("split", numbers)
+    is_long = is_one and rows["position"].nunique() > MOST_BESIDE
+    first = page.Group("rows" if is_long else "split", numbers)
     return page.Page(
         eyebrow=eyebrow,
         title=QUESTION,
@@ -127,7 +125,8 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
         description="Most likely next token by layer and position. At the last position "
         + predictions,
         height=10 + rows_height(len(by_layer)),
-        width=9 + len(tokens) * (4.2 if has_texts else 1),
+        # 4.2 rem for the longest texts, 3 for short ones.
+        width=9 + len(tokens) * (0.6 * (_most(len(tokens)) - 2) if has_texts else 1),
         views=changes_of(views),
     )
     # Of a single text the end is kept, after which the answer predicts.
@@ -139,14 +138,11 @@ def _of_text(number: object, rows: pd.DataFrame, *, has_table: bool) -> page.Pag
 
 def _table(summary: pd.DataFrame, *, has_title: bool = True) -> ResultTable:
     """Return the rows of `lens_summary` as a table."""
-    shares = {
-        name: [f"{found} of {n}" for found, n in zip(summary[name], summary[total], strict=True)]
-        for name, _, total, _ in _LINES
-    }
+    text = summary.astype(str)
     columns = {
         "layer": summary["layer"],
-        "equals the final prediction": shares["as_output"],
-        "equals the next token": shares["right"],
+        "equals the final prediction": text["as_output"] + " of " + text["n"],
+        "equals the next token": text["right"] + " of " + text["n_next"],
         "median rank of the next token": [
             "–" if pd.isna(rank) else f"{rank:,.0f}" for rank in summary["rank"]
         ],
@@ -203,26 +199,20 @@ def lens_answer(rows: pd.DataFrame) -> str:
         of_layer = "" if final == "final token" else f", the {final},"
         clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
-        since, counts = _settled(summary)
-        clauses.append(f"at least half of the {n} positions have their {final} {since} ({counts})")
+        since, count = _settled(summary)
+        of_all = f"({count} of {n})"
+        clauses.append(f"at least half of the positions have their {final} {since} {of_all}")
     return texts.capitalised(f"{'; '.join(clauses)}.")
 
 
-def _settled(summary: pd.DataFrame) -> tuple[str, str]:
-    """Return from which layer on at least half of the positions agree, and how many do.
-
-    The layer before, at which fewer than half agree, is given for comparison.
-    """
+def _settled(summary: pd.DataFrame) -> tuple[str, int]:
+    """Return from which layer on at least half of the positions agree, and how many do there."""
     # Whether at least half agree at a layer and at all later ones; at the last one, all agree.
     settled = (summary["as_output"] >= summary["n"] / 2)[::-1].cummin()[::-1]
     first = int(settled.to_numpy().argmax())
-    counts = [
-        f"{row['as_output']} at {_layer(row['layer'])}"
-        for _, row in summary.iloc[max(first - 1, 0) : first + 1][::-1].iterrows()
-    ]
     layer = _layer(summary["layer"].iloc[first])
     since = f"only at {layer}" if first == len(summary) - 1 else f"from {layer} on"
-    return since, ", ".join(counts)
+    return since, int(summary["as_output"].iloc[first])
 
 
 def lens_accuracy(rows: pd.DataFrame) -> str:
@@ -263,16 +253,16 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     high = 1.0 if measure == "probability" else np.nanmax(values, initial=1.0)
     colours = Colours(0.0, high, style.MAGNITUDES, is_diverging=False)
     cells = rows.to_dict("records")
-    hover, shown = [_hover(row) for row in cells], [_cell(row) for row in cells]
+    most, hover = _most(len(tokens)), [_hover(row) for row in cells]
+    shown = [_cell(row, most) for row in cells]
     # Plotly would draw a title over the cells, because the colour bar is above.
-    across = [style.plotly_text(short_label(token)) for token in tokens]
+    across = [style.plotly_text(short_label(token, most)) for token in tokens]
     how: Any = {"texts": shown, "most_texts": MOST_TEXTS, "title": ""}
     figure = text_map(values, hover, colours, across=across, down=sites, **how)
     # At the right, where the last token is, to which a page scrolls a long text.
     figure.update_yaxes(side="right")
-    place = {"x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"}
-    size = {"orientation": "h", "lenmode": "pixels", "len": 240}
-    colorbar = {"title": {"text": title, "side": "top"}, **size, **place}
+    colorbar = {"title": {"text": title, "side": "top"}, "x": 1, "xanchor": "right", "y": 1}
+    colorbar |= {"yanchor": "bottom", "orientation": "h", "lenmode": "pixels", "len": 240}
     if measure == "rank":  # the values are logarithms, labelled with the ranks
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}
     return thin_ticks(figure.update_traces(colorbar=colorbar, selector={"type": "heatmap"}))
@@ -297,8 +287,13 @@ def _site_label(site: str) -> str:
     return component if layer is None else f"{layer} {component}"
 
 
-def _cell(row: dict[Hashable, Any]) -> str:
-    text = style.plotly_text(short_label(row["token_1"]))
+def _most(n_tokens: int) -> int:
+    """Return the number of characters that fit into a cell of a map of so many tokens."""
+    return LONGEST_TEXT if n_tokens <= MOST_WIDE else SHORT
+
+
+def _cell(row: dict[Hashable, Any], most: int) -> str:
+    text = style.plotly_text(short_label(row["token_1"], most))
     return f"<b>{text}</b>" if row["next_rank"] == 1 else text
 
 

@@ -23,6 +23,8 @@ from probekit.results.table import metric_name, site_names
 Layers = Sequence[tuple[SavedProbe, Sequence[TextReading]]]  # each probe with its predictions
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
+AGREE = 0.75  # share of layers that a prediction needs not to be called weak
+UNTESTED = "The probe was not tested on {}."
 
 
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
@@ -92,14 +94,16 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         heading = f"{number + 1} · {short_heading(line_label(own[number].text))}"
         part = replace(_map_of_text(maps_of[number], palette, selected, of_text), title=heading)
         sections.append(page.PageSection(heading, [part], "first" * (number == 0)))
-    scaled = maps_of[0][facts.site].answer
-    if len(own) == 1 and (answer := own[0].answer) is not None and scaled is not None and classes:
-        others = [readings[0].answer for _, readings in layers]
-        n = sum(one is not None and one.label == answer.label for one in others)
-        sd, name = f" ({signed(scaled.score)} SD)" * bool(facts.projection_sd), names[facts.site]
-        score = f"predicted as {answer.label}, score {signed(answer.score)}{sd}, by the probe of "
-        score += f"{'layer ' * name.isdigit()}{name}; {n} of {len(layers)} layers predict the same."
-        whole = whole.replace(f"predicted as {answer.label}.", score)
+    answers = {names[site]: one.answer for site, one in maps_of[0].items() if one.answer}
+    if len(own) == 1 and len(answers) > 1 and classes:
+        counts = Counter(one.label for one in answers.values()).most_common()
+        split = ", ".join(f"{n} {label}" for label, n in counts).replace(" ", " predict ", 1)
+        unit = " SD" * bool(facts.projection_sd)
+        named = {[*answers][-1]: "last layer", names[facts.site]: "selected one"}
+        scores = [f"the {which} ({at}) {answers[at].text}{unit}" for at, which in named.items()]
+        weak = " The layers disagree." * (counts[0][1] < AGREE * len(answers))
+        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(scores)}.{weak} "
+        whole += UNTESTED.format("this text")
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
         answer=whole,
@@ -230,10 +234,13 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     answers = of_texts or [answer for reading in readings for answer in reading.answers]
     unit = "text" if of_texts else "token"
     these = "this text" if len(readings) == 1 else "these texts"
-    untested = f"The probe was not tested on {these}."
     n_absent = len(readings) - len(of_texts)
     absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
-    return f"{_labelled(answers, unit)}{absent} {untested}"
+    ranked = sorted((a.score, n, a.text) for n, one in enumerate(readings, 1) if (a := one.answer))
+    if ranked and ranked[0][0] < ranked[-1][0]:
+        (_, low, least), *_, (_, high, most) = ranked
+        absent += f" Text {high} scores highest ({most}), text {low} lowest ({least})."
+    return f"{_labelled(answers, unit)}{absent} {UNTESTED.format(these)}"
 
 
 def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
@@ -282,9 +289,9 @@ def _key(palette: Palette) -> dict[str, Sequence[Any]]:
 
     More than two classes have no scale, so that their `ends` are ().
     """
-    limit = format_number(palette.high)
+    limit = fixed(palette.high, 2)
     if not palette.classes:
-        ends = (f"≤ {format_number(palette.low)}", f"≥ {limit}")
+        ends = (f"≤ {fixed(palette.low, 2)}", f"≥ {limit}")
         return {"names": [("value", NUMBER)], "ends": ends}
     names = [(name, palette.hue(name)) for name in palette.classes]
     is_scale = len(palette.classes) == 2

@@ -101,10 +101,8 @@ def _render(
     summary = ResultTable(caption, (), list(_summary(rows).items()), css="summary")
     sections = [page.PageSection("", [page.Group("split", [*figures[:1], summary])], "first")]
     sections += [page.PageSection("", [part]) for part in figures[1:]]
-    if folded:
-        sections.append(
-            page.PageSection("Single heads", [page.Fold(part.title, [part]) for part in folded])
-        )
+    folds = [page.Fold(part.title, [part]) for part in folded]
+    sections += [page.PageSection("Single heads", folds)] if folds else []
     if len(rows) > 1:
         names = {"mean": "mean", "std": "std", "norm": "norm", "min": "least", "max": "most"}
         columns = {
@@ -193,11 +191,8 @@ def _weight_parts(weight: WeightTensor) -> Iterator[page.FigurePart]:
     if values.ndim == 1:
         # The scatter plot of a vector by index.
         figure = value_curves({"value": np.ascontiguousarray(values)}, "index", CURVES)
-        figure.update_traces(
-            mode="markers",
-            marker={"size": 4, "color": CURVES[0]},
-            hovertemplate="%{x}: %{y:.4f}<extra></extra>",
-        )
+        look = {"mode": "markers", "marker": {"size": 4, "color": CURVES[0]}}
+        figure.update_traces(look, hovertemplate="%{x}: %{y:.4f}<extra></extra>")
         figure.update_layout(showlegend=False).update_yaxes(title_text="weight")
         yield page.FigurePart("All values", page.figure_json(figure), "Values by index.", name)
         return

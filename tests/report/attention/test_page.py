@@ -11,6 +11,7 @@ import pytest
 
 from probekit.errors import DataError
 from probekit.report.attention import page as explorer
+from probekit.report.elements.page import unbroken
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
 from tests.report.page_text import packed_texts
@@ -194,6 +195,32 @@ def test_a_page_opens_on_an_induction_head_only_if_the_text_repeats_two_tokens_i
         expected = explorer.scores_beyond_average(prompt.patterns)
         np.testing.assert_array_equal(found, scores.get(name, expected))
     assert list(names.values()) == ["induction", "beyond_average", "induction"]
+
+
+def test_the_answer_names_the_strongest_weight_of_the_opening_head_apart_from_three_tokens():
+    patterns = causal_patterns(6)
+    prompts = [prompt_of(patterns), prompt_of(causal_patterns(6)), prompt_of(causal_patterns(7))]
+    page = explorer.AttentionExplorer.of(prompts, "gpt2")
+    scores = explorer.scores_beyond_average(patterns)
+    layer, head = map(int, np.argwhere(scores == scores.max())[0])
+    cells = {(q, k): patterns[layer, head, q, k] for q in range(6) for k in range(1, q - 1)}
+    query, key = max(cells, key=cells.get)
+    weight, first = cells[query, key], 100 * patterns[:, :, 1:, 0].mean()
+    assert page.opening == (
+        f"On average, {first:.0f} % of the attention goes to the first token. In L{layer}H{head}, "
+        f"“␣t{query}” gives “␣t{key}” {weight:.2f} ({weight:.2f} there in text 2), the head's "
+        "largest weight except on the first, previous and own token."
+    )
+    assert unbroken(page.opening) in html.unescape(page.page())
+    assert embedded(page.page())["named"] == [layer, head, query, key]
+
+
+@pytest.mark.parametrize(("n", "heads"), [(3, ()), (6, (0,))])
+def test_short_texts_and_single_heads_have_no_answer(n, heads):
+    patterns = causal_patterns(n)[:1, :1] if heads else causal_patterns(n)
+    page = explorer_of(patterns)
+    assert page.opening == ""
+    assert embedded(page.page())["named"] == []
 
 
 def test_every_weight_is_on_the_page_to_the_resolution_it_states():

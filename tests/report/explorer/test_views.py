@@ -112,7 +112,7 @@ def test_the_page_opens_on_the_head_with_the_highest_score_and_gives_the_number(
     explorer.click("label:has([name=view][value=one])")
     assert explorer.text(".name") == f"Layer {layer}, head {number}"
     reason = explorer.text(".reason")
-    assert reason.endswith(f"this one has the highest beyond-average score ({found.max():.2f}).")
+    assert reason.endswith(f"by distance and by key (“beyond average” {found.max():.2f}).")
 
 
 def test_several_texts_open_side_by_side_and_a_link_to_a_head_shows_that_head(show):

@@ -4,9 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
-from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts
+from probekit.report.figures.line_labels import LABEL, LINE_HEIGHT, label_shifts, value_range
 from probekit.report.pages.compare_page import load_runs, runs_page
 from probekit.report.pages.run_page import write_report
 from tests.report.conftest import make_record, make_table, row, write_shown
@@ -29,6 +30,13 @@ def test_a_label_with_enough_space_is_at_its_line_and_those_at_the_edges_stay_in
     low, *_, high = label_shifts([0.0, 0.0, 160.0, 160.0], [1, 1, 1, 1], 160)
     assert 0 + low >= -LINE_HEIGHT
     assert high <= LINE_HEIGHT
+
+
+@pytest.mark.parametrize(("metric", "low"), [("r2", -0.2), ("accuracy", -0.9)])
+def test_the_axis_of_r2_leaves_out_baselines_below_the_mean_label_but_no_curve(metric, low):
+    figure = go.Figure().add_scatter(x=[0, 1], y=[0.5, -0.2], mode="lines+markers")
+    figure.add_scatter(x=[0, 1], y=[-0.9, -0.9], mode="lines")
+    assert value_range(figure, metric, 0.0)[0] == pytest.approx(low - 0.04 * (1 - low))
 
 
 def crowded():

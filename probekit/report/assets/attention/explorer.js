@@ -247,7 +247,8 @@ function mark() {
 
 function markView({ shown, part, matrix, lines, text }, line, cell) {
   text.paint(shown, look, line, cell);
-  for (const picture of [matrix, lines]) picture.mark({ line, cell });
+  matrix.mark({ line, cell: cell ?? (line ? null : namedCell(shown)) });
+  lines.mark({ line, cell });
   const tokens = cell ? [cell.column, cell.row] : line ? [line.index] : [];
   // What is under the pointer never moves.
   for (const other of [text, lines]) if (other !== hovered) other.follow(tokens);

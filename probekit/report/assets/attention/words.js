@@ -52,7 +52,16 @@ function reason([place, other]) {
   if (other || place.prompt || !opening || !samePlace(place, opening)) return "";
   const count = prompt.layers.length * prompt.heads.length;
   const value = scoreText(prompt.score(data.opening, place));
-  return `Opened here: of ${count} heads, this one has the highest ${data.opening.replace("_", "-")} score (${value}).`;
+  const most = data.opening === "induction"
+    ? `this one has the highest induction score (${value})`
+    : `its weights most exceed their means by distance and by key (“beyond average” ${value})`;
+  return `Opened here: of ${count} heads, ${most}.`;
+}
+
+/** The cell that the answer of the page names, in pictures of that head and texts of that length. */
+function namedCell({ places: [place, other], size }) {
+  const [layer, head, row, column] = data.named;
+  return !other && samePlace(place, { layer, head }) && size === prompts[0].size ? { row, column } : null;
 }
 
 /** What the lines show. */
