@@ -293,8 +293,7 @@ ANSWERS = {
         MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1) | AHEAD,
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
-        "for 1 % false positives on 900 separate negatives. This threshold is high because 100 % "
-        "of these negatives are predicted as red.",
+        "for 1 % false positives on 900 separate negatives, of which 100 % are predicted as red.",
     ),
     "other negatives": (
         "monitor",

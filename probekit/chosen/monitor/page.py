@@ -23,7 +23,7 @@ NOTE = (
 
 
 def answers(run: Shown) -> Iterator[Paragraph]:
-    """Yield the detection rate of the monitor at its first rate, and why its threshold is high."""
+    """Yield the detection rate of the monitor at its first rate, and whether it is too loud."""
     rows = run.rows("monitor.csv")
     if rows is None or run.verdict.score is None:
         return
@@ -38,12 +38,11 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for "
         f"{100 * row['fpr']:g} % false positives on {row['n_negatives']:,.0f} separate negatives"
     )
+    if negatives is not None and (share := (negatives["score"] > 0).mean()) > row["fpr"]:
+        text += f", of which {percent(share)} are predicted as {label}"
     if is_loud:
         text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
     yield sentence(f"{text}.", is_useless=is_useless)
-    if negatives is not None and (share := (negatives["score"] > 0).mean()) > row["fpr"]:
-        above = f"{percent(share)} of these negatives are predicted as {label}"
-        yield sentence(f"This threshold is high because {above}.")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:
