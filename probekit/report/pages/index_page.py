@@ -173,7 +173,8 @@ def _pretraining(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     state, title = "finished" if last >= record.steps else "", f"{record.run}, pretraining"
     curve = _curve([row.held_out_loss for row in measured], "Held-out loss by step")
     found = {"title": title, "state": state, "curve": curve, "seconds": max(written) / 1e9}
-    found["summary"] = loss_answer(log, record) if log else f"0 of {record.steps:,} steps"
+    none = f"0 of {record.steps:,} steps, no held-out loss yet"
+    found["summary"] = loss_answer(log, record) if log else none
     return found if log else found | {"url": ""}
 
 
