@@ -166,14 +166,13 @@ def intervene_command(file: Path, overrides: Texts, device: str, out: Path) -> N
     show_causes(tables)
     for one in caveats.merged(cause_words.cause_caveats(tables)):
         terminal.echo(f"warning: {one}", err=True)
-    click.echo(f"\n{cause_words.cause_answer(tables)}")
+    terminal.echo(f"\n{cause_words.cause_answer(tables)}\n{cause_words.cause_detail(tables)}")
     click.echo(str(tables.run_dir / "causes.html"))
 
 
 def show_causes(tables: causes.CauseTables) -> None:
-    """Print details and the table of verdicts."""
-    terminal.echo(f"\n{cause_words.cause_detail(tables)}")
-    verdicts, _ = cause_words.verdict_table(tables.verdict.directions)
+    """Print the table of verdicts."""
+    verdicts = cause_words.verdict_table(tables.verdict.directions)
     if verdicts.rows:
         terminal.echo()
         columns = [replace(column, css="words") for column in verdicts.headings]

@@ -369,7 +369,7 @@ def _apply_over(
         terminal.echo(f"warning: {note}", err=True)
     terminal.show_table(over_page.over_table(found.rows))
     about = found.rows, found.positive, found.threshold
-    terminal.echo(f"\n{over_page.over_answer(*about)}")
+    terminal.echo("\n" + " ".join(over_page.over_answer(*about)))
     if out is not None:
         page = partial(over_page.over_page, *about, found.notes, found.facts)
         click.echo(

@@ -91,9 +91,9 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     folder = write_pretraining(root / "little", HOSTILE)
     index = get("/")[1]
     assert 'href="/run/little/report.html"' in index
-    assert "700 of 1,000 steps, held-out loss 7.30 nats per token at step 700" in index
+    assert "After 700 of 1,000 steps, the held-out loss is 7.30 nats per token" in index
     assert 'class="state stopped"' in index  # no process holds the lock
-    assert "in nats per token" in get("/run/little/report.html")[1]
+    assert "nats per token" in get("/run/little/report.html")[1]
     assert not (folder / "losses.html").exists()  # the server writes nothing
     write_log(folder / "log.csv", a_log(1000))
     assert 'class="state finished"' in get("/")[1]

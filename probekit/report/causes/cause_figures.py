@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,14 @@ from probekit.report.elements.tokens import short_label
 from probekit.report.figures import layer_curve, maps
 from probekit.report.figures.line_labels import LineLabel, label_at_end, name_lines
 from probekit.report.figures.views import MOST_NEURONS
-from probekit.results.cause_verdict import RECOVERY, STREAM, EditSet, named_sites
+from probekit.results.cause_verdict import RECOVERY, STREAM, Direction, EditSet, named_sites
 from probekit.results.causes import CausesRecord, CauseTables
 from probekit.results.table import n_blocks, only, tick, ticks
 
 _LINE = style.LineStyle("", "solid", width=2.6, marker_size=8)
 Panel = tuple[str, pd.DataFrame]  # the title and the rows of one direction
 PERMUTED = "95 % of permuted labels, tested"
-MATCHED = "95 % of equal covariance, not tested"
 DIRECTION = "direction, 95 % interval"
-MOST_ROOM = 2.0  # height that bands that are not tested may add, relative to the largest effect
 # Columns with the ends of a band.
 TESTED_BAND = ("null_low", "null_high")
 UNTESTED_BAND = ("matched_low", "matched_high")
@@ -35,6 +32,8 @@ _LINES = {
     "before": style.LineStyle("before erasure", "solid", style.SERIES_COLOURS[0], marker_size=6),
     "after": style.LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
 }
+# Question whose effect is a share -> the edit and what it is a share of.
+SHARES = {"silences": "erased, of label's effect", "swap": "swapped, of counterfactual's effect"}
 MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
@@ -126,6 +125,40 @@ def zero_line(ends: list[float]) -> go.Scatter:
     return style.plain_line(ends, [0, 0], {"color": style.GREY, "width": 1})
 
 
+def use_figure(best: Direction) -> go.Figure | None:
+    """Return the figure of the share of the effect that a direction and its controls carry.
+
+    It has the point and interval of the direction, the effect of the whole vector there, and the
+    central 95 % of both kinds of random directions. None if it was neither erased nor swapped.
+    """
+    figure = go.Figure(layout={"template": style.TEMPLATE})
+    columns = ["effect", "low", "high", "whole", *TESTED_BAND, *UNTESTED_BAND]
+    for number, (question, name) in enumerate(SHARES.items()):
+        if question not in best.asked or math.isnan(best.asked[question]["effect"]):
+            continue
+        effect, low, high, whole, *ends = 100 * best.asked[question][columns].astype(float)
+        bars = {"value": [effect, whole], "ci_low": [low, math.nan], "ci_high": [high, math.nan]}
+        look, places = style.series_marker(number, 9), np.arange(4) + 0.24 * number - 0.12
+        figure.add_scatter(
+            x=places[:2], y=[effect, whole], mode="markers+text", name=name, marker=look,
+            text=[f"{fixed(one, 0)} %" for one in (effect, whole)],
+            textposition=f"middle {('left', 'right')[number]}",
+            error_y=style.error_bars(pd.DataFrame(bars), "value", 1.5), hoverinfo="y",
+        )  # fmt: skip
+        heights, colour = [ends[1] - ends[0], ends[3] - ends[2]], look["color"]
+        figure.add_bar(
+            x=places[2:], base=ends[::2], y=heights, width=0.1, showlegend=False, opacity=0.5,
+            marker_color=colour, hoverinfo="skip",
+        )  # fmt: skip
+    groups = [
+        "this<br>direction", "whole<br>vector", "permuted<br>labels, 95 %", "equal<br>cov., 95 %"
+    ]  # fmt: skip
+    figure.add_hline(y=0, line={"color": style.GREY, "width": 1})
+    figure.update_xaxes(tickvals=list(range(4)), ticktext=groups, range=[-0.5, 3.5])
+    figure.update_yaxes(title_text="share of the effect, %")
+    return figure if figure.data else None
+
+
 def dose_panels(tables: CauseTables) -> Iterator[tuple[str, str, list[Panel]]]:
     """Yield each method and choice of tokens with its panels, one per site with a finite effect."""
     defined = tables.doses[np.isfinite(tables.doses["effect"]) & np.isfinite(tables.doses["by"])]
@@ -165,8 +198,8 @@ def steepest(panels: Sequence[Panel]) -> list[Panel]:
 def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     """Return the dose-response curves of directions, one panel each, on one scale.
 
-    The grey band has 95 % of the directions on permuted labels; dashed lines enclose 95 % of random
-    directions with the covariance of the features. All pass through 0, where nothing is added.
+    The grey band has 95 % of the directions on permuted labels. All pass through 0, where nothing
+    is added.
     """
     unit = str(panels[0][1]["unit"].iloc[0])
     figure = layer_curve.panel_grid([title for title, _ in panels], f"change ({unit})")
@@ -176,27 +209,15 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
     margin = 0.04 * (doses[-1] - doses[0]) or 0.5  # if there is only one
     ends = [doses[0] - margin, doses[-1] + margin]
 
-    def ends_of(columns: Sequence[str]) -> tuple[float, float]:
-        return style.finite_ends(
-            value for curve in curves for name in columns for value in curve[name]
-        )
-
-    # All effects and tested bands, and the other bands as far as there is room: random directions
-    # with the features' covariance may move the measure far more than others.
-    low, high = ends_of(("effect", "low", "high", *TESTED_BAND))
-    room = MOST_ROOM * max(abs(low), abs(high))
-    if any(curve["matched_low"].notna().any() for curve in curves):
-        bottom, top = ends_of(UNTESTED_BAND)
-        low, high = min(low, max(bottom, -room)), max(high, min(top, room))
+    shown = ["effect", "low", "high", *TESTED_BAND]
+    low, high = style.finite_ends(pd.concat(curves)[shown].to_numpy().ravel())
     # Labels of the outermost doses would touch those of the next panel: of more than three doses,
     # the second, 0 and the last but one are labelled.
     is_narrow = len(panels) > 1 and len(doses) > 3
     labelled = {doses[1], 0.0, doses[-2]} if is_narrow else {*doses}
     texts = [f"{dose:g}".replace("-", "−") if dose in labelled else "" for dose in doses]
     figure.update_xaxes(range=ends, tickvals=doses, ticktext=texts, tickangle=0)
-    labels, line = [], {"color": style.GREY, "width": 1.2, "dash": "dash"}
-    dashed = {"name": MATCHED, "legendgroup": MATCHED, "line": line}
-    dashed |= {"mode": "lines", "hoverinfo": "skip"}
+    labels = []
     for number, curve in enumerate(curves, start=1):
         look = style.LineStyle(
             DIRECTION, "solid", style.SERIES_COLOURS[1], width=2.4, marker_size=6
@@ -209,14 +230,9 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
         traces = layer_curve.band(curve["by"], null, grey)
         for trace in traces:
             trace.name = PERMUTED
-        traces += [
-            go.Scatter(x=curve["by"].tolist(), y=curve[limit].tolist(), **dashed)
-            for limit in UNTESTED_BAND
-            if curve[limit].notna().any()
-        ]
         traces += [*layer_curve.band(curve["by"], interval, line), line]
         layer_curve.draw_in_panel(figure, [zero_line(ends), *traces], number)
-        labels.append([_below(label, high, traces) for label in _dose_labels(traces)])
+        labels.append(_dose_labels(traces))
     # Only the lowest panel of each column has a title and labels of ticks.
     for number in range(len(panels)):
         axis = figure.layout[f"xaxis{number + 1 if number else ''}"]
@@ -231,41 +247,19 @@ def dose_figure(panels: Sequence[Panel]) -> go.Figure:
 def _with_origin(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the doses in order, with a dose of 0 that changes nothing."""
     at_zero = {"by": 0.0, "effect": 0.0, "low": 0.0, "high": 0.0, "other_loss": math.nan}
-    bands = (*TESTED_BAND, *UNTESTED_BAND)
     # A band that no dose has is not drawn at 0, either.
-    at_zero |= {name: 0.0 for name in bands if rows[name].notna().any()}
+    at_zero |= {name: 0.0 for name in TESTED_BAND if rows[name].notna().any()}
     both = pd.concat([rows[rows["by"] != 0], rows.head(1).assign(**at_zero)])
     return both.sort_values("by", kind="stable").reset_index(drop=True)
 
 
 def _dose_labels(lines: Sequence[go.Scatter]) -> list[LineLabel]:
-    """Return the labels of the direction and of its bands, at their upper ends.
-
-    That of the direction, which is drawn last, comes first.
-    """
-    # By name. The dashed lines have one name; the upper one, drawn second, replaces the lower one.
-    labels = {}
-    for trace in lines:
-        if trace.name == PERMUTED:
-            # The first half of the points of a band is its upper end.
-            labels[PERMUTED] = label_at_end(trace, PERMUTED, style.GREY, n_points=len(trace.y) // 2)
-        elif trace.name:
-            labels[trace.name] = label_at_end(trace)
-    return [label for of_name in reversed(labels.values()) for label in of_name]
-
-
-def _below(label: LineLabel, high: float, lines: Sequence[go.Scatter]) -> LineLabel:
-    """Return a label; if its line ends above `high`, where the line leaves, with its last value."""
-    if label.value <= high:
-        return label
-    line = next(line for line in lines if line.name == label.text and line.y[-1] == label.value)
-    # From this point on, the line is above the figure. It is not the first point: the line passes
-    # through 0, which is inside.
-    outside = next(start for start in range(len(line.y)) if min(line.y[start:]) > high)
-    around = slice(outside - 1, outside + 1)  # the last point inside, and the first one outside
-    end = float(np.interp(high, line.y[around], line.x[around]))
-    text = f"{label.text}, up to {fixed(label.value, 2)}"
-    return replace(label, text=text, value=high, end=end)
+    """Return the labels of the direction, which is drawn last, and of the upper end of its band."""
+    labels = label_at_end(lines[-1])
+    for band in [line for line in lines if line.name == PERMUTED][:1]:
+        # The first half of the points of a band is its upper end.
+        labels += label_at_end(band, PERMUTED, style.GREY, n_points=len(band.y) // 2)
+    return labels
 
 
 def _dose_hover(row: pd.Series[Any], unit: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,11 +11,10 @@ import pandas as pd
 
 from probekit.amounts import counted, fixed, percent
 from probekit.interventions.names import REPLACEMENTS
-from probekit.report.elements.page import Pairs
 from probekit.report.elements.table import Cell, Column, ResultTable
 from probekit.report.elements.texts import capitalised, token_label
 from probekit.report.figures.views import position_words
-from probekit.report.sentences.answer import p_words
+from probekit.report.sentences.answer import is_yes_no, p_words
 from probekit.report.sentences.caveats import Caveat
 from probekit.results.cause_verdict import RECOVERY, USES, CauseVerdict, Direction
 from probekit.results.causes import CausesRecord, CauseTables
@@ -28,6 +28,11 @@ NAMES = {
     "mean_difference": "the mean difference",
     "leace": "the LEACE direction",
 }
+# Case -> opening of the answer, if it is not the case itself.
+OPENINGS = {"hardly used": "used, but little", "use undecided": "use not shown"}
+ASKS_USE = re.compile(r"^(?:does .+? use|is .+? used)\b", re.IGNORECASE)
+RANDOM = "random directions with the features' covariance"
+UNDEFINED = "the effects of the direction are undefined"
 NOTHING = "no intervention has a defined effect"
 OF_EFFECT = "of the counterfactual's effect"
 # Method, or choice of tokens -> its name in the table of verdicts.
@@ -90,37 +95,27 @@ def position_label(position: int, record: CausesRecord) -> str:
 
 
 def cause_answer(tables: CauseTables) -> str:
-    """Return the answer as a short sentence: whether a direction is used, with its effects.
+    """Return the answer as a short sentence: whether a direction is used, with its main effect.
 
-    Without directions, it is about the strongest edits.
+    The other effect of a direction that is used is in `cause_detail`. Without directions, the
+    answer is about the strongest edits.
     """
     verdict = tables.verdict
+    opening = OPENINGS.get(verdict.case, verdict.case)
     if verdict.best is None:
         text = next(_strongest_edits(tables), NOTHING)
     elif verdict.best.uses or len(verdict.directions) == 1:
-        effects, case = _effects(verdict.best, verdict.directions), str(verdict.case)
-        if case == "hardly used":
-            share = percent(verdict.best.size)
-            case = f"detectable but small{'' if share in effects else f', {share} of the effect'}"
-        text = f"{case}: {effects or 'the effects of the direction are undefined'}"
-        text += _of_random(verdict.best)
+        effects = _effects(verdict.best, verdict.directions)
+        if verdict.best.uses:
+            effects, is_label = effects[:1], verdict.best.answer("detects") == "yes"
+            if is_label and is_yes_no(tables.record.question, ASKS_USE):
+                opening = opening.replace("used", "yes")
+        text = f"{opening}: {', and '.join(effects) or UNDEFINED}"
     else:
         verb = "noticeably moves" if verdict.case == "not used" else "is shown to move"
         n_all = counted(len(verdict.directions), "direction")
-        text = f"{verdict.case}: none of {n_all} {verb} the answer when it is added or erased"
+        text = f"{opening}: none of {n_all} {verb} the answer when it is added or erased"
     return f"{capitalised(text)}."
-
-
-def _of_random(best: Direction) -> str:
-    """Return a clause on random directions that move the answer as much; "" if they do not."""
-    row = best.asked["steers"] if "steers" in best.uses else None
-    if row is None or not row["matched_low"] <= row["effect"] <= row["matched_high"]:
-        return ""
-    low, high = fixed(row["matched_low"], 2), fixed(row["matched_high"], 2)
-    return (
-        "; random directions with the features' covariance move it as much or more (95 %: "
-        f"{low} to {high})"
-    )
 
 
 def cause_caveats(tables: CauseTables) -> Iterator[Caveat]:
@@ -133,19 +128,21 @@ def cause_caveats(tables: CauseTables) -> Iterator[Caveat]:
 
 
 def cause_detail(tables: CauseTables) -> str:
-    """Return the facts behind the answer: the direction, patches at its site, number of texts."""
+    """Return the facts behind the answer: other effects, patches at the site, number of texts."""
     verdict = tables.verdict
     if verdict.best is None:
-        clauses = list(_strongest_edits(tables))[1:]
+        sentences = list(_strongest_edits(tables))[1:]
     else:
-        clauses = [_detection(verdict.best, verdict, tables.record)]
+        effects = _effects(verdict.best, verdict.directions)[1:] if verdict.best.uses else []
+        sentences = [_detection(verdict.best, verdict, tables.record), *effects]
         if verdict.patched is None:
-            clauses.append(next(_strongest_edits(tables), ""))
+            sentences.append(next(_strongest_edits(tables), ""))
         else:
+            recovery = f"recovers {value_in_words(verdict.patched)} {OF_EFFECT}"
             vector = "the whole vector there" if verdict.best.uses else _the(verdict.best)
-            recovery = value_in_words(verdict.patched)
-            clauses.append(f"patching {vector} recovers {recovery} {OF_EFFECT}")
-    text = capitalised("; ".join(filter(None, clauses)))
+            located = "which locates the information but not its direction"
+            sentences.append(f"patching {vector}, {located}, {recovery}")
+    text = ". ".join(map(capitalised, filter(None, sentences)))
     return f"{text}{'; ' if text else ''}{n_in_words(tables.record)}."
 
 
@@ -155,7 +152,8 @@ def _detection(best: Direction, verdict: CauseVerdict, record: CausesRecord) -> 
     if best.uses or len(directions) == 1:
         verbs = {"yes": "detects", "no": "does not detect"}
         verb = verbs.get(best.answer("detects"), "is not shown to detect")
-        text = f"{NAMES[best.row['along']]} in {_the(best)} {tokens} {verb} the label"
+        named = f"{NAMES[best.row['along']]} in {_the(best)} {tokens} {verb} the label"
+        text = f"it {verb} the label {tokens}" if best.uses else named
     else:
         n = sum(one.answer("detects") == "yes" for one in directions)
         verb = "detect" if n == len(directions) else "are shown to detect"
@@ -178,49 +176,45 @@ def _the(direction: Direction) -> str:
     return f"the {place}" if place.startswith(("residual", "embedding")) else place
 
 
-def _effects(best: Direction, directions: Sequence[Direction]) -> str:
-    """Return the effects of a direction and their p-values as a clause; "" if all are undefined.
+def _effects(best: Direction, directions: Sequence[Direction]) -> list[str]:
+    """Return the defined effects of a direction with their p-values as clauses, uses first.
 
-    The site is named if there are other directions.
+    Erasure precedes steering, because its effect is a share of the label's effect.
     """
-    at = f" at {best.row['short_place']}" if len(directions) > 1 else ""
-    along = best.row["along"]
+    along, place = best.row["along"], str(best.row["short_place"])
+    named = f"{NAMES[along]} at {best.row['place'] if ',' in place else place}"
     n_sites = len({other.row["site"] for other in directions if other.row["along"] == along})
     best_of = f", best of {n_sites} sites" if n_sites > 1 else ""
-    effects, tests = [], []
-    for use in filter(best.answer, USES):
+    effects: list[str] = []
+    for use in sorted(filter(best.answer, USES), key=lambda use: (use not in best.uses, use)):
         row = best.asked[use]
         if math.isnan(row["effect"]):
             continue
         numbers = [row["effect"], row["low"], row["high"]]
+        what = "it" if effects else named
         if use == "steers":
             unit = row["unit"].replace("standard deviation", "SD")
-            effects.append(
-                f"the direction{at} moves the answer by {interval_in_words(*numbers)} {unit}"
-            )
+            effect = f"adding {what} moves the answer by {interval_in_words(*numbers)} {unit}"
         else:
             removes = "removes"
             if row["high"] < 0:
                 removes, numbers = "adds", [-numbers[0], -numbers[2], -numbers[1]]
             share, low, high = [fixed(100 * number, 0) for number in numbers]
             interval = "" if math.isnan(row["low"]) else f" [{low}, {high}]"
-            erased = "erasing it" if effects else f"erasing the direction{at}"
-            effects.append(f"{erased} {removes} {share} %{interval} of the label's effect")
+            effect = f"erasing {what} {removes} {share} %{interval} of the label's effect"
         p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
         # The interval alone decides about "no".
         has_p = best.answer(use) != "no" and not math.isnan(p)
         test = [f"{p_words(float(p))}{best_of}"] if has_p else []
         if row["exceeds_whole"]:
             test.append("more than its whole vector: possible artefact")
-        tests.append("; ".join(test))
-    # Two uses with the same test name it once.
-    if len(effects) == 2 and tests[0] == tests[1]:
-        effects = [", and ".join(effects)]
-        tests = [f"both {tests[0]}" if tests[0] else ""]
-    return ", and ".join(
-        f"{effect} ({test})" if test else effect
-        for effect, test in zip(effects, tests, strict=True)
-    )
+        effects.append(f"{effect} ({'; '.join(test)})" if test else effect)
+        low, high = row["matched_low"], row["matched_high"]
+        if use in best.uses and low <= row["effect"] <= high:
+            scale, places, sign = (1, 2, "") if use == "steers" else (100, 0, " %")
+            ends = f"{fixed(scale * low, places)} to {fixed(scale * high, places)}{sign}"
+            effects[-1] += f", against {ends} for 95 % of {RANDOM}"
+    return effects
 
 
 def _strongest_edits(tables: CauseTables) -> Iterator[str]:
@@ -255,8 +249,8 @@ def _strongest_edits(tables: CauseTables) -> Iterator[str]:
     yield f"largest effect {among}: {row['place']}{token} ({quantity})"
 
 
-def verdict_table(directions: Sequence[Direction]) -> tuple[ResultTable, Pairs]:
-    """Return the verdicts on directions as a table and in words.
+def verdict_table(directions: Sequence[Direction]) -> ResultTable:
+    """Return the verdicts on directions as a table.
 
     Of more than `MOST_ROWS` directions, those that are used come first, then those with a larger
     `size`. A row has the site, the method and the edited tokens if directions differ in them, and
@@ -271,7 +265,7 @@ def verdict_table(directions: Sequence[Direction]) -> tuple[ResultTable, Pairs]:
         ordered.sort(key=lambda direction: (not direction.uses, -direction.size))
     columns = [Column("direction at", "site")]
     columns += [Column(name, "words", unit=_unit(directions, name)) for name in questions]
-    rows, words = [], []
+    rows = []
     for direction in ordered:
         # The name of a site, with underscores, keeps its spelling.
         place = str(direction.row["place"])
@@ -280,12 +274,7 @@ def verdict_table(directions: Sequence[Direction]) -> tuple[ResultTable, Pairs]:
         flags = [(remark, "remark") for remark in _remarks(direction)]
         first = Cell(site, [details, *flags], hint=str(direction.row["site"]))
         rows.append((first, *(_cell(direction.asked.get(name)) for name in questions)))
-        summaries = filter(None, (str(row["summary"]) for row in direction.asked.values()))
-        # The first summary in words, without the verdicts at its end, which the table contains.
-        if summary := next(summaries, "").partition(" Verdicts: ")[0]:
-            words.append((Cell(site, [details]), summary))
-    table = ResultTable("Verdicts on directions", columns, rows, css="verdict-table")
-    return table, Pairs(words, css="summaries")
+    return ResultTable("Verdicts on directions", columns, rows, css="verdict-table")
 
 
 def _unit(directions: Sequence[Direction], name: str) -> str:

@@ -119,8 +119,7 @@ def causes_section(
         DataError: a file cannot be read.
     """
     shown, folded = cause_items(tables, parts)
-    detail = page.Paragraph(page.unbroken(cause_words.cause_detail(tables)))
-    items: list[page.Item] = [detail, *shown, *folded, *table_files(run_dir)]
+    items: list[page.Item] = [*shown, *folded, *table_files(run_dir)]
     return page.PageSection("Causes", items, css="causes", anchor="causes")
 
 
@@ -141,27 +140,19 @@ def _is_wide(part: page.FigurePart) -> bool:
 
 
 def _verdicts(tables: CauseTables) -> Iterator[page.Item]:
-    """Yield the table of verdicts with its note, other directions folded, and verdicts in words.
-
-    The words of a single direction are a paragraph, those of several are folded. Nothing is
-    yielded without verdicts.
-    """
-    table, words = cause_words.verdict_table(tables.verdict.directions)
+    """Yield the table of verdicts with its note, and other directions folded; none without any."""
+    table = cause_words.verdict_table(tables.verdict.directions)
     rows = [list(map(_unbroken, row)) for row in table.rows]
     shown, others = rows[: cause_words.MOST_ROWS], rows[cause_words.MOST_ROWS :]
     if not shown:
         return
     yield replace(table, rows=shown)
-    if len(shown) == 1 and words.rows:
-        yield page.Paragraph(str(words.rows[0][1]))
     yield page.Paragraph(page.unbroken(NOTE), "note")
     if others:
         n = len(others)
         title = "The other direction" if n == 1 else f"The other {n} directions"
         rest = replace(table, title="Verdicts on the other directions", rows=others)
         yield page.Fold(title, [rest])
-    if len(shown) > 1 and words.rows:
-        yield page.Fold("Verdicts in words", [words])
 
 
 def _unbroken(cell: Cell | str) -> Cell | str:
@@ -201,7 +192,27 @@ def cause_parts(
                 opened.add((kind, sites))
             in_order[kind].append(replace(part, is_open=is_open))
     of_edits = chain.from_iterable(in_order.values())
-    return [*of_edits, *_dose_parts(tables), *_refit_parts(tables, layers)]
+    return [*_use_parts(tables), *of_edits, *_dose_parts(tables), *_refit_parts(tables, layers)]
+
+
+def _use_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
+    """Yield the figure of the direction that the answer names, if it was erased or swapped."""
+    best = tables.verdict.best
+    figure = best and cause_figures.use_figure(best)
+    if best is None or figure is None:
+        return
+    along = cause_words.NAMES[best.row["along"]]
+    title = f"Effect of {along} and of controls · {best.row['short_place']}"
+    yield page.FigurePart(
+        title,
+        page.figure_json(figure),
+        "Erased: share of the label's effect that disappears if the direction, or the whole "
+        "vector, is replaced by its mean. Swapped: share of the counterfactual's effect that its "
+        "value along the direction, or its whole vector, recovers. Error bars: 95 % intervals over "
+        f"groups; {cause_words.n_in_words(best.row)}. Columns: 95 % of {tables.record.draws:,} "
+        f"directions on permuted labels (tested), and of {cause_words.RANDOM} (not tested).",
+        f"{title}. {cause_words.cause_answer(tables)}",
+    )
 
 
 def _edit_parts(
@@ -340,6 +351,8 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             worst = known.iloc[-1][["other_loss", "other_low", "other_high"]]
             most = cause_words.interval_in_words(*worst)
             loss = f" Change of the loss on other texts: at most {most} nats per token."
+        low, high = rows["matched_low"].min(), rows["matched_high"].max()
+        wide = f" 95 % of {cause_words.RANDOM}, not tested: {fixed(low, 2)} to {fixed(high, 2)}."
         n, n_all = len(shown), len(panels)
         chosen = f" The {n} of {n_all} sites with the largest effects." if n < n_all else ""
         method, tokens = cause_words.METHODS[along], cause_words.where(record, at)
@@ -348,8 +361,8 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             page.figure_json(cause_figures.dose_figure(shown)),
             f"Mean change of the {measure} ({rows['unit'].iloc[0]}{_answers(tables)}){towards} if "
             f"multiples of the projection's SD are added along the direction; {size}{folds}. Grey: "
-            f"95 % of {record.draws:,} directions on permuted labels (tested). Dashed: 95 % of "
-            f"random directions with the features' covariance (not tested).{loss}{chosen}",
+            f"95 % of {record.draws:,} directions on permuted labels (tested)."
+            f"{wide * bool(low <= high)}{loss}{chosen}",
             f"Change of the measure by dose. {'; '.join(named)}.",
             is_open=number == 0,
             height=_height(n),

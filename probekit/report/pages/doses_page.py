@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number
+from probekit.amounts import fixed
 from probekit.files import csv_text
 from probekit.report.elements import page, style
 from probekit.report.elements.texts import model_title
@@ -28,11 +28,16 @@ UNITS = {"sd": "standard deviations"}
 
 def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> str:
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
-    base = doses.loc[doses["dose"] == 0, "loss"].iloc[0]
+    losses = doses.set_index("dose")["loss"]
     return (
-        f"Up to {dose:.3g} {UNITS.get(unit, unit)}: there, the loss on plain texts is {factor:g} "
-        f"times the {format_number(base)} nats per token without steering."
+        f"Use at most {dose:.3g} {UNITS.get(unit, unit)} to keep the rise of the loss on plain "
+        f"texts within {_rise(factor)}: {fixed(losses[dose], 2)} instead of "
+        f"{fixed(losses[0.0], 2)} nats per token."
     )
+
+
+def _rise(factor: float) -> str:
+    return f"{100 * (factor - 1):.3g} %"
 
 
 def doses_page(
@@ -53,25 +58,31 @@ def doses_page(
         facts: names and values that the page ends with.
         unit: that of the dose.
     """
-    figure = go.Figure(layout={"template": style.TEMPLATE, "showlegend": False})
-    words = UNITS.get(unit, unit)
+    figure, words = go.Figure(layout={"template": style.TEMPLATE}), UNITS.get(unit, unit)
     hover = f"%{{x:.3g}} {words}: %{{y:.4g}} nats<extra></extra>"
     look = {"color": style.SERIES_COLOURS[0], "width": 2}
     drawn = doses[doses["factor"] <= max(4.0, 2 * factor)]
     figure.add_scatter(
         x=drawn["dose"], y=drawn["loss"], mode="lines+markers", line=look, hovertemplate=hover
     )
-    note = {"text": f"{dose:.3g}: {factor:g} times the loss", "showarrow": False, "x": dose}
-    figure.add_vline(x=dose, line={"color": style.GREY, "dash": "dot", "width": 2})
-    figure.add_annotation(**note, yref="paper", y=0.02, xanchor="right", yanchor="bottom")
-    figure.update_xaxes(title_text=f"dose, {words}", rangemode="tozero")
+    losses = doses.set_index("dose")["loss"]
+    ends = [0, 1.05 * float(drawn["dose"].max())]
+    figure.add_vrect(x0=dose, x1=ends[1], fillcolor=style.GREY, opacity=0.12, line_width=0)
+    line, start = {"color": style.GREY, "dash": "dash"}, f"no steering: {fixed(losses[0.0], 2)}"
+    figure.add_hline(
+        y=losses[0.0], line=line, annotation_text=start, annotation_position="top right"
+    )
+    limit = f"{dose:.3g}: loss raised by {_rise(factor)}"
+    at = {"x": dose, "y": losses[dose], "ax": -60, "ay": -40, "arrowwidth": 1}
+    figure.add_annotation(text=limit, **at, xanchor="right")
+    figure.update_xaxes(title_text=f"dose, {words}", range=ends)
     figure.update_yaxes(title_text="loss, nats per token")
     answer = doses_answer(dose, doses, factor, unit)
     part = page.FigurePart(
         "Loss on plain texts by dose",
         page.figure_json(figure),
-        "Each point is the mean loss of all texts; one pass, no interval. The dotted line is the "
-        f"dose at {factor:g} times the loss without steering.",
+        "Each point: mean loss of all texts; one pass, no interval. Dashed: the loss without "
+        f"steering. Grey: doses that raise it by more than the requested {_rise(factor)}.",
         answer,
     )
     files = page.Files([("All doses", "doses.csv", csv_text(doses))])

@@ -19,10 +19,11 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.progress import LONGEST_STAGE, STAGE, UNKNOWN_STAGE
 from probekit.report.elements.page import Page, View
 from probekit.report.elements.texts import model_title
+from probekit.report.pages.losses import Plan, loss_answer
 from probekit.report.pages.run_page import run_answers
 from probekit.report.pages.study_page import study_answer
 from probekit.report.sentences.answer import score_texts
-from probekit.results.record import CELLS, STARTED, RecordPart, RunRecord, open_record, read_record
+from probekit.results.record import CELLS, STARTED, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
@@ -73,13 +74,6 @@ class Entry:
     def date(self) -> str:
         """Date and time of `seconds`, in UTC as on the pages of runs."""
         return date_text(datetime.fromtimestamp(self.seconds, UTC).isoformat(), " %H:%M")
-
-
-class _PretrainRecord(RecordPart):
-    """Fields of run.json of a pretraining run that the index shows."""
-
-    run: str
-    steps: int
 
 
 def find_runs(root: Path, *, with_cells: bool = False) -> list[Path]:
@@ -169,7 +163,7 @@ def _pretraining(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     If there is a state, steps logged after it are ignored. A run whose files have changed since
     `written` is not taken from the cache.
     """
-    record = read_record(folder / "run.json", _PretrainRecord)
+    record = read_record(folder / "run.json", Plan)
     # A running process writes the log before the state. Reading the state first ensures that the
     # log covers it. Only the header of the state is read, because the page is requested every few
     # seconds.
@@ -179,14 +173,11 @@ def _pretraining(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     log = read_log(folder / LOG, progress) if is_logged else ()
     last = log[-1].step if log else 0
     measured = [row for row in log if not math.isnan(row.held_out_loss)]
-    loss = "no held-out loss yet"
-    if measured:
-        loss = f"held-out loss {measured[-1].held_out_loss:.2f} nats per token"
-        loss += f" at step {measured[-1].step:,}"
     state, title = "finished" if last >= record.steps else "", f"{record.run}, pretraining"
     curve = _curve([row.held_out_loss for row in measured], "Held-out loss by step")
     found = {"title": title, "state": state, "curve": curve, "seconds": max(written) / 1e9}
-    found["summary"] = f"{last:,} of {record.steps:,} steps, {loss}"
+    none = f"0 of {record.steps:,} steps, no held-out loss yet"
+    found["summary"] = loss_answer(log, record) if log else none
     return found if log else found | {"url": ""}
 
 

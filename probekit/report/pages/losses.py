@@ -7,16 +7,16 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from probekit.amounts import format_number
+from probekit.amounts import fixed, format_number
 from probekit.errors import DataError
 from probekit.files import inside, write_atomic
 from probekit.report.elements.page import FigurePart, Page, PageSection, figure_json
-from probekit.report.elements.style import SERIES_COLOURS, TEMPLATE
+from probekit.report.elements.style import GREY, SERIES_COLOURS, TEMPLATE, plain_line
 from probekit.report.figures import maps
 from probekit.report.figures.line_labels import name_traces
 from probekit.report.pages import parts
 from probekit.report.sentences import captions
-from probekit.results.record import reading_run_file
+from probekit.results.record import RecordPart, read_record, reading_run_file
 from probekit.results.scores import Scores
 from probekit.results.table import RESULTS, TableColumn, metric_name
 from probekit.results.verdict import Verdict
@@ -24,7 +24,7 @@ from probekit.training.run_files import LOG, LogRow, read_log, read_progress
 
 LOSSES = "losses.html"
 TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
-POINTS_PER_DECADE = 60  # for averaged lines, which have a value at each step
+POINTS_PER_DECADE = 30  # for averaged lines, which have a value at each step
 # Name of each line, column of the log, dash style, and whether adjacent steps are averaged.
 _LINES = (
     ("batches, repeated rows included", "loss", "dot", True),
@@ -34,11 +34,19 @@ _LINES = (
 )
 
 
+class Plan(RecordPart):
+    """Fields of run.json of a pretraining run that pages show."""
+
+    run: str
+    steps: int
+    vocabulary: int
+
+
 def write_losses(run_dir: Path) -> Path:
     """Write the page of a pretraining run to losses.html in its folder and return the path.
 
     Raises:
-        MissingError: There is no log.
+        MissingError: There is no log or no run.json.
         DataError: The log cannot be read, or it has no step yet.
         CheckpointError: The state or the log is damaged.
         StoreError: The file cannot be written.
@@ -52,7 +60,7 @@ def losses_page(run_dir: Path) -> Page:
     """Return the page of a pretraining run, finished or in progress.
 
     Raises:
-        MissingError: There is no log.
+        MissingError: There is no log or no run.json.
         DataError: The log cannot be read, or it has no step yet.
         CheckpointError: The state or the log is damaged.
     """
@@ -64,29 +72,41 @@ def losses_page(run_dir: Path) -> Page:
         log = read_log(path, progress)
     if not log:
         raise DataError(f"{path} has no step yet. Wait until the run has logged its first step.")
-    losses = list[str]()
-    for name, column, *_ in _LINES:
-        values = [(float(getattr(row, column)), row.step) for row in log]
-        for value, step in [one for one in values if not math.isnan(one[0])][-1:]:
-            earlier = f" at step {step:,}" if step < log[-1].step else ""
-            losses.append(f"{name} {format_number(value)}{earlier}")
+    plan = read_record(run_dir / "run.json", Plan)
+    figure, answer = loss_figure(log, plan.vocabulary), loss_answer(log, plan)
+    ends = "; ".join(f"{line.name} at step {line.x[-1]:,.0f}" for line in figure.data if line.name)
     caption = (
-        "Loss by step, in nats per token. That of batches is averaged over adjacent steps. "
+        "Numbers: the last value of each line. The line of batches is smoothed: each point is the "
+        "mean of adjacent steps. "
         "Held-out text is never trained on; the last step is evaluated on all of it, earlier steps "
         "on a part. A loss on repeated random tokens far below that on random ones shows induction "
         "(Olsson et al. 2022); a small difference may be noise."
     )
-    words = f"Loss at step {log[-1].step:,}, in nats per token: {'; '.join(losses)}."
-    part = FigurePart("Losses by step", figure_json(loss_figure(log)), caption, words, height=36)
+    part = FigurePart("Loss by step", figure_json(figure), caption, f"{answer} {ends}.", height=36)
     return Page(
         eyebrow=["probekit", "pretraining", run_dir.resolve().name],
         title="How far has training come?",
-        answer=words,
+        answer=answer,
         sections=[PageSection(part.title, [part], "first")],
     )
 
 
-def loss_figure(log: Sequence[LogRow]) -> go.Figure:
+def loss_answer(log: Sequence[LogRow], plan: Plan) -> str:
+    """Return the last held-out loss, or before any that of the last batch, with yardsticks."""
+    row = [*log, *(row for row in log if not math.isnan(row.held_out_loss))][-1]
+    name, loss = "held-out", row.held_out_loss
+    if math.isnan(loss):
+        name, loss = "batch", row.loss
+    last, guess = log[-1].step, fixed(math.log(plan.vocabulary), 2)
+    at = f" at step {row.step:,}" if row.step < last else ""
+    return (
+        f"After {last:,} of {plan.steps:,} steps, the {name} loss is {fixed(loss, 2)} nats per "
+        f"token{at}; the first batch had {fixed(log[0].loss, 2)}, and a uniform guess over "
+        f"{plan.vocabulary:,} tokens has {guess}."
+    )
+
+
+def loss_figure(log: Sequence[LogRow], vocabulary: int = 0) -> go.Figure:
     """Return the losses by step, in nats per token, on a logarithmic step axis.
 
     The log must have a step. A line without any value, such as of a loss that was not measured, is
@@ -96,7 +116,7 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
 
     >>> rows = [LogRow(step, 64 * step, 0.1, 9 / step, 1.0, 9.0) for step in (1, 2)]
     >>> [(line.name, line.y) for line in loss_figure(rows).data]
-    [('batches, repeated rows included', (9.0, 4.5))]
+    [('batches, repeated rows included 4.50', (9.0, 4.5))]
     """
     figure = go.Figure(layout={"template": TEMPLATE})
     for (name, column, dash, is_averaged), colour in zip(_LINES, SERIES_COLOURS[1:], strict=False):
@@ -114,7 +134,12 @@ def loss_figure(log: Sequence[LogRow]) -> go.Figure:
             mode = "lines" if len(points) > POINTS_PER_DECADE else "lines+markers"
             look = {"mode": mode, "line": {"dash": dash, "color": colour, "width": 2}}
             hover = f"{name}<br>step %{{x:,.0f}}: %{{y:.4g}}<extra></extra>"
-            figure.add_scatter(x=steps, y=values, name=name, hovertemplate=hover, **look)
+            label = f"{name} {fixed(values[-1], 2)}"
+            figure.add_scatter(x=steps, y=values, name=label, hovertemplate=hover, **look)
+    if vocabulary:
+        guess, line = math.log(vocabulary), {"color": GREY, "dash": "longdash", "width": 1}
+        name, ends = f"uniform guess {fixed(guess, 2)}", [1, max(2, log[-1].step)]
+        figure.add_trace(plain_line(ends, [guess, guess], line, name=name))
     figure.update_xaxes(
         title_text="step",
         type="log",

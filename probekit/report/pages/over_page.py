@@ -29,6 +29,8 @@ METHOD = (
     "represents them. Its cosine is that of the two weights of raw activations.",
 )
 
+MOST_NAMED = 3  # networks in the answer
+
 
 def short_names(networks: Sequence[str]) -> list[str]:
     """Return the networks by their shortest names that differ.
@@ -44,10 +46,10 @@ def short_names(networks: Sequence[str]) -> list[str]:
     return [f"{name} ({n + 1})" if n else name for name, n in zip(names, repeats, strict=True)]
 
 
-def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
-    """Return whether the AUROC falls, and the rates of false positives, in two sentences.
+def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> tuple[str, str]:
+    """Return by how much the AUROC falls on which networks, then rates of false positives.
 
-    They are those of the first network, and of the worst other one.
+    Rates are those of the first network, and of the one that differs most from it.
 
     Args:
         rows: a row for each network; see `OverNetworks`.
@@ -55,22 +57,27 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> str:
         threshold: the threshold in words.
     """
     names, fpr = short_names(rows["network"].tolist()), rows["fpr"]
-    lead, low, far = "AUROC", 0, 0
+    answer, far = f"AUROC {_auroc(rows.iloc[0])} on {names[0]}", 0
+    falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
+    fallen = np.flatnonzero(falls).tolist()
     if len(rows) > 1:
         low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
-        falls = rows["difference"].lt(0) & rows["p_adjusted"].lt(LEVEL)
-        low = int(rows["auroc"].where(falls).argmin()) if falls.any() else low
-        fallen = [name for name, one in zip(names, falls, strict=True) if one]
         is_tested = rows["p_adjusted"][1:].notna().all()
-        equal = "No loss shown: AUROC" if is_tested else "Too few groups to test a loss: AUROC"
-        lead = f"Less well on {', '.join(fallen)}: AUROC" if fallen else equal
-    scores, rates = (
-        f" and {word * (len(rows) > 2)}".join(
-            f"{written(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, other))
-        )
-        for written, other, word in ((_auroc, low, "at worst "), (_rate, far, "furthest "))
-    )
-    return f"{lead} {scores}. Other rows called {positive} at the {threshold}: {rates}."
+        lead = "No loss shown" if is_tested else "Too few groups to test a loss"
+        answer = f"{lead}: {answer}, at least {_auroc(rows.iloc[low])} on {names[low]}"
+    if fallen:
+        fallen.sort(key=lambda n: rows["difference"][n])
+        losses = [f"by {_loss(rows.iloc[n])} on {names[n]}" for n in fallen[:MOST_NAMED]]
+        losses += [f"less on {len(fallen) - MOST_NAMED} more"] * (len(fallen) > MOST_NAMED)
+        start = f"the AUROC of {format_number(rows['auroc'][0])} on {names[0]}"
+        answer = f"Less well: {start} falls {' and '.join(losses)}"
+    rates = " and ".join(f"{_rate(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, far)))
+    detail = f"False positives for {positive} at the {threshold}: {rates}."
+    return f"{answer}.", detail
+
+
+def _loss(row: pd.Series) -> str:
+    return format_number(*(-row[f"difference{end}"] for end in ("", "_high", "_low")))
 
 
 def _auroc(row: pd.Series) -> str:
@@ -114,14 +121,14 @@ def over_page(
 
     `notes` are reasons to doubt the numbers, and `facts` names and values that the page ends with.
     """
-    answer = over_answer(rows, positive, threshold)
+    answer, detail = over_answer(rows, positive, threshold)
     ranks = page.FigurePart(
         "AUROC by network",
         page.figure_json(
             _curves(rows, {"auroc": "fixed probe", "retrained": "retrained probe"}, "AUROC")
         ),
-        "Error bars: 95 % intervals over groups. Where the fixed probe falls and the retrained one "
-        "does not, the network represents the label along another direction.",
+        "Error bars: 95 % intervals over groups; dashed: chance. Where the fixed probe falls and "
+        "the retrained one does not, the network represents the label along another direction.",
         answer,
         height=22,
     )
@@ -130,7 +137,7 @@ def over_page(
         f"Rows called {positive} at the {threshold}",
         page.figure_json(_curves(rows, titles, "share of rows")),
         "The threshold is the same on all networks. Error bars: 95 % intervals over groups.",
-        answer,
+        detail,
         height=22,
     )
     files = page.Files([("All numbers", "networks.csv", csv_text(rows))])
@@ -142,6 +149,7 @@ def over_page(
             page.PageSection("", [ranks, rates], "screen"),
             page.PageSection("All networks", [over_table(rows), files]),
         ],
+        details=[page.Paragraph(page.unbroken(detail))],
         caveats=[*notes, CAVEAT],
         method=METHOD,
         facts={"": facts},
@@ -154,15 +162,19 @@ def _curves(rows: pd.DataFrame, titles: Mapping[str, str], title: str) -> go.Fig
     figure = go.Figure(layout={"template": style.TEMPLATE})
     names = [style.plotly_text(name) for name in short_names(rows["network"].tolist())]
     places = np.arange(len(rows))
-    bounds = []
+    bounds = [0.5] if title == "AUROC" else [0.0, 1.0]
+    if title == "AUROC":
+        figure.add_hline(y=0.5, line={"color": style.GREY, "dash": "dash", "width": 1})
     for number, (column, label) in enumerate(titles.items()):
         columns = [column, f"{column}_low", f"{column}_high"]
         points = rows[columns].set_axis(["value", "ci_low", "ci_high"], axis=1)
         bounds += points.to_numpy().ravel().tolist()
         figure.add_scatter(
-            x=places + 0.04 * (2 * number - 1), y=points["value"], mode="markers",
-            name=style.plotly_text(label), marker=style.series_marker(number, 8), text=names,
-            hovertemplate="%{text}: %{y:.3f}", error_y=style.error_bars(points, "value", 1.5),
+            x=places + 0.08 * (2 * number - 1), y=points["value"], mode="markers+text",
+            text=[fixed(value, 2) for value in points["value"]],
+            textposition=f"middle {('left', 'right')[number]}", customdata=names,
+            name=style.plotly_text(label), marker=style.series_marker(number, 8),
+            hovertemplate="%{customdata}: %{y:.3f}", error_y=style.error_bars(points, "value", 1.5),
         )  # fmt: skip
     figure.update_xaxes(tickvals=places, ticktext=names, range=[-0.5, len(rows) - 0.5])
     figure.update_yaxes(title_text=title, range=style.with_margin(*style.finite_ends(bounds)))

@@ -49,8 +49,9 @@ def pair_answer(pair: PatchedPair) -> str:
     """Return where patches have the strongest effects, as a sentence.
 
     Positions are those of one family of sites: of the residual stream, or of the first family if no
-    patch of the stream was measured. Heads are named if they were patched. If the logit difference
-    is the same after both texts, the sentence states only that.
+    patch of the stream was measured. If heads were patched, the strongest is named, and the
+    next ones with at least half of its recovery. If the logit difference is the same after both
+    texts, the sentence states only that.
     """
     if not pair.difference:
         return "The logit difference is the same after both texts, so there is nothing to recover."
@@ -61,8 +62,10 @@ def pair_answer(pair: PatchedPair) -> str:
     clauses = [_strongest_positions(pair, of_family, family)]
     heads = pair.strongest(pair.of_heads, MOST_HEADS).to_dict("records")
     if heads:
+        heads = [row for row in heads if abs(2 * row["recovery"]) >= abs(heads[0]["recovery"])]
         names = [f"{_name(pair, row)} ({fixed(row['recovery'], 2)})" for row in heads]
-        clauses.append(f"the strongest heads are {joined_names(names)}")
+        verb = "head is" if len(names) == 1 else "heads are"
+        clauses.append(f"the strongest {verb} {joined_names(names)}")
     return f"{'; '.join(clauses)}."
 
 
@@ -87,14 +90,12 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
     for run in runs[:MOST_RUNS]:
         position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
         named = [f"layer {site}" if site.isdigit() else site for site in (sites[0], sites[-1])]
-        where = " to ".join(named) if len(sites) > 1 else named[0]
-        if sites[0].isdigit() and len(sites) > 1:
-            where = f"layers {sites[0]} to {sites[-1]}"
+        where = f"from {named[0]} to {named[1]}" if len(sites) > 1 else f"at {named[0]}"
         # The recovery at the first and last of these layers, once if both are written alike.
         ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
-        recovery = " to ".join(ends)
+        recovery = ("" if clauses else "recovery ") + " to ".join(ends)
         verb = "" if clauses else "is strongest "
-        clauses.append(f"“{labels[position]}” [{position}] {verb}at {where} (recovery {recovery})")
+        clauses.append(f"“{labels[position]}” [{position}] {verb}{where} ({recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     among = "Of the verified patches in" if pair.is_estimated else "In"
     stream = f"the {family}" if family == RESIDUAL else family
@@ -178,7 +179,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
                 f"the {family} at one token, replaced by that of the corrupt text. Arrows: tokens "
                 "that differ, clean → corrupt."
             )
-            cell_width = max(map(len, labels)) / 2 if _is_narrow(labels) else 3.0
+            cell_width = max(map(len, labels)) / 2 if _is_narrow(labels) else 2.1
             height, width = 11 + 1.7 * rows["site"].nunique(), 8 + cell_width * len(labels)
         views = {name: patch_map(rows, column, labels) for name, column in menu.items()}
         picture = page.FigurePart(

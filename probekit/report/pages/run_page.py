@@ -13,7 +13,7 @@ from probekit.chosen.page import Shown, of_analyses
 from probekit.data.positions import MASSIVE
 from probekit.files import inside, write_atomic
 from probekit.report.attention import page as explorer
-from probekit.report.causes.cause_words import cause_answer, cause_caveats
+from probekit.report.causes.cause_words import cause_answer, cause_caveats, cause_detail
 from probekit.report.elements import page
 from probekit.report.elements.table import Cell, ResultTable
 from probekit.report.elements.texts import MachinePaths, class_label, pieces
@@ -151,7 +151,7 @@ def run_answers(run: Shown) -> list[page.Paragraph]:
     of the selected probe, and of the layers in question, if any.
     """
     causes, v = open_causes(run.folder), run.verdict
-    sentences = [] if causes is None else [page.Paragraph(cause_answer(causes))]
+    sentences = [page.Paragraph(words(causes)) for words in (cause_answer, cause_detail) if causes]
     is_valid = all(one.weight != INVALIDATES for one in caveats(v, run.record))
     if not is_valid and v.case in ("yes", "not better"):
         sentences.insert(0, page.Paragraph("Not valid as it stands: see the first warning.", "bad"))

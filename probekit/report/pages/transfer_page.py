@@ -89,11 +89,13 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
     verb = "diverge" if scores[1]["value"].lt(scores[1]["chance"]).any() else "start"
     caption = "Brackets: 95 % intervals over the groups of the test rows. Colours "
-    caption += f"{verb} at chance, its mean if test rows differ in it."
+    caption += f"{verb} at chance, which is white, its mean if test rows differ in it."
     if figure.layout.shapes:
-        caption += " Hatched: the interval contains the chance of its test rows."
+        caption += " Lines across corners: the interval contains the chance of its test rows."
     if transfer.pooled:
-        caption += " Lower rows: one probe of the training rows of several data sets together."
+        caption += (
+            " Lower rows: one probe of the training rows of several data sets. Grey: no test."
+        )
     scored = page.FigurePart(
         f"{capitalised(metric)} at {site}",
         page.figure_json(figure),
@@ -141,13 +143,14 @@ def score_map(
     }
     colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
     if not (rows["value"] < levels).any():
-        colours = Colours(chance, chance + reach, style.MAGNITUDES, is_diverging=False)
+        scale = ["#ffffff", *style.MAGNITUDES[1:]]
+        colours = Colours(chance, chance + reach, scale, is_diverging=False)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
     near = rows["ci_low"].le(levels) & rows["ci_high"].ge(levels) & rows["train"].isin(down)
     for _, row in rows[near].iterrows():
         x, y = names.index(row["test"]), down.index(row["train"])
-        for step in (-0.4, 0.0, 0.4):  # parallel diagonals of a cell
+        for step in (-0.8, 0.8):  # diagonals across two corners of a cell, next to its text
             across = {"x0": x - 0.5 + max(step, 0), "x1": x + 0.5 + min(step, 0)}
             ends = across | {"y0": y + 0.5 + min(step, 0), "y1": y - 0.5 + max(step, 0)}
             line = {"width": 1, "color": style.GREY}
@@ -186,7 +189,7 @@ def _map(
     space = "<br>" if len(names) > 2 else " "  # in narrow columns an interval takes two lines
     cells = {}
     for _, row in rows.dropna(subset="value").iterrows():
-        text = format_number(row["value"])
+        text = fixed(row["value"], 2)
         if not np.isnan(row["ci_low"]):
             text += f"<br>[{fixed(row['ci_low'], 2)},{space}{fixed(row['ci_high'], 2)}]"
         cells[row["train"], row["test"]] = text, _hover(row, hover)

@@ -54,7 +54,7 @@ _DECODED = (
     "detectable encoded represented separable classified identified identifiable"
 )
 _ENCODE = "encode represent know contain carry track distinguish recognise recognize detect"
-_FORMS = re.compile(
+DECODES = re.compile(
     rf"(?:^|, )(?:(?:can|could) .+? be (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
     rf"|(?:is|are) .+? (?:\w+ly )?(?:{'|'.join(_DECODED.split())})\b"
     rf"|(?:do|does) .+? (?:\w+ly )?(?:{'|'.join(_ENCODE.split())})\b)",
@@ -378,8 +378,8 @@ def score_texts(shares: Sequence[float], in_percent: bool) -> tuple[list[str], s
         places += 1
 
 
-def is_yes_no(question: str | None) -> bool:
-    """Return whether "Yes" can only mean that the label of the run can be decoded.
+def is_yes_no(question: str | None, forms: re.Pattern[str] = DECODES) -> bool:
+    """Return whether "Yes" can only mean one of the forms, by default that the label is decodable.
 
     In doubt the answer is False: answers to such questions begin with the result itself.
 
@@ -393,7 +393,7 @@ def is_yes_no(question: str | None) -> bool:
     (False, False)
     """
     text = " ".join((question or "").split())
-    opening = _FORMS.search(text)
+    opening = forms.search(text)
     if opening is None or not text.endswith("?") or _DOUBT.search(text):
         return False
     words = set(re.findall(r"\w+", text.lower()))

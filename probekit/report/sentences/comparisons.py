@@ -168,13 +168,13 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     """Return which probes work on other data sets, as a clause, then the numbers as a sentence.
 
     The probes are those of the selected site and kind. With more than two data sets, the numbers
-    are those of the best and of the worst pair.
+    are those of the best pair, above chance if there is one, and of the worst.
     """
     pairs = transfer.verdicts
     if pairs["value"].isna().all():  # also without pairs
         return ["No score of a probe on another data set is defined."]
     works = pairs["verdict"].isin([TRANSFERS, PARTLY])
-    named = [f"{row['train']} on {row['test']}" for _, row in pairs[works].iterrows()]
+    named = [f"{row['train']} to {row['test']}" for _, row in pairs[works].iterrows()]
     if len(pairs) <= 2:
         is_open = pairs["verdict"].isin([UNDEFINED, TOO_FEW]).any()
         none = "Not shown in either direction" if is_open else "No, neither works on the other"
@@ -186,7 +186,8 @@ def transfer_answer(transfer: Transfer) -> list[str]:
         ordered = ordered[::-1]
     verb = "is" if len(named) == 1 else "are"
     lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
-    best, worst = (_pair(ordered.iloc[end], transfer) for end in (-1, 0))
+    above = ordered[ordered["verdict"].isin([TRANSFERS, PARTLY])] if named else ordered
+    best, worst = (_pair(row, transfer) for row in (above.iloc[-1], ordered.iloc[0]))
     return [clause(lead, named), f"At best, {best}; at worst, {worst}."]
 
 

@@ -48,14 +48,14 @@ def test_figures_of_a_run_include_its_interventions(make_run):
 def test_each_reader_of_a_run_shows_the_causal_sentence_before_that_of_probes(make_run, capsys):
     run = seal_run(write_causes(make_run(), verdicts=make_verdicts(used=(3,))))
     result = RunResult(run)
-    causal, of_probes = result.answers
+    causal, detail, of_probes = result.answers
     assert causal == result.answer == entry(run.parent, run).details.partition(". ")[0] + "."
-    assert causal.startswith("Used: the direction at block 3 moves the answer by 0.84")
+    assert causal.startswith("Yes: erasing the probe's direction at block 3 removes 62 %")
     show_warnings(result)
     texts = [text_of(report_page(run)), repr(result), text_of(result._repr_html_())]
     for text in (*texts, capsys.readouterr().out):
         words = " ".join(text.replace("\xa0", " ").split())
-        assert -1 < words.find(causal) < words.find(of_probes)
+        assert -1 < words.find(causal) < words.find(detail) < words.find(of_probes)
 
 
 def test_a_run_without_interventions_has_neither_section_nor_page(make_run, refused):
