@@ -263,7 +263,7 @@ class StageWriter:
         if self._first < done <= total:
             seconds = (now - self._start) * (total - done) / (done - self._first)
         seconds += sum(self._later.values())
-        left = f"{duration(seconds)} left".replace("about", "at least") if seconds else ""
+        left = f"{duration(seconds)} left" if seconds else ""
         if hasattr(self._watcher, "left"):
             self._watcher.left = left
         self._watcher.progress(step, done, total)

@@ -468,7 +468,7 @@ _OF_SPLITS: tuple[tuple[Callable[[_Splits], Iterator[Finding]], tuple[str, ...]]
     (_contradicting_labels, ("texts",)),
 )
 _OF_EXAMPLES: tuple[tuple[Callable[[Dataset], Iterator[Finding]], str], ...] = (
-    (partial(spelling.similar, "label"), "classes"),
+    (partial(spelling.check_names, "label"), "classes"),
     (spelling.misspelt_labels, "classes"),
     (spelling.rounded_numbers, "numbers"),
     (spelling.other_digits, "numbers"),

@@ -25,6 +25,9 @@ _SHOWN_CHARACTERS = 2
 
 # Names that look like missing values, in lower case.
 _MISSING = {"nan", "none", "null", "na", "n/a", "<na>", "nat"}
+_NAMES = "Write their {}s, or a different name for each row that is related to no other."
+_CLASS = "Remove these rows or, if it is a class, rename it."
+_REMEDIES = {"label": _CLASS, "group": _NAMES, "source": _NAMES}
 
 Field: TypeAlias = Literal["label", "group", "source", "text"]
 # What names that look the same count as.
@@ -123,7 +126,7 @@ def _rows_by(field: Field, dataset: Dataset, column: str | None) -> dict[str, In
 
 
 def missing_names(field: Field, dataset: Dataset, column: str | None = None) -> Iterator[Finding]:
-    """Yield a warning for each group or source of several rows that is named like a missing value.
+    """Yield a warning for each name of several rows that looks like a missing value.
 
     Arguments as in `similar`.
 
@@ -139,8 +142,7 @@ def missing_names(field: Field, dataset: Dataset, column: str | None = None) -> 
             yield warning(
                 f"missing-{field}s",
                 f"{len(rows):,} rows have the {field} {name!r} ({rows_of(rows)}), which looks like "
-                f"a missing value: they count as one {field}. Write their {field}s, or a different "
-                "name for each row that is related to no other.",
+                f"a missing value: they count as one {field}. {_REMEDIES[field].format(field)}",
             )
 
 

@@ -158,7 +158,7 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
     """Return name, allowed values, default and description of each key of a section.
 
     Args:
-        section: a section of experiment files, such as `probe` or `data.columns`; "" for the file.
+        section: a section or key of experiment files, such as `probe`; "" for the file.
 
     Raises:
         UnknownNameError: there is no such section.
@@ -173,12 +173,13 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
         if name not in keys:
             raise UnknownNameError(f"No key {name!r} in an experiment. {nearest(name, list(keys))}")
         inner = [one for one in _alternatives(keys[name]) if "$ref" in one]
-        here = definitions[inner[0]["$ref"].rpartition("/")[2]] if inner else {}
+        of_key = {**here, "properties": {name: keys[name]}}
+        here = definitions[inner[0]["$ref"].rpartition("/")[2]] if inner else of_key
     required = here.get("required", [])
     return [
         (
             name,
-            ", ".join(dict.fromkeys(map(_value_words, _alternatives(one)))),
+            _value_words(one),
             "required" if name in required else json.dumps(one.get("default")),
             str(one.get("description", "")),
         )
@@ -189,19 +190,29 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
 def _alternatives(key: Any) -> Iterator[Any]:
     """Yield the schemas of a key's values and of the items of its lists; null is left out."""
     for one in key.get("anyOf", key.get("oneOf", [key])):
-        if "items" in one and isinstance(one["items"], dict):
+        if isinstance(one.get("items"), dict):
             yield from _alternatives(one["items"])
-        elif "enum" in one:
-            yield from ({"const": value} for value in one["enum"])
         elif one.get("type") != "null":
             yield one
 
 
-def _value_words(one: Any) -> str:
-    """Return the values that a schema allows in a word."""
-    if "const" in one:
-        return str(one["const"])
-    return "a section" if "$ref" in one else str(one.get("type", "any"))
+def _value_words(key: Any) -> str:
+    """Return the values that the schema of a key allows.
+
+    >>> _value_words({"anyOf": [{"type": "number"}, {"items": {"enum": ["a", True]}}]})
+    'number, list of a, true'
+    """
+    words = []
+    for one in key.get("anyOf", key.get("oneOf", [key])):
+        if isinstance(one.get("items"), dict):
+            words.append(f"list of {_value_words(one['items'])}")
+        elif "const" in one or "enum" in one:
+            values = one.get("enum", [one.get("const")])
+            words += [json.dumps(value).strip('"') for value in values]
+        elif one.get("type") != "null":
+            kind = str(one.get("type", "any")).replace("array", "list")
+            words.append("a section" if "$ref" in one else kind)
+    return ", ".join(dict.fromkeys(words))
 
 
 def _format_of(table: Path) -> str:

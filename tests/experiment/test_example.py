@@ -114,4 +114,9 @@ def test_keys_of_a_section_are_those_of_the_schema(call, refused):
     assert kinds["kind"][1] == "required"
     assert {name: default for name, _, default, _ in keys_of("split")}["seed"] == "0"
     assert all(description for *_, description in keys_of("data"))
+    assert [row[:3] for row in keys_of("split.folds")] == [("folds", "integer", "null")]
+    values = {name: words for name, words, *_ in keys_of("probe")}
+    assert values["C"] == "number, list of number"
+    assert values["class_weight"] == "balanced"
+    assert {words for name, words, *_ in keys_of("monitor") if name == "fpr"} == {"list of number"}
     refused(keys_of, "data.colums")

@@ -72,7 +72,7 @@ def texts(settings: MonitorSection, source: NetworkEngine) -> ReadTexts:
             raise ConfigError("a monitor detects one of two classes; name it in `data.positive`.")
         # Its labels have no meaning; it needs no columns of labels, ids and splits.
         data, file = experiment.data, Path(settings.negatives)
-        columns = {"label": data.columns.text, "id": None, "split": None}
+        columns = dict.fromkeys(("label", "id", "split"))
         changes = {
             "columns": data.columns.model_copy(update=columns),
             **{"name": file.stem, "format": settings.format, "pairs": None},

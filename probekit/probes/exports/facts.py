@@ -51,7 +51,7 @@ def of_probe(probe: SavedProbe) -> Iterator[str]:
         f"{probe.n_features} features as by its {norm} without the affine part "
         f"(epsilon {facts.layer_norm_epsilon})."
     )
-    keys = ", ".join(f"{key}: {value}" for key, value in facts.position.items())
+    keys = ", ".join(f"{k}: {v}" for k, v in facts.position.items() if v is not None)
     written = "the chat template of the model" if facts.chat else "plain text"
     yield f"- Position `{{{keys}}}`; texts are {written}; beginning-of-text: {facts.bos}."
     if facts.position.get("balance"):

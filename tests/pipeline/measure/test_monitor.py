@@ -124,6 +124,12 @@ def test_negatives_that_are_among_the_data_are_left_out_and_groups_that_look_ali
     assert negatives_of(own).column("text").tolist() == negatives("black")["text"].tolist()
 
 
+def test_a_negative_may_be_a_word_that_means_no_value(own):
+    word = pd.DataFrame({"text": ["NaN"], "group": [1000]})
+    pd.concat([negatives("black"), word]).to_csv(own.folder / "black.csv", index=False)
+    assert negatives_of(own).column("text").tolist()[-1] == "NaN"
+
+
 def in_accents(texts):
     """Texts with their last letter in another encoding: full width."""
     return texts.str[:-1] + texts.str[-1].map(lambda one: chr(ord(one) + 0xFEE0))
