@@ -275,8 +275,8 @@ class SourceScores(BaseModel, frozen=True):
         n: number of sources that count in the mean.
         mean: the mean score with its interval.
         within: the mean score inside these sources with its interval.
-        difference: the first mean minus the second.
-        n_worse: number of these sources whose score is worse than inside the sources.
+        n_above: number of these sources whose 95 % interval is better than their chance level; None
+            in runs of older versions.
         worst: the source with the worst score; "" without any.
         worst_value: its score.
         worst_chance: the chance level of this score.
@@ -289,8 +289,7 @@ class SourceScores(BaseModel, frozen=True):
     n: int
     mean: tuple[Number, Number, Number]
     within: tuple[Number, Number, Number]
-    difference: Number
-    n_worse: int
+    n_above: int | None = None
     worst: str
     worst_value: Number
     worst_chance: Number = math.nan

@@ -20,6 +20,7 @@ from probekit.results.table import OF_RULES, metric_name
 from probekit.results.verdict import Verdict
 
 CHANCE = 0.5  # of the AUROC
+UNTESTED_OR_WORSE = "untested against", "significantly worse than"
 
 NOTE = (
     "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
@@ -38,17 +39,18 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         score = f"{metric_name(str(row['metric']))} {fixed(row['value'], 2)}, cross-validated"
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
-    others = rules[~rules["is_selected"] & ~((rules["difference"] > 0) & (rules["p"] < LEVEL))]
-    ties = []
-    for is_untested, those in others.groupby(others["p"].isna()):
+    others, ties = rules[~rules["is_selected"]], []
+    others = others[~((others["difference"] > 0) & (others["p"] < LEVEL))]
+    is_known = [others["p"].isna(), others["p"] < LEVEL]
+    relations = np.select(is_known, UNTESTED_OR_WORSE, "not significantly better than")
+    for relation, those in others.groupby(relations):
         tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in those.iterrows()]
-        relation = "untested against" if is_untested else "not significantly better than"
         ties.append(f"{relation} {joined_names(tied)}")
+    equal = f"{estimate_words(row, 'equal')} at equal length, " * (row["equal"] == row["equal"])
     yield sentence(
         f"The rule {row['rule']} is selected{', but ' * bool(ties)}{' and '.join(ties)}: "
-        "cross-validated AUROC "
-        f"{estimate_words(row, 'auroc')}, {estimate_words(row, 'equal')} at equal length.",
-        is_useless=not row["equal_low"] > CHANCE,
+        f"cross-validated AUROC {estimate_words(row, 'auroc')}, {equal}n = {row['n_texts']:,}.",
+        is_useless=row["equal_low"] <= CHANCE,
     )
 
 

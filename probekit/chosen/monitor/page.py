@@ -32,16 +32,17 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     detected, rate = (estimate_words(row, one, in_percent=True) for one in ("tpr", "test_fpr"))
     is_loud = row["test_fpr_low"] > row["fpr_bound"]
     # Alarms at random would detect as many as there are false positives.
-    is_useless = is_loud or not row["tpr_low"] > row["fpr"]
+    is_useless = is_loud or min(row["tpr"], row["tpr_low"]) <= row["fpr"]
     text = (
         f"The monitor detects {'only ' if is_useless > is_loud else ''}{detected} of the "
         f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for "
         f"{100 * row['fpr']:g} % false positives on {row['n_negatives']:,.0f} separate negatives"
     )
-    if negatives is not None and (share := (negatives["score"] > 0).mean()) > row["fpr"]:
-        text += f", of which {percent(share)} are predicted as {label}"
+    share = 0.0 if negatives is None else (negatives["score"] > 0).mean()
+    if share > row["fpr"] and len(run.record.data.training_labels) == 2:
+        text += f", {percent(share)} of them predicted as {label}"
     if is_loud:
-        text += f", but also raises an alarm on {rate} of the other {row['n_test_negative']:,.0f}"
+        text += f", but also raises an alarm on {rate} of {row['n_test_negative']:,.0f} others"
     yield sentence(f"{text}.", is_useless=is_useless)
 
 

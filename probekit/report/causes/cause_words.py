@@ -108,6 +108,8 @@ def cause_answer(tables: CauseTables) -> str:
         effects = _effects(verdict.best, verdict.directions)
         if verdict.best.uses:
             effects, is_label = effects[:1], verdict.best.answer("detects") == "yes"
+            if verdict.best.uses == ("steers",) and verdict.best.size:
+                effects[0] += f"; at most {percent(verdict.best.size)} of the answer depend on it"
             if is_label and is_yes_no(tables.record.question, ASKS_USE):
                 opening = opening.replace("used", "yes")
         text = f"{opening}: {', and '.join(effects) or UNDEFINED}"
@@ -140,8 +142,9 @@ def cause_detail(tables: CauseTables) -> str:
         else:
             recovery = f"recovers {value_in_words(verdict.patched)} {OF_EFFECT}"
             vector = "the whole vector there" if verdict.best.uses else _the(verdict.best)
-            located = "which locates the information but not its direction"
-            sentences.append(f"patching {vector}, {located}, {recovery}")
+            is_here = verdict.patched["ci_low"] > 0
+            located = ", which locates the information but not its direction," * bool(is_here)
+            sentences.append(f"patching {vector}{located} {recovery}")
     text = ". ".join(map(capitalised, filter(None, sentences)))
     return f"{text}{'; ' if text else ''}{n_in_words(tables.record)}."
 

@@ -59,7 +59,7 @@ def strongest_cell(prompt: AttentionPrompt, scores: NDArray[np.float32]) -> tupl
     """Return layer, head, query and key of the strongest cell of the head with the highest score.
 
     The key is neither the first token, nor the query or the token before it. The result is () if
-    there is only one head, or if the text has fewer than four tokens.
+    there is only one head, the text has fewer than four tokens, or all these weights are 0.
 
     Args:
         prompt: a text with the patterns of its heads.
@@ -70,7 +70,7 @@ def strongest_cell(prompt: AttentionPrompt, scores: NDArray[np.float32]) -> tupl
     place = np.unravel_index(np.nanargmax(scores), scores.shape)
     far = np.tril(prompt.patterns[place][:, 1:], -3)  # keys from the second token on
     query, key = np.unravel_index(far.argmax(), far.shape)
-    return tuple(map(int, (*place, query, key + 1)))
+    return tuple(map(int, (*place, query, key + 1))) if far.max() > 0 else ()
 
 
 def attention_answer(prompts: Sequence[AttentionPrompt], scores: NDArray[np.float32]) -> str:
@@ -88,7 +88,7 @@ def attention_answer(prompts: Sequence[AttentionPrompt], scores: NDArray[np.floa
     same = [p.patterns[cell] for p in prompts[1:2] if p.patterns.shape == prompt.patterns.shape]
     weights = f"{prompt.patterns[cell]:.2f}{''.join(f' ({w:.2f} there in text 2)' for w in same)}"
     return (
-        f"On average, {first:.0f} % of the attention goes to the first token. In "
+        f"Over all heads, {first:.0f} % of the attention of later tokens goes to the first one. In "
         f"L{prompt.layers[cell[0]]}H{prompt.heads[cell[1]]}, {query} gives {key} {weights}, the "
         "head's largest weight except on the first, previous and own token."
     )

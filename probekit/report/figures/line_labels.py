@@ -185,8 +185,9 @@ def place_labels(figure: go.Figure, plot_height: float) -> None:
         bottom, top = axis.domain or (0.0, 1.0)
         height = plot_height * (top - bottom)
         of_panel = sorted((note for note in labels if note.yref == y_axis), key=lambda note: note.y)
-        # Pixels above the bottom of the plot; a line that ends outside counts as at its edge.
-        heights = [height * (min(max(note.y, low), high) - low) / (high - low) for note in of_panel]
+        for note in of_panel:  # the label of a line outside is at the edge; plotly would drop it
+            note.y = min(max(note.y, low), high)
+        heights = [height * (note.y - low) / (high - low) for note in of_panel]  # in pixels
         shifts = label_shifts(heights, [note.text.count("<br>") + 1 for note in of_panel], height)
         for note, shift in zip(of_panel, shifts, strict=True):
             note.ay = -shift

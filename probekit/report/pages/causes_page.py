@@ -197,8 +197,8 @@ def cause_parts(
 
 def _use_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
     """Yield the figure of the direction that the answer names, if it was erased or swapped."""
-    best = tables.verdict.best
-    figure = best and cause_figures.use_figure(best)
+    best, is_only = tables.verdict.best, len(tables.verdict.directions) == 1
+    figure = cause_figures.use_figure(best) if best and (best.uses or is_only) else None
     if best is None or figure is None:
         return
     along = cause_words.NAMES[best.row["along"]]
@@ -352,7 +352,10 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             most = cause_words.interval_in_words(*worst)
             loss = f" Change of the loss on other texts: at most {most} nats per token."
         low, high = rows["matched_low"].min(), rows["matched_high"].max()
-        wide = f" 95 % of {cause_words.RANDOM}, not tested: {fixed(low, 2)} to {fixed(high, 2)}."
+        wide = (
+            f" Not tested: at all doses, 95 % of {cause_words.RANDOM} are within {fixed(low, 2)} "
+        )
+        wide += f"and {fixed(high, 2)}."
         n, n_all = len(shown), len(panels)
         chosen = f" The {n} of {n_all} sites with the largest effects." if n < n_all else ""
         method, tokens = cause_words.METHODS[along], cause_words.where(record, at)

@@ -388,13 +388,15 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 def _extremes(runs: Sequence[ShownRun]) -> str:
     """Return how many runs are above chance, the range of scores, and which curves are equal."""
     verdicts = {run.name: run.record.verdict for run in runs}
-    scores = {name: v.score for name, v in verdicts.items() if v.score is not None}
+    scores = {name: v.score for name, v in verdicts.items() if v.score}
+    scores = {name: one for name, one in scores.items() if not math.isnan(one.value)}
     metric = METRICS[runs[0].record.verdict.metric]
     ordered = sorted(scores, key=lambda name: scores[name].value * metric.sign)
     curves: dict[tuple[float, ...], list[str]] = {}
     for name, v in verdicts.items():
         curves.setdefault(tuple(round(value, 9) for value in v.curve), []).append(name)
-    n_tested, text = sum(verdicts[name].case != "untested" for name in scores), ""
+    untested, text = ("untested", "too few groups"), ""
+    n_tested = sum(verdicts[name].case not in untested for name in scores)
     if ordered:
         runs_tested = counted(n_tested, "run" if n_tested == len(runs) else "tested run")
         n_above = f"Above chance in {sum(run.is_above for run in runs)} of {runs_tested}"

@@ -30,14 +30,13 @@ def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> 
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
     losses = doses.set_index("dose")["loss"]
     return (
-        f"Use at most {dose:.3g} {UNITS.get(unit, unit)} to keep the rise of the loss on plain "
-        f"texts within {_rise(factor)}: {fixed(losses[dose], 2)} instead of "
-        f"{fixed(losses[0.0], 2)} nats per token."
+        f"A dose of {dose:.3g} {UNITS.get(unit, unit)} raises the loss on plain texts by "
+        f"{_rise(factor)}, from {fixed(losses[0.0], 2)} to {fixed(losses[dose], 2)} nats per token."
     )
 
 
 def _rise(factor: float) -> str:
-    return f"{100 * (factor - 1):.3g} %"
+    return f"{fixed(100 * (factor - 1), 1).removesuffix('.0')} %"
 
 
 def doses_page(
@@ -82,7 +81,7 @@ def doses_page(
         "Loss on plain texts by dose",
         page.figure_json(figure),
         "Each point: mean loss of all texts; one pass, no interval. Dashed: the loss without "
-        f"steering. Grey: doses that raise it by more than the requested {_rise(factor)}.",
+        "steering. Grey: larger doses.",
         answer,
     )
     files = page.Files([("All doses", "doses.csv", csv_text(doses))])

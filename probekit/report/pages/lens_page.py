@@ -200,8 +200,8 @@ def lens_answer(rows: pd.DataFrame) -> str:
         clauses.append(f"{token}{of_layer} is predicted after the text {since}")
     if n > 1:
         since, count = _settled(summary)
-        of_all = f"({count} of {n})"
-        clauses.append(f"at least half of the positions have their {final} {since} {of_all}")
+        of_all = "" if since.startswith("only") else f" ({count} of {n})"
+        clauses.append(f"at least half of the positions have their {final} {since}{of_all}")
     return texts.capitalised(f"{'; '.join(clauses)}.")
 
 

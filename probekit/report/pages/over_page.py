@@ -62,15 +62,15 @@ def over_answer(rows: pd.DataFrame, positive: str, threshold: str) -> tuple[str,
     fallen = np.flatnonzero(falls).tolist()
     if len(rows) > 1:
         low, far = 1 + int(rows["auroc"][1:].argmin()), 1 + int(np.abs(fpr[1:] - fpr[0]).argmax())
-        is_tested = rows["p_adjusted"][1:].notna().all()
+        is_tested, least = rows["p_adjusted"][1:].notna().any(), "at least " * (len(rows) > 2)
         lead = "No loss shown" if is_tested else "Too few groups to test a loss"
-        answer = f"{lead}: {answer}, at least {_auroc(rows.iloc[low])} on {names[low]}"
+        answer = f"{lead}: {answer} and {least}{_auroc(rows.iloc[low])} on {names[low]}"
     if fallen:
         fallen.sort(key=lambda n: rows["difference"][n])
         losses = [f"by {_loss(rows.iloc[n])} on {names[n]}" for n in fallen[:MOST_NAMED]]
         losses += [f"less on {len(fallen) - MOST_NAMED} more"] * (len(fallen) > MOST_NAMED)
         start = f"the AUROC of {format_number(rows['auroc'][0])} on {names[0]}"
-        answer = f"Less well: {start} falls {' and '.join(losses)}"
+        answer = f"Less well: {start} falls {' and '.join(losses)} (adjusted p < 0.05)"
     rates = " and ".join(f"{_rate(rows.iloc[n])} on {names[n]}" for n in dict.fromkeys((0, far)))
     detail = f"False positives for {positive} at the {threshold}: {rates}."
     return f"{answer}.", detail

@@ -102,27 +102,27 @@ def study_answer(result: study.StudyResult) -> list[str]:
     found = study.compared_cells(result.table, result.rivals, rival).dropna(subset="p")
     found = study.by_gain(found)
     name, n_failed = _rival_name(result.table, rival), len(result.failed)
-    is_above = found["holm"].eq(study.ABOVE_CHANCE)
-    better, worse, coarse, above = (
+    better, worse, coarse, constant = (
         found.loc[holds, "cell"].tolist()
         for holds in (
-            found["holm"].eq(study.BETTER) | is_above,
+            found["holm"].isin([study.BETTER, study.ABOVE_CHANCE]),
             found["holm"].eq(study.WORSE),
             _is_coarse(found),
-            is_above,
+            found["is_constant"],
         )
     )
-    of, s = f" of {len(found)}", "s" * (len(better) == 1)
+    of, s = f" of {counted(len(found), 'cell')}", "s" * (len(better) == 1)
     undecided = f"{len(coarse)}{of} undecided, " if coarse else ""
     texts = [clause(f"{undecided}{len(better)}{of * (not coarse)} beat{s} {name}", better)]
+    texts.append("A cell counts if it is significant after Holm's adjustment.")
     if not len(found):
         texts = [f"No cell has a test of the difference from {name}."]
     if worse:
         texts.append(clause(f"The probe is worse in {len(worse)}", worse))
-    if above:
+    if constant:
         texts.append(
             f"Tested against chance, because {name} predicts the same for all rows: "
-            f"{first_names(above)}."
+            f"{first_names(constant)}."
         )
     if coarse:
         texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
@@ -282,7 +282,12 @@ def _figure(shown: pd.DataFrame, rows: pd.DataFrame, ends: list[float], rival: s
     if has_published:
         diamond = {"symbol": "diamond-open", "size": 9, "color": style.SERIES_COLOURS[1]}
         figure.add_scatter(x=added, y=y, name="published", marker=diamond, **texts)
-    cells = list(map(style.short_tick, shown["cell"]))
+    names = rows["cell"]
+    if names.map(style.short_tick).duplicated().any():  # leave out the parts that all cells share
+        parts = names.str.split("-", expand=True)
+        parts = parts.loc[:, parts.ne(parts.iloc[0]).any()].fillna("")
+        names = parts.apply(lambda of_cell: "-".join(filter(None, of_cell)), axis=1)
+    cells = list(map(style.short_tick, names[shown.index]))
     figure.update_yaxes(tickvals=y, ticktext=cells, range=[len(shown) - 0.5, -0.5], showgrid=True)
     placed_rows = rows[rows["depth"].notna()].astype({"depth": int})
     layers = go.layout.XAxis()

@@ -23,7 +23,7 @@ from probekit.results.table import metric_name, site_names
 Layers = Sequence[tuple[SavedProbe, Sequence[TextReading]]]  # each probe with its predictions
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
-AGREE = 0.75  # share of layers that a prediction needs not to be called weak
+AGREE = 0.75  # share of layers that must predict the same, or the page says that they disagree
 UNTESTED = "The probe was not tested on {}."
 
 
@@ -98,11 +98,13 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
     if len(own) == 1 and len(answers) > 1 and classes:
         counts = Counter(one.label for one in answers.values()).most_common()
         split = ", ".join(f"{n} {label}" for label, n in counts).replace(" ", " predict ", 1)
-        unit = " SD" * bool(facts.projection_sd)
+        unit, is_binary = " SD" * bool(facts.projection_sd), len(classes) == 2
         named = {[*answers][-1]: "last layer", names[facts.site]: "selected one"}
-        scores = [f"the {which} ({at}) {answers[at].text}{unit}" for at, which in named.items()]
-        weak = " The layers disagree." * (counts[0][1] < AGREE * len(answers))
-        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(scores)}.{weak} "
+        # Of several labels, the score of a layer is that of the selected probe's label.
+        told = {at: f"{x.text}{unit}" if is_binary else x.label for at, x in answers.items()}
+        ends = [f"the {which} ({at}) {told[at]}" for at, which in named.items()]
+        differ = " The layers disagree." * (counts[0][1] < AGREE * len(answers))
+        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(ends)}.{differ} "
         whole += UNTESTED.format("this text")
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
@@ -237,7 +239,8 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     n_absent = len(readings) - len(of_texts)
     absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
     ranked = sorted((a.score, n, a.text) for n, one in enumerate(readings, 1) if (a := one.answer))
-    if ranked and ranked[0][0] < ranked[-1][0]:
+    # Scores of several labels are not comparable: each is that of its own label.
+    if ranked and ranked[0][0] < ranked[-1][0] and not answers[0].scores:
         (_, low, least), *_, (_, high, most) = ranked
         absent += f" Text {high} scores highest ({most}), text {low} lowest ({least})."
     return f"{_labelled(answers, unit)}{absent} {UNTESTED.format(these)}"

@@ -89,7 +89,7 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
     verb = "diverge" if scores[1]["value"].lt(scores[1]["chance"]).any() else "start"
     caption = "Brackets: 95 % intervals over the groups of the test rows. Colours "
-    caption += f"{verb} at chance, which is white, its mean if test rows differ in it."
+    caption += f"{verb} at chance (white), or at its mean if it differs between test rows."
     if figure.layout.shapes:
         caption += " Lines across corners: the interval contains the chance of its test rows."
     if transfer.pooled:

@@ -65,7 +65,7 @@ DECODES = re.compile(
 _DOUBT = re.compile(
     r"\b(?:not?|never|neither|nor|none|nothing|without|only|than|earlier|later|sooner|more|less|fewer|"
     r"better|worse|best|worst|most|least|all|each|every|any|both|same|absent|independent|block|layer|"
-    r"head|neuron|site|embedding|mlp)s?\b|n['’]t\b",
+    r"head|neuron|site|embedding|mlp|fail|ignore|avoid|hardly|rarely|barely|\w*correctly)s?\b|n['’]t\b",
     re.IGNORECASE,
 )
 _WH_WORD = re.compile(r"\b(?:which|where|what|when|why|how|who|whom|whose)\b", re.IGNORECASE)

@@ -236,12 +236,13 @@ def sources_sentence(sources: SourceScores) -> str:
 
     >>> sentence = sources_sentence(SourceScores(
     ...     column="author", metric="auroc", n=3, mean=(0.72, 0.1, 1.0), within=(0.92, 0.9, 0.94),
-    ...     difference=-0.2, n_worse=2, worst="Ann", worst_value=0.03, worst_chance=0.5,
+    ...     n_above=1, worst="Ann", worst_value=0.03, worst_chance=0.5,
     ...     left_out={"Bob": "only yes"},
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
-    Not above chance for “Ann” (0.03), the worst of 3 authors left out whole: mean AUROC 0.72
-    [0.10, 1.00], compared with 0.92 [0.90, 0.94] inside them. Not averaged: Bob (only yes).
+    Above chance on 1 of 3 sources left out whole: mean AUROC 0.72 [0.10, 1.00], compared with
+    0.92 [0.90, 0.94] of probes fitted inside the sources; worst: “Ann” (0.03, chance 0.50). Not
+    averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
     scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
@@ -258,15 +259,14 @@ def sources_sentence(sources: SourceScores) -> str:
     others = f" Not averaged: {', '.join(absent)}." if absent else ""
     if not sources.n:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
-    whole = f"{counted(sources.n, sources.column)} left out whole"
+    whole, chance = f"{counted(sources.n, 'source')} left out whole", sources.worst_chance
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = f"compared with {words(*sources.within)} inside them"
+    inside = f"compared with {words(*sources.within)} of probes fitted inside the sources"
     if math.isnan(sources.within[0]):
         inside = "no score inside them, because some are a single group"
-    worst = f"“{sources.worst}” ({words(sources.worst_value)})"
-    lead, end = f"Not above chance for {worst}, the worst of {whole}", ""
-    if not metric.sign * sources.worst_value <= metric.sign * sources.worst_chance:
-        is_above = "Scores" if math.isnan(sources.worst_chance) else "Above chance"
-        lead, end = f"{is_above} on each of {whole}", f"; worst: {worst}"
+    level = "" if math.isnan(chance) else f", chance {words(chance)}"
+    worst = f"worst: “{sources.worst}” ({words(sources.worst_value)}{level})"
+    is_known = level and sources.n_above is not None
+    lead = f"Above chance on {sources.n_above} of {whole}" if is_known else f"On {whole}"
     mean = f"mean {metric.title} {words(*sources.mean)}{few}"
-    return f"{lead}: {mean}, {inside}{end}.{others}"
+    return f"{lead}: {mean}, {inside}; {worst}.{others}"

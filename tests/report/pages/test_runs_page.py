@@ -194,7 +194,7 @@ def test_a_stage_has_the_time_left(tmp_path, monkeypatch):
         stage = read_stage(tmp_path)
     # 4 were done before, so that 3 more take 90 s, and the next step 10; before there is a speed,
     # the estimate counts. The last one came too early to be written.
-    assert stages == [f"at least {n} left" for n in ("4 minutes", "100 seconds", "40 seconds")]
+    assert stages == [f"about {n} left" for n in ("4 minutes", "100 seconds", "40 seconds")]
     assert stage[:2] == ("probe: 5 of 8", stages[1])
     for damaged in ("[", "null", "5", "[" * 5000):
         (tmp_path / STAGE).write_text(damaged)

@@ -54,7 +54,7 @@ function reason([place, other]) {
   const value = scoreText(prompt.score(data.opening, place));
   const most = data.opening === "induction"
     ? `this one has the highest induction score (${value})`
-    : `its weights most exceed their means by distance and by key (“beyond average” ${value})`;
+    : `this one has the weights that most exceed their means by distance and by key (“beyond average” ${value})`;
   return `Opened here: of ${count} heads, ${most}.`;
 }
 
