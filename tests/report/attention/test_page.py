@@ -208,8 +208,8 @@ def test_the_answer_names_the_strongest_weight_of_the_opening_head_apart_from_th
     weight, first = cells[query, key], 100 * patterns[:, :, 1:, 0].mean()
     assert page.opening == (
         f"Over all heads, {first:.0f} % of the attention of later tokens goes to the first one. In "
-        f"L{layer}H{head}, “␣t{query}” gives “␣t{key}” {weight:.2f} ({weight:.2f} there in text 2), the head's "
-        "largest weight except on the first, previous and own token."
+        f"L{layer}H{head}, “␣t{query}” gives “␣t{key}” {weight:.2f} ({weight:.2f} there in text "
+        "2), the head's largest weight except on the first, previous and own token."
     )
     assert unbroken(page.opening) in html.unescape(page.page())
     assert embedded(page.page())["named"] == [layer, head, query, key]
