@@ -20,7 +20,7 @@ BUDGETS = {
     "model": 8610,
     "activations": 3796,
     "cli": 2350,
-    "chosen": 3765,
+    "chosen": 3770,
     "interventions": 1785,
     "experiment": 1935,
     "data": 2156,

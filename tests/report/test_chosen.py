@@ -271,7 +271,7 @@ AHEAD = {"score": 1.0}
 MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
 MONITOR |= {"n_negatives": 900, "score": -1.0}  # of a negative
 DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
-CUES = {"metric": "accuracy", "cues": "not, never", "p": 0.02}
+CUES = {"value": 0.88, "metric": "accuracy", "cues": "not, never", "p": 0.02}
 LEFT = {"confounds": "length", "metric": "auroc", "joint_score": 0.61, "known_score": 0.6}
 RULE = {"rule": "max", "is_selected": True, "metric": "accuracy", "value": 0.8, "n_texts": 240}
 RULE |= interval("difference", np.nan, np.nan, np.nan) | {"p": np.nan}
@@ -324,8 +324,8 @@ ANSWERS = {
         "leakage",
         CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
         True,
-        "The probe depends on the cues (not, never): accuracy is 0.580 without them, −0.300 "
-        "[−0.400, −0.200] compared with dropping as many other words, p = 0.020.",
+        "The probe depends on the cues (not, never): accuracy is 0.580 without them and 0.880 with "
+        "them, −0.300 [−0.400, −0.200] compared with dropping as many other words, p = 0.020.",
     ),
     "no cues": (
         "leakage",
@@ -397,8 +397,8 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     (found,) = kinds.door("page", "answers")(run)
     assert found.text == (
-        "At block 2, logistic does not differ significantly from lda; svm is worse by 0.20 [0.13, "
-        "0.28], adjusted p = 0.004."
+        "At block 2, logistic does not differ significantly from lda (0.01 [−0.07, 0.09]); svm is "
+        "worse by 0.20 [0.13, 0.28], p = 0.004 (both adjusted)."
     )
     (part,) = kinds.door("page", "screen")(run)
     scores, differences = part.figure["data"][:3], part.figure["data"][3:]

@@ -30,21 +30,23 @@ def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
     >>> limits = {"adjusted_low": 0.1, "adjusted_high": 0.3}
     >>> far = {"difference": 0.2, "ci_low": 0.15, "ci_high": 0.25, "p_adjusted": 0.01, **limits}
     >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
-    'At block 5, lda does not differ significantly from svm; mlp:8 is worse by 0.20 [0.10, 0.30], \
-adjusted p = 0.010.'
+    'At block 5, lda does not differ significantly from svm (0.01); mlp:8 is worse by 0.20 \
+[0.10, 0.30], p = 0.010 (both adjusted).'
     """
-    alike = [kind for kind, rival in rivals.items() if rival.verdict == NOT_SIGNIFICANT]
-    equal = f"does not differ significantly from {joined_names(alike)}" if alike else "was selected"
-    parts = [f"At {place}, {own} {equal}"]
+    equal, parts = list[str](), list[str]()
     for kind, rival in rivals.items():
-        if rival.verdict in RELATIONS:
-            ends = rival.adjusted_low, rival.adjusted_high
-            size, low, high = (fixed(abs(one), 2) for one in (rival.difference, *ends))
-            by = f"{RELATIONS[rival.verdict]} by {size} [{min(low, high)}, {max(low, high)}]"
-            parts.append(f"{kind} is {by}, adjusted {p_words(rival.decisive_p)}")
-        elif kind not in alike:
+        ends = rival.difference, rival.adjusted_low, rival.adjusted_high
+        relation = RELATIONS.get(rival.verdict)
+        size, low, high = (fixed(abs(one) if relation else one, 2) for one in ends)
+        if relation:
+            by = f"by {size} [{min(low, high)}, {max(low, high)}]"
+            parts.append(f"{kind} is {relation} {by}, {p_words(rival.decisive_p)} (both adjusted)")
+        elif rival.verdict == NOT_SIGNIFICANT:
+            equal.append(f"{kind} ({size}{'' if low == 'nan' else f' [{low}, {high}]'})")
+        else:
             parts.append(f"too few groups to test {kind}")
-    return f"{'; '.join(parts)}."
+    alike = f"does not differ significantly from {joined_names(equal)}" if equal else "was selected"
+    return f"{'; '.join([f'At {place}, {own} {alike}', *parts])}."
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:

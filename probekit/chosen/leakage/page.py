@@ -44,8 +44,9 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     test = "" if np.isnan(row["p"]) else f", {p_words(row['p'])}"
     yield sentence(
         f"{opening.format(row['cues'])}: {metric.title} is {fixed(row['without_cues'], 3)} without "
-        f"them, {format_difference(*estimate(row, 'difference'))} compared with dropping as many "
-        f"other words{test}.",
+        f"them and {fixed(row['value'], 3)} with them, "
+        f"{format_difference(*estimate(row, 'difference'))} compared with dropping as many other "
+        f"words{test}.",
         is_useless=largest < 0,
     )
 

@@ -156,7 +156,7 @@ def _detection(best: Direction, verdict: CauseVerdict, record: CausesRecord) -> 
         verbs = {"yes": "detects", "no": "does not detect"}
         verb = verbs.get(best.answer("detects"), "is not shown to detect")
         named = f"{NAMES[best.row['along']]} in {_the(best)} {tokens} {verb} the label"
-        text = f"it {verb} the label {tokens}" if best.uses else named
+        text = f"the direction {verb} the label {tokens}" if best.uses else named
     else:
         n = sum(one.answer("detects") == "yes" for one in directions)
         verb = "detect" if n == len(directions) else "are shown to detect"
@@ -209,6 +209,8 @@ def _effects(best: Direction, directions: Sequence[Direction]) -> list[str]:
         # The interval alone decides about "no".
         has_p = best.answer(use) != "no" and not math.isnan(p)
         test = [f"{p_words(float(p))}{best_of}"] if has_p else []
+        if use != "steers" and not math.isnan(row["whole"]):
+            test.append(f"whole vector: {percent(row['whole'])}")
         if row["exceeds_whole"]:
             test.append("more than its whole vector: possible artefact")
         effects.append(f"{effect} ({'; '.join(test)})" if test else effect)

@@ -404,9 +404,8 @@ def _extremes(runs: Sequence[ShownRun]) -> str:
         shares = [scores[ordered[0]].value, scores[ordered[-1]].value, min(chances)]
         (worst, best, chance), unit = score_texts(shares, metric.in_percent)
         level = f", chance {chance}{unit}." if len(chances) == 1 and chance != "nan" else "."
-        text = (
-            f"{n_above if n_tested else 'Not tested against chance'}: {metric.title} {worst}{unit}"
-        )
+        lead = n_above if n_tested else "Not tested against chance"
+        text = f"{lead}: {metric.title} {worst}{unit}"
         if worst != best:
             level += " Differences are not tested here."
             text += f" ({ordered[0]}) to {best}{unit} ({ordered[-1]})"

@@ -71,7 +71,7 @@ def doses_page(
     figure.add_hline(
         y=losses[0.0], line=line, annotation_text=start, annotation_position="top right"
     )
-    limit = f"{dose:.3g}: loss raised by {_rise(factor)}"
+    limit = f"{dose:.3g}: +{_rise(factor)}"
     at = {"x": dose, "y": losses[dose], "ax": -60, "ay": -40, "arrowwidth": 1}
     figure.add_annotation(text=limit, **at, xanchor="right")
     figure.update_xaxes(title_text=f"dose, {words}", range=ends)

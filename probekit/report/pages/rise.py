@@ -49,7 +49,7 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
     text = f"Above chance from {places[0]} on (p < 0.05, adjusted for all sites)"
     if alike > above:
         chosen = f"the chosen probe{'s' * v.is_nested}"
-        text += f"; from {places[1]} on not significantly worse than {chosen} (p adjusted, too)"
+        text += f"; from {places[1]} on not significantly worse than {chosen}"
     yield sentence(f"{text}.")
 
 

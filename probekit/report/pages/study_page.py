@@ -114,16 +114,15 @@ def study_answer(result: study.StudyResult) -> list[str]:
     of, s = f" of {counted(len(found), 'cell')}", "s" * (len(better) == 1)
     undecided = f"{len(coarse)}{of} undecided, " if coarse else ""
     texts = [clause(f"{undecided}{len(better)}{of * (not coarse)} beat{s} {name}", better)]
-    texts.append("A cell counts if it is significant after Holm's adjustment.")
+    shown = found[found["cell"].isin(better)]
+    sizes = [f"{row['cell']} {_difference(row)}" for _, row in shown.iterrows()]
+    texts.append(f"Significant after Holm's adjustment: {first_names(sizes) or 'none'}.")
     if not len(found):
         texts = [f"No cell has a test of the difference from {name}."]
     if worse:
         texts.append(clause(f"The probe is worse in {len(worse)}", worse))
     if constant:
-        texts.append(
-            f"Tested against chance, because {name} predicts the same for all rows: "
-            f"{first_names(constant)}."
-        )
+        texts.append(f"Tested against chance, as {name} is constant: {first_names(constant)}.")
     if coarse:
         texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
     if n_failed:

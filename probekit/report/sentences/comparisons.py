@@ -188,7 +188,7 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
     above = ordered[ordered["verdict"].isin([TRANSFERS, PARTLY])] if named else ordered
     best, worst = (_pair(row, transfer) for row in (above.iloc[-1], ordered.iloc[0]))
-    return [clause(lead, named), f"At best, {best}; at worst, {worst}."]
+    return [clause(lead, named), f"Best{' of these' * bool(named)}: {best}; worst of all: {worst}."]
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
@@ -202,7 +202,7 @@ def _pair(row: pd.Series, transfer: Transfer) -> str:
     # The difference is the value minus the score of the probe that was trained on `test`.
     own = row["value"] - row["difference"]
     numbers = [f"{name} {fixed(row['value'], 2)}{limits}", f"chance {fixed(row['chance'], 2)}"]
-    numbers.append(f"own probe of {row['test']} {fixed(own, 2)}")
+    numbers.append(f"own probe of {row['test']} on these rows {fixed(own, 2)}")
     numbers.append(f"n = {row['n_test']:,.0f} in {row['n_groups']:,.0f} groups")
     return f"the probe of {row['train']} {row['verdict']} on {row['test']} ({', '.join(numbers)})"
 

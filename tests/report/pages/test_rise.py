@@ -52,7 +52,7 @@ def told(folder, p_values, worse, question=ASKED, table=TABLE, is_asked=True):
 def test_all_sites_from_there_on_are_meant(tmp_path, p_values, worse, words):
     (text,) = told(tmp_path, p_values, worse)
     assert words in text
-    assert ("not significantly worse than the chosen probe (p" in text) == bool(worse)
+    assert ("not significantly worse than the chosen probe." in text) == bool(worse)
 
 
 def test_nothing_is_said_where_the_last_site_is_not_above_chance_or_other_things_are_asked(
