@@ -23,7 +23,7 @@ from probekit.results.table import metric_name, site_names
 Layers = Sequence[tuple[SavedProbe, Sequence[TextReading]]]  # each probe with its predictions
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
-AGREE = 0.75  # share of layers that must predict the same, or the page says that they disagree
+AGREE = 0.75  # share of layers that must predict the same; with fewer, the layers disagree
 UNTESTED = "The probe was not tested on {}."
 
 
