@@ -101,7 +101,8 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     assert "0 of 1,000 steps, no held-out loss yet" in get("/")[1]
     (folder / "run.json").write_text("{")
     assert 'class="state damaged"' in get("/")[1]
-    (folder / "run.json").write_bytes(seal({"run": "little", "steps": 1000}, 2))
+    plan = {"run": "little", "steps": 1000, "vocabulary": 8192}
+    (folder / "run.json").write_bytes(seal(plan, 2))
     assert "written by another version</b>" in get("/")[1]
 
 
