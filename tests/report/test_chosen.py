@@ -299,7 +299,7 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.3, 0.2, 0.4),
         True,
-        "but also raises an alarm on 30 % [20, 40] of 50 others.",
+        "but also raises an alarm on 30 % [20, 40] of the 50 other test rows.",
     ),
     "a stack": (
         "stack",
@@ -324,8 +324,9 @@ ANSWERS = {
         "leakage",
         CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
         True,
-        "The probe depends on the cues (not, never): accuracy is 0.580 without them and 0.880 with "
-        "them, −0.300 [−0.400, −0.200] compared with dropping as many other words, p = 0.020.",
+        "The probe depends on the cues (not, never): accuracy is 0.580 without them (0.880 with "
+        "them); compared with dropping as many other words, the difference is −0.300 [−0.400, "
+        "−0.200], p = 0.020.",
     ),
     "no cues": (
         "leakage",
@@ -397,8 +398,8 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     (found,) = kinds.door("page", "answers")(run)
     assert found.text == (
-        "At block 2, logistic does not differ significantly from lda (0.01 [−0.07, 0.09]); svm is "
-        "worse by 0.20 [0.13, 0.28], p = 0.004 (both adjusted)."
+        "At block 2, logistic does not differ significantly from lda (difference +0.010 [−0.070, "
+        "0.090], adjusted); svm is worse by 0.20 [0.13, 0.28], p = 0.004 (both adjusted)."
     )
     (part,) = kinds.door("page", "screen")(run)
     scores, differences = part.figure["data"][:3], part.figure["data"][3:]

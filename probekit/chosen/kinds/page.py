@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from probekit.amounts import fixed, joined_names
+from probekit.amounts import fixed, format_difference, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
 from probekit.report.pages.further_figures import scores_part
@@ -30,19 +30,18 @@ def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
     >>> limits = {"adjusted_low": 0.1, "adjusted_high": 0.3}
     >>> far = {"difference": 0.2, "ci_low": 0.15, "ci_high": 0.25, "p_adjusted": 0.01, **limits}
     >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
-    'At block 5, lda does not differ significantly from svm (0.01); mlp:8 is worse by 0.20 \
-[0.10, 0.30], p = 0.010 (both adjusted).'
+    'At block 5, lda does not differ significantly from svm (difference +0.010, adjusted); \
+mlp:8 is worse by 0.20 [0.10, 0.30], p = 0.010 (both adjusted).'
     """
     equal, parts = list[str](), list[str]()
     for kind, rival in rivals.items():
         ends = rival.difference, rival.adjusted_low, rival.adjusted_high
-        relation = RELATIONS.get(rival.verdict)
-        size, low, high = (fixed(abs(one) if relation else one, 2) for one in ends)
-        if relation:
-            by = f"by {size} [{min(low, high)}, {max(low, high)}]"
-            parts.append(f"{kind} is {relation} {by}, {p_words(rival.decisive_p)} (both adjusted)")
+        if rival.verdict in RELATIONS:
+            size, low, high = (fixed(abs(one), 2) for one in ends)
+            by = f"{RELATIONS[rival.verdict]} by {size} [{min(low, high)}, {max(low, high)}]"
+            parts.append(f"{kind} is {by}, {p_words(rival.decisive_p)} (both adjusted)")
         elif rival.verdict == NOT_SIGNIFICANT:
-            equal.append(f"{kind} ({size}{'' if low == 'nan' else f' [{low}, {high}]'})")
+            equal.append(f"{kind} (difference {format_difference(*ends)}, adjusted)")
         else:
             parts.append(f"too few groups to test {kind}")
     alike = f"does not differ significantly from {joined_names(equal)}" if equal else "was selected"

@@ -42,7 +42,8 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     if share > row["fpr"] and len(run.record.data.training_labels) == 2:
         text += f", {percent(share)} of them predicted as {label}"
     if is_loud:
-        text += f", but also raises an alarm on {rate} of {row['n_test_negative']:,.0f} others"
+        others = f"{row['n_test_negative']:,.0f} other test {unit}"
+        text += f", but also raises an alarm on {rate} of the {others}"
     yield sentence(f"{text}.", is_useless=is_useless)
 
 

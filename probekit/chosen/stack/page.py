@@ -53,9 +53,10 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     if row["p"] < LEVEL:
         relation = "better than" if metric.sign * row["difference"] > 0 else "worse than"
     test = "too few groups for a test" if np.isnan(row["p"]) else p_words(row["p"])
+    best = run.verdict.best
     yield sentence(
         f"All {row['n_sites']} sites together are {relation} the best one"
-        f"{f', {best.place}' if (best := run.verdict.best) else ''}: {metric.title} "
+        f"{f', {best.place}' if best else ''}: {metric.title} "
         f"{fixed(row['value'], 3)} and {fixed(row['single'], 3)}, difference "
         f"{format_difference(*estimate(row, 'difference'))}, {test}.",
         is_useless=relation == "worse than",

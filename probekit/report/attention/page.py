@@ -369,10 +369,11 @@ def still_picture(layers: NDArray[np.float32]) -> str:
         body = name + content
         return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
+    height, width = pixels.shape
     rows = np.pad(pixels, ((0, 0), (1, 0)))  # each row starts with its filter type: 0, none
     # 8 bits per pixel, colours of type 3 (palette), the only compression and filter methods (0),
     # not interlaced (0).
-    header = struct.pack(">IIBBBBB", *pixels.shape[::-1], 8, 3, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     chunks = chunk(b"IHDR", header) + chunk(b"PLTE", palette)
     chunks += chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + chunk(b"IEND", b"")
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()

@@ -109,7 +109,9 @@ def cause_answer(tables: CauseTables) -> str:
         if verdict.best.uses:
             effects, is_label = effects[:1], verdict.best.answer("detects") == "yes"
             if verdict.best.uses == ("steers",) and verdict.best.size:
-                effects[0] += f"; at most {percent(verdict.best.size)} of the answer depend on it"
+                effects[0] += (
+                    f"; largest estimated share of the answer: {percent(verdict.best.size)}"
+                )
             if is_label and is_yes_no(tables.record.question, ASKS_USE):
                 opening = opening.replace("used", "yes")
         text = f"{opening}: {', and '.join(effects) or UNDEFINED}"
@@ -210,7 +212,7 @@ def _effects(best: Direction, directions: Sequence[Direction]) -> list[str]:
         has_p = best.answer(use) != "no" and not math.isnan(p)
         test = [f"{p_words(float(p))}{best_of}"] if has_p else []
         if use != "steers" and not math.isnan(row["whole"]):
-            test.append(f"whole vector: {percent(row['whole'])}")
+            test.append(f"the whole vector removes {percent(row['whole'])}")
         if row["exceeds_whole"]:
             test.append("more than its whole vector: possible artefact")
         effects.append(f"{effect} ({'; '.join(test)})" if test else effect)

@@ -29,8 +29,11 @@ MOST_NAMED = 10  # components in the description of the map
 MOST_ROWS = 8  # components in the table of the largest, on the page and on the terminal
 # Columns of an attribution map to the left of the heads, where a page shows them of wide maps.
 OTHER_COLUMNS = {"attn_bias": "bias", "mlp": "MLP"}
-NAMES = {"embed": "token embedding", "pos_embed": "position embedding"}
-NAMES["final_bias"] = "bias of the final norm"
+NAMES = {
+    "embed": "token embedding",
+    "pos_embed": "position embedding",
+    "final_bias": "bias of the final norm",
+}
 
 
 def strongest_parts(attribution: AttributedLogit) -> pd.DataFrame:

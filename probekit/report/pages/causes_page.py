@@ -352,10 +352,8 @@ def _dose_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
             most = cause_words.interval_in_words(*worst)
             loss = f" Change of the loss on other texts: at most {most} nats per token."
         low, high = rows["matched_low"].min(), rows["matched_high"].max()
-        wide = (
-            f" Not tested: at all doses, 95 % of {cause_words.RANDOM} are within {fixed(low, 2)} "
-        )
-        wide += f"and {fixed(high, 2)}."
+        within = f"{cause_words.RANDOM} are within {fixed(low, 2)} and {fixed(high, 2)}"
+        wide = f" Not tested: at each dose, at least 95 % of {within}."
         n, n_all = len(shown), len(panels)
         chosen = f" The {n} of {n_all} sites with the largest effects." if n < n_all else ""
         method, tokens = cause_words.METHODS[along], cause_words.where(record, at)

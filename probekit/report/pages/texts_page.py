@@ -101,10 +101,12 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         unit, is_binary = " SD" * bool(facts.projection_sd), len(classes) == 2
         named = {[*answers][-1]: "last layer", names[facts.site]: "selected one"}
         # Of several labels, the score of a layer is that of the selected probe's label.
-        told = {at: f"{x.text}{unit}" if is_binary else x.label for at, x in answers.items()}
-        ends = [f"the {which} ({at}) {told[at]}" for at, which in named.items()]
+        scores = [
+            f"the {which} ({at}) {f'{answers[at].text}{unit}' if is_binary else answers[at].label}"
+            for at, which in named.items()
+        ]
         differ = " The layers disagree." * (counts[0][1] < AGREE * len(answers))
-        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(ends)}.{differ} "
+        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(scores)}.{differ} "
         whole += UNTESTED.format("this text")
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),

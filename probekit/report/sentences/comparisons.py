@@ -240,9 +240,9 @@ def sources_sentence(sources: SourceScores) -> str:
     ...     left_out={"Bob": "only yes"},
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
-    Above chance on 1 of 3 sources left out whole: mean AUROC 0.72 [0.10, 1.00], compared with
-    0.92 [0.90, 0.94] of probes fitted inside the sources; worst: “Ann” (0.03, chance 0.50). Not
-    averaged: Bob (only yes).
+    Above chance on 1 of 3 sources left out whole (95 % interval of each): mean AUROC 0.72
+    [0.10, 1.00], compared with 0.92 [0.90, 0.94] of probes fitted inside the sources; worst: “Ann”
+    (0.03, chance 0.50). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
     scale, unit, places = (100, " %", 0) if metric.in_percent else (1, "", 2)
@@ -266,7 +266,8 @@ def sources_sentence(sources: SourceScores) -> str:
         inside = "no score inside them, because some are a single group"
     level = "" if math.isnan(chance) else f", chance {words(chance)}"
     worst = f"worst: “{sources.worst}” ({words(sources.worst_value)}{level})"
-    is_known = level and sources.n_above is not None
-    lead = f"Above chance on {sources.n_above} of {whole}" if is_known else f"On {whole}"
+    lead = f"On {whole}"
+    if level and sources.n_above is not None:
+        lead = f"Above chance on {sources.n_above} of {whole} (95 % interval of each)"
     mean = f"mean {metric.title} {words(*sources.mean)}{few}"
     return f"{lead}: {mean}, {inside}; {worst}.{others}"
