@@ -398,8 +398,8 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     (found,) = kinds.door("page", "answers")(run)
     assert found.text == (
-        "At block 2, logistic does not differ significantly from lda (difference +0.010 [−0.070, "
-        "0.090], adjusted); svm is worse by 0.20 [0.13, 0.28], p = 0.004 (both adjusted)."
+        "At block 2, logistic does not differ significantly from lda (difference +0.010 [−0.065, "
+        "0.085], adjusted); svm is worse by 0.20 [0.13, 0.28], p = 0.004 (both adjusted)."
     )
     (part,) = kinds.door("page", "screen")(run)
     scores, differences = part.figure["data"][:3], part.figure["data"][3:]
