@@ -12,6 +12,7 @@ import pytest
 from probekit.errors import DataError
 from probekit.report.attention import page as explorer
 from probekit.report.elements.page import unbroken
+from probekit.report.elements.tokens import strongest_cell
 from probekit.results.network import AttentionPrompt
 from tests.report.conftest import causal_patterns
 from tests.report.page_text import packed_texts
@@ -288,3 +289,12 @@ def test_a_notebook_shows_a_sandboxed_frame(hostile):
     (page,) = re.findall('^<iframe sandbox="allow-scripts[^>]* srcdoc="([^"]*)"></iframe>$', frame)
     assert html.unescape(page) == shown.page()
     assert "allow-same-origin" not in frame.partition("srcdoc")[0]
+
+
+def test_no_cell_is_named_if_all_attention_is_near_or_on_the_first_token():
+    patterns = np.zeros((1, 2, 5, 5), np.float32)
+    patterns[..., 0] = 1
+    assert strongest_cell(prompt_of(patterns), np.ones((1, 2), np.float32)) == ()
+    patterns[0, 1, 4, 2] = 0.1
+    scores = np.array([[0, 1]], np.float32)
+    assert strongest_cell(prompt_of(patterns), scores) == (0, 1, 4, 2)
