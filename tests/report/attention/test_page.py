@@ -295,6 +295,6 @@ def test_no_cell_is_named_if_all_attention_is_near_or_on_the_first_token():
     patterns = np.zeros((1, 2, 5, 5), np.float32)
     patterns[..., 0] = 1
     assert strongest_cell(prompt_of(patterns), np.ones((1, 2), np.float32)) == ()
-    patterns[0, 1, 4, 2] = 0.1
+    patterns[0, 1, 4, [0, 2]] = 0.9, 0.1
     scores = np.array([[0, 1]], np.float32)
     assert strongest_cell(prompt_of(patterns), scores) == (0, 1, 4, 2)
