@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8020,
     "pipeline": 7790,
-    "probes": 7810,
+    "probes": 7814,
     "model": 8610,
     "activations": 3796,
     "cli": 2350,

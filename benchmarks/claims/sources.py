@@ -3,7 +3,9 @@
 `python -m benchmarks.claims.sources` prints, for each design and number of sources, the expected
 scores on a new source and inside the sources, and coverage and mean width of the interval of the
 mean over sources, once as the package computes it and once by Student's t. The expected score is
-the mean over all draws, because each draw has new sources.
+the mean over all draws, because each draw has new sources. With `--above` it prints the share of
+sources whose score is above that of the majority class, once by the interval of the difference, as
+the package does, and once by that of the score.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from probekit.probes.score.intervals import Interval, mean_interval, t_quantile
 from probekit.probes.score.metrics import ClassPredictions, Resamples, accuracy, auroc
+from probekit.probes.score.scored import lead_over, uninformed, with_interval
 
 Array = NDArray[np.float64]
 
@@ -48,6 +51,7 @@ class Design:
     reversed: float = 0.0
 
 
+NO_SIGNAL = (Design("no signal", 40, 0.0), Design("no signal", 200, 0.0))
 DESIGNS = (
     Design("alike", 40, 1.0),
     Design("alike, nearly perfect", 40, 2.5),
@@ -63,7 +67,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--above", action="store_true", help="count sources above chance instead")
     chosen = parser.parse_args()
+    if chosen.above:
+        print_above(chosen.draws)
+        return
     print("design rows sources metric | true inside | coverage width | by t: coverage width")
     for design, n_sources in product(DESIGNS, SOURCES):
         rng, n_rows = np.random.default_rng(0), n_sources * design.rows
@@ -78,8 +86,42 @@ def main() -> None:
             print(design.name, design.rows, n_sources, metric, "|", means, *columns, flush=True)
 
 
+def print_above(draws: int) -> None:
+    """Print the share of sources above chance, without and with a signal."""
+    print("design rows sources metric | by the difference, by the score")
+    for design, n_sources in product((*NO_SIGNAL, *DESIGNS[:1]), SOURCES):
+        rng, found = np.random.default_rng(0), []
+        for _ in range(draws // n_sources):
+            whole, _ = predictions(design, n_sources, rng)
+            labels = [one.truth for one in whole]
+            for number, one in enumerate(whole):
+                others = np.concatenate(labels[:number] + labels[number + 1 :])
+                guess = uninformed(others, one)
+                resamples = Resamples.leave_one_out(np.arange(len(one.truth)))
+                for name, function in METRICS.items():
+                    level = function(guess, Resamples.whole(len(one.truth)))[0]
+                    lead = lead_over(name, [one], [guess], resamples)
+                    found.append((lead.low > 0, with_interval(name, [one], resamples).low > level))
+        rates = np.reshape(found, (-1, len(METRICS), 2)).mean(axis=0)
+        for name, (by_difference, by_score) in zip(METRICS, rates, strict=True):
+            shown = f"{by_difference:.3f} {by_score:.3f}"
+            print(design.name, design.rows, n_sources, name, "|", shown, flush=True)
+
+
 def draw(design: Design, n_sources: int, rng: np.random.Generator) -> Array:
     """Return the scores (2, n_metrics, n_sources) of sources left out whole, and inside them."""
+    whole = Resamples.whole(design.rows)
+    scores = [
+        [[function(one, whole)[0] for one in of_place] for function in METRICS.values()]
+        for of_place in predictions(design, n_sources, rng)
+    ]
+    return np.array(scores)
+
+
+def predictions(
+    design: Design, n_sources: int, rng: np.random.Generator
+) -> list[list[ClassPredictions]]:
+    """Return the predictions for each source, left out whole, and inside them."""
     source = np.repeat(np.arange(n_sources), design.rows)
     sign = 2.0 * rng.integers(0, 2, len(source)) - 1
     X = rng.normal(size=(len(source), FEATURES))
@@ -89,22 +131,17 @@ def draw(design: Design, n_sources: int, rng: np.random.Generator) -> Array:
     X[:, 0] += design.signal * sign
     X[:, 1] += strength[source] * sign
     fold = np.arange(len(source)) % FOLDS
-    scores = np.empty((2, len(METRICS), n_sources))
-    for place, parts in enumerate((source, fold)):
+    found = []
+    for parts in (source, fold):
         outputs = np.empty(len(source))
         for part in range(parts.max() + 1):
             tested = parts == part
             outputs[tested] = _ridge(X[~tested], sign[~tested], X[tested])
-        for one in range(n_sources):
-            own = source == one
-            truth, output = (sign[own] > 0).astype(np.int64), outputs[own]
-            guess = (output > 0).astype(np.int64)
-            both = np.column_stack([-output, output])
-            predictions = ClassPredictions(truth, guess, 2, both)
-            whole = Resamples.whole(len(truth))
-            for number, function in enumerate(METRICS.values()):
-                scores[place, number, one] = function(predictions, whole)[0]
-    return scores
+        truth, guess = (sign > 0).astype(np.int64), (outputs > 0).astype(np.int64)
+        both = np.column_stack([-outputs, outputs])
+        of_source = [np.flatnonzero(source == one) for one in range(n_sources)]
+        found.append([ClassPredictions(truth[i], guess[i], 2, both[i]) for i in of_source])
+    return found
 
 
 def _ridge(X: Array, y: Array, new: Array) -> Array:

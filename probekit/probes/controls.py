@@ -401,8 +401,7 @@ def _lengths(data: ProbeData, rows: Codes) -> NDArray[Any] | None:
     texts = data.texts if data.replies is None else data.replies
     if texts is None:
         return None
-    lengths = [[len(text), len(text.split())] for text in texts[rows]]
-    return np.array(lengths, dtype=np.float64)
+    return np.array([[len(text), len(text.split())] for text in texts[rows]], dtype=np.float64)
 
 
 def _outputs(data: ProbeData, rows: Codes) -> Floats | None:

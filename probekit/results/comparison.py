@@ -243,7 +243,7 @@ TOO_FEW = "has too few test groups for a verdict"
 UNDEFINED = "has no score"
 _PLACE = ("model", "site", "position", "view", "probe", "train", "test")
 SCORES = (
-    *(*_PLACE, "metric", "value", "ci_low", "ci_high", "chance"),
+    *(*_PLACE, "metric", "value", "ci_low", "ci_high", "chance", "lead_low", "lead_high"),
     *("difference", "difference_low", "difference_high", "n_train", "n_test", "n_groups"),
     *("C", "converged", "known_texts", "known_groups", "seed"),
 )
@@ -333,12 +333,12 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
     sign = -1 if lower_is_better else 1
     if math.isnan(row["value"]):
         return UNDEFINED
-    if pd.isna(row["ci_low"]) or pd.isna(row["ci_high"]):
+    if pd.isna(row["lead_low"]) or pd.isna(row["lead_high"]):
         return TOO_FEW
     # Limits of the widened intervals, signed so that larger values are better.
+    lead = row["value"] - row["chance"]
     lowest, highest = sorted(
-        sign * (row["value"] + wider * (row[end] - row["value"]) - row["chance"])
-        for end in ("ci_low", "ci_high")
+        sign * (lead + wider * (row[end] - lead)) for end in ("lead_low", "lead_high")
     )
     if highest < 0:
         return BELOW

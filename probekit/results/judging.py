@@ -124,14 +124,14 @@ def _over_sources(sources: pd.DataFrame) -> verdicts.SourceScores:
         scores = counted[name].to_numpy()
         found = mean_interval(scores, n_rows, metric.range) if len(scores) else None
         means.append((NAN, NAN, NAN) if found is None else astuple(found))
-    near = counted["ci_high" if metric.lower_is_better else "ci_low"]
+    near = counted["lead_high" if metric.lower_is_better else "lead_low"]
     return verdicts.SourceScores(
         column=first["column"],
         metric=metric.name,
         n=len(counted),
         mean=means[0],
         within=means[1],
-        n_above=int((metric.sign * (near - counted["chance"]) > 0).sum()),
+        n_above=int((metric.sign * near > 0).sum()),
         worst=first["source"] if len(counted) else "",
         worst_value=first["value"] if len(counted) else NAN,
         worst_chance=first["chance"] if len(counted) else NAN,

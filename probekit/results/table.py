@@ -124,6 +124,7 @@ SOURCES = (
     TableColumn("value", "score of the source, by probes fitted on the others", "number"),
     *limits("ci_", "its 95 % interval over groups"),
     TableColumn("chance", "score of predictions that ignore the activations", "number"),
+    *limits("lead_", "95 % interval of `value` minus `chance`"),
     TableColumn(
         "within", "score of the same rows, by probes that were also fitted on it", "number"
     ),

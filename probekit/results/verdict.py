@@ -19,7 +19,6 @@ SIGNIFICANT = "significant"
 SIGNIFICANTLY_WORSE = "significantly worse"
 NOT_SIGNIFICANT = "not significant"
 NOT_BETTER = "associated, not better"  # than the majority class
-TOO_FEW_GROUPS = "too few groups"
 
 # Scores that the reported one is compared with, in the order of the table of comparisons.
 COMPARED = (*BASELINES, "random_weights", "embedding", "control", "concatenated")
@@ -182,7 +181,7 @@ class Rival(BaseModel, frozen=True):
         """
         smallest, largest = self.leads
         if math.isnan(self.p) or (self.is_association and math.isnan(self.ci_low)):
-            return TOO_FEW_GROUPS
+            return "too few groups" if math.isnan(self.p) else "no interval"
         if self.is_opposite:
             return SIGNIFICANTLY_WORSE
         if self.decisive_p >= LEVEL:

@@ -20,7 +20,8 @@ from tests.report.page_text import text_of
 from tests.report.pictures import make_comparison, make_transfer
 from tests.stored import changed, drawn
 
-SCORE = ["value", "ci_low", "ci_high", "difference", "difference_low", "difference_high"]
+SCORE = ["value", "difference"]
+SCORE += [f"{of}_{end}" for of in ("ci", "lead", "difference") for end in ("low", "high")]
 
 
 @pytest.fixture

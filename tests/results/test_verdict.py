@@ -10,7 +10,7 @@ import pytest
 from probekit.results.judging import reported_differences
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, make_table
-from probekit.results.verdict import NOT_BETTER, TOO_FEW_GROUPS, Rival
+from probekit.results.verdict import NOT_BETTER, Rival
 from tests.report import conftest
 from tests.report.conftest import difference, judged
 from tests.report.sentences.cases import (
@@ -185,6 +185,7 @@ def test_an_association_without_interval_or_difference_is_no_significant_differe
     }
     associated = partial(Rival, **constant, is_association=True)
     unknown = associated(difference=0.5)
-    assert unknown.verdict == TOO_FEW_GROUPS
+    assert unknown.verdict == "no interval"
+    assert associated(difference=0.5, p=math.nan).verdict == "too few groups"
     assert not unknown.is_doubtful
     assert associated(difference=0.0, ci_low=-0.05, ci_high=0.05).verdict == NOT_BETTER

@@ -34,7 +34,14 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.exchange import permuted_labels
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import Resamples
-from probekit.probes.score.scored import Predictor, Scored, SiteResult, differences_of, measure
+from probekit.probes.score.scored import (
+    Predictor,
+    Scored,
+    SiteResult,
+    differences_of,
+    lead_over,
+    measure,
+)
 from probekit.probes.settings import ProbeSpec
 from probekit.probes.solve.layers import cosine, direction, pooled_spread
 from probekit.provenance import pretty_json, versions
@@ -485,6 +492,8 @@ def _scores(
                 pair = scored.predictions, own.predictions
                 (found,) = differences_of(metric, [pair], resamples)
                 limits = {"difference_low": found.ci_low, "difference_high": found.ci_high}
+                lead = lead_over(metric, scored.predictions, scored.chance, resamples)
+                limits |= {"lead_low": lead.low, "lead_high": lead.high}
                 yield asdict(one) | names | {"difference": found.value} | limits
             if main not in measured:
                 yield names | {"metric": main}

@@ -21,7 +21,6 @@ from probekit.probes.score import scored as scoring
 from probekit.probes.score.contributions import RowScores, difference_of_parts
 from probekit.probes.score.differences import Difference, paired_differences
 from probekit.probes.score.exchange import ROUNDING, holm
-from probekit.probes.score.intervals import jackknife_interval
 from probekit.probes.score.metric_table import METRICS, association
 from probekit.probes.score.metrics import ClassPredictions, NumberPredictions
 from probekit.probes.targets import HEADLINE, NESTED, NETWORKS, TARGETS, WITHIN
@@ -148,12 +147,11 @@ def difference_rows(
 
     Only predictions on the same rows are compared. P-values of rivals named in advance are adjusted
     for these rivals only; the other p-values are adjusted for all comparisons. The difference from
-    the majority class gets the p-value of the selected probe in `table`. If that class has the same
-    score on any rows, the limits are those of the probe's score minus this constant; without
-    requested p-values only if they exclude 0 exactly where p is below 0.05. Otherwise they are t
-    limits: where groups have one label, half of the differences are 0, and random signs have too
-    few patterns. A baseline with the scores of this class is the same comparison. The list is empty
-    without predictions of the selected probe, or without others to compare.
+    the majority class gets the p-value of the selected probe in `table`, and the limits of
+    `lead_over`; without requested p-values only if they exclude 0 exactly where p is below 0.05,
+    and that class has the same score on any rows. A baseline with the scores of this class is the
+    same comparison. The list is empty without predictions of the selected probe, or without others
+    to compare.
 
     Args:
         all_scored: the predictions of the run.
@@ -174,9 +172,8 @@ def difference_rows(
     if len(predictions) < 2 or name not in predictions:
         return []
     resamples = prober.resamples_of(chosen["probe"])
-    # The first value of each is that of all rows, the others are those of the resamples.
     values = {
-        other: np.mean([scoring.metrics_of(one)[metric](one, resamples) for one in several], axis=0)
+        other: scoring.mean_score(metric, several, resamples)
         for other, several in predictions.items()
     }
     parts = {other: scoring.parts_of(metric, several) for other, several in predictions.items()}
@@ -202,13 +199,8 @@ def difference_rows(
     found |= compared(other for other in named if not has_p_values or other not in same)
     if same:
         majority = found["majority"]
-        interval = scoring.with_interval(metric, predictions[name], resamples)
-        # If the majority class scores the same on any rows, its score is subtracted from the limits
-        # of the score. If the score has no interval, the limits stay NaN.
-        is_constant, level = np.ptp(guess) < ROUNDING, guess[0]
-        if not is_constant and not np.isnan(interval.low):
-            interval, level = jackknife_interval(values[name] - guess, resamples), 0.0
-        low, high = interval.low - level, interval.high - level
+        interval = scoring.lead_over(metric, predictions[name], predictions["majority"], resamples)
+        low, high = interval.low, interval.high
         # Without exchanges of labels, p is that of the difference; the limits must agree with it.
         agrees = (low > 0 or high < 0) if majority.p < LEVEL else low <= 0 <= high
         # No adjusted limit is closer. A NaN limit stays NaN: `min` keeps its first argument then.
@@ -223,7 +215,7 @@ def difference_rows(
             # With too few groups, the table has no p-values. Nothing is adjusted.
             p = adjusted = float(p_of_name[0]) if p_of_name else float("nan")
             ends = low, high
-        if has_p_values or (is_constant and agrees):
+        if has_p_values or (np.ptp(guess) < ROUNDING and agrees):
             lead = Difference(majority.a, majority.b, majority.value, low, high, p, adjusted, *ends)
             found |= dict.fromkeys(same, lead)
     facts = {"metric": metric, "n_test": len(rows), "n_groups": resamples.n_groups}

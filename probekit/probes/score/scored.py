@@ -8,7 +8,7 @@ SiteResult   measurements, predictions and fits of all kinds of probe at one sit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -213,7 +213,7 @@ def measure(scored: Scored, resamples: metrics.Resamples) -> list[Measurement]:
     for name in names:
         if scored.against:
             sides = scored.predictions, scored.against
-            own, other = (_mean_score(name, side, resamples) for side in sides)
+            own, other = (mean_score(name, side, resamples) for side in sides)
             metric, chance = "selectivity", 0.0
             interval = jackknife_interval(METRICS[name].sign * (own - other), resamples)
         else:
@@ -264,7 +264,7 @@ def with_interval(
 
     The limits are NaN if the value is, or if all rows are in one group.
     """
-    values = _mean_score(metric, several, resamples)
+    values = mean_score(metric, several, resamples)
     value, path = float(values[0]), METRICS[metric].interval
     if np.isnan(value) or resamples.n_units < 2:
         return Interval(value, np.nan, np.nan)
@@ -272,6 +272,23 @@ def with_interval(
         limits = [resolve_name(path)(one, resamples) for one in several]
         return Interval(value, *np.mean(limits, axis=0).tolist())
     return score_interval(values, resamples, METRICS[metric].range, parts_of(metric, several))
+
+
+def lead_over(
+    metric: str, a: Sequence[Predictions], b: Sequence[Predictions], resamples: metrics.Resamples
+) -> Interval:
+    """Return the mean score of a minus that of b, which are constant guesses for the same rows.
+
+    If the guesses score the same on any rows, their score is subtracted from the limits of
+    `with_interval`. Otherwise the limits are t limits of the paired difference: where groups have
+    one label, half of the differences are 0, and random signs have too few patterns. The limits are
+    NaN if a has no interval. A metric that is undefined for constant guesses counts as 0.
+    """
+    score = with_interval(metric, a, resamples)
+    guess = np.nan_to_num(mean_score(metric, b, resamples))
+    if np.ptp(guess) < metrics.ROUNDING or np.isnan(score.low):
+        return Interval(*(one - float(guess[0]) for one in astuple(score)))
+    return jackknife_interval(mean_score(metric, a, resamples) - guess, resamples)
 
 
 def r2_limits(
@@ -338,10 +355,8 @@ def reliability_bins(
             resamples.group_of_row[rows], widening=resamples.widening
         )
         interval = jackknife_interval(metrics.mean_of_rows(correct[rows], of_bin), of_bin, (0, 1))
-        accuracy_and_limits = (interval.value, interval.low, interval.high)
-        n_and_confidence = (int(rows.sum()), float(confidence[rows].mean()))
-        edges = (number / bins, (number + 1) / bins)
-        found.append(ReliabilityBin(*edges, *n_and_confidence, *accuracy_and_limits))
+        own = (number / bins, (number + 1) / bins, int(rows.sum()), float(confidence[rows].mean()))
+        found.append(ReliabilityBin(*own, *astuple(interval)))
     return found
 
 
@@ -354,7 +369,7 @@ def differences_of(
 
     Their limits are clipped to those that two scores can differ by; see `paired_differences`.
     """
-    means = [tuple(_mean_score(metric, one, resamples) for one in pair) for pair in pairs]
+    means = [tuple(mean_score(metric, one, resamples) for one in pair) for pair in pairs]
     parts = [difference_of_parts(parts_of(metric, a), parts_of(metric, b)) for a, b in pairs]
     found = paired_differences([(a, b) for a, b in means], resamples, parts)
     return [one.within(METRICS[metric].range) for one in found]
@@ -370,10 +385,11 @@ def rating(metric: str, predictions: metrics.ClassPredictions | metrics.NumberPr
     return METRICS[metric].sign * float(metrics_of(predictions)[metric](predictions, whole)[0])
 
 
-def _mean_score(
-    metric: str, several: Sequence[Predictions], resamples: metrics.Resamples
-) -> Floats:
-    """Return the mean (1 + n_units,) of a metric over several predictions of the same rows."""
+def mean_score(metric: str, several: Sequence[Predictions], resamples: metrics.Resamples) -> Floats:
+    """Return the mean (1 + n_units,) of a metric over several predictions of the same rows.
+
+    The first value is that of all rows, the others are those of the resamples.
+    """
     mean: Floats = np.mean([metrics_of(one)[metric](one, resamples) for one in several], axis=0)
     return mean
 

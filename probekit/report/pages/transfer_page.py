@@ -21,8 +21,8 @@ METHOD = (
     "Rows of a matrix: data set of the training rows. Columns: data set of the test rows. The "
     "diagonal has the scores within one data set and the cosines of a probe with itself.",
     "A score far below chance means that the direction has the opposite sign.",
-    "A probe works on another data set if the interval of its score is above chance, and less well "
-    "if the interval of its difference to the data set's own probe is below 0.",
+    "A probe works on another data set if the interval of its score minus chance is above 0, and "
+    "less well if the interval of its difference to the data set's own probe is below 0.",
     "A probe shows what can be decoded, not what the model uses.",
 )
 OTHERS = (
@@ -147,7 +147,7 @@ def score_map(
         colours = Colours(chance, chance + reach, scale, is_diverging=False)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
-    near = rows["ci_low"].le(levels) & rows["ci_high"].ge(levels) & rows["train"].isin(down)
+    near = rows["lead_low"].le(0) & rows["lead_high"].ge(0) & rows["train"].isin(down)
     for _, row in rows[near].iterrows():
         x, y = names.index(row["test"]), down.index(row["train"])
         for step in (-0.8, 0.8):  # diagonals across two corners of a cell, next to its text

@@ -77,7 +77,7 @@ def test_the_source_in_which_a_shortcut_is_reversed_is_the_worst(result, sources
 def test_sources_of_one_class_are_reported_and_not_averaged(result, sources):
     v, counted = result._record.verdict.sources, sources[sources["left_out"].isna()]
     assert v.left_out == {"single": "only yes"}
-    assert (v.n, v.n_above) == (4, (counted["ci_low"] > counted["chance"]).sum())
+    assert (v.n, v.n_above) == (4, (counted["lead_low"] > 0).sum())
     assert v.mean[0] == pytest.approx(counted["value"].mean())
     assert v.within[0] == pytest.approx(counted["within"].mean())
     low, high = v.mean[1:]

@@ -17,6 +17,7 @@ from probekit.probes.score.scored import (
     FitFacts,
     Scored,
     joined,
+    lead_over,
     measure,
     metrics_of,
     with_interval,
@@ -276,3 +277,30 @@ def test_a_single_score_has_the_interval_of_its_row(family, metric):
     limits = found.value, found.low, found.high
     np.testing.assert_equal(limits, (row.value, row.ci_low, row.ci_high))
     assert np.isnan(found.low) == (metric == "r2")
+
+
+def test_a_lead_over_a_guess_whose_score_varies_is_rarely_above_0_without_a_signal():
+    """The limits of the score minus that of the guess, as if it were known, would be so in 7 %."""
+    generator, n_draws, above = np.random.default_rng(0), 2000, np.zeros(2)
+    resamples = Resamples.leave_one_out(np.arange(40))
+    for _ in range(n_draws):
+        truth, guess = generator.integers(2, size=(2, 40))
+        probe = ClassPredictions(truth, guess, 2)
+        majority = replace(probe, guess=np.ones(40, int))
+        lead = lead_over("accuracy", [probe], [majority], resamples)
+        known = with_interval("accuracy", [probe], resamples).low - truth.mean()
+        assert lead.value == pytest.approx((truth == guess).mean() - truth.mean())
+        above += lead.low > 0, known > 0
+    assert above[0] / n_draws < 0.035 < 0.05 < above[1] / n_draws
+
+
+def test_a_lead_over_a_constant_score_has_the_limits_of_the_score():
+    generator, resamples = np.random.default_rng(0), Resamples.leave_one_out(np.arange(40))
+    truth, logits = generator.integers(2, size=40), generator.normal(size=(40, 2))
+    probe = ClassPredictions.of_scores(truth, logits, are_logits=True)
+    guess = ClassPredictions.of_scores(truth, np.zeros((40, 2)), are_logits=True)
+    score, lead = (
+        with_interval("auroc", [probe], resamples),
+        lead_over("auroc", [probe], [guess], resamples),
+    )
+    assert (lead.low, lead.high) == (score.low - 0.5, score.high - 0.5)

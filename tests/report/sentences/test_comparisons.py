@@ -97,6 +97,8 @@ def made(*cells, names=("x", "y"), metric="accuracy"):
         place | {"train": train, "test": test} | (GOOD if train == test else next(values))
         for train, test in pairs
     ]
+    for row in rows:
+        row |= {f"lead_{end}": row[f"ci_{end}"] - row["chance"] for end in ("low", "high")}
     rows.reverse()  # the order of the table does not matter
     scores = pd.DataFrame(rows, columns=list(SCORES))
     cosines = pd.DataFrame(columns=list(COSINES))
