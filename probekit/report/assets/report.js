@@ -93,7 +93,7 @@ function stack(drawing, layout) {
 /** Leaves out the colour bar of maps whose cells contain the values, so that a single one needs less room. */
 function dropScale(drawing, data) {
   if (!data.some(({ mode }) => mode === "text")) return;
-  const maps = data.filter(({ type, colorbar }) => type === "heatmap" && colorbar?.orientation !== "h");
+  const maps = data.filter(({ type, colorbar, showscale }) => type === "heatmap" && colorbar?.orientation !== "h" && showscale !== false);
   for (const map of maps) map.showscale = false;
   if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
@@ -151,7 +151,9 @@ function darken(data, layout) {
     for (const { mode, x, y, xaxis: own, textfont } of data) {
       if (mode !== "text" || own !== xaxis || !Array.isArray(textfont?.color)) continue;
       textfont.color = x.map((column, cell) => {
-        const share = Math.min(1, Math.max(0, ((z[y[cell]][column] ?? zmin) - zmin) / (zmax - zmin)));
+        const value = z[y[cell]][column];
+        if (value === null) return "#ffffff";
+        const share = Math.min(1, Math.max(0, (value - zmin) / (zmax - zmin)));
         return luminance(map.colorscale, share) > MIDDLE ? "#000000" : "#ffffff";
       });
     }

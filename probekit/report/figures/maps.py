@@ -428,6 +428,7 @@ def stress_column(figure: go.Figure, column: int) -> None:
     own = [[row[column] if at == column else None for at in range(len(row))] for row in whole.z]
     figure.add_trace(whole).data[-1].update(z=own, hovertext=None, hoverinfo="skip")
     whole.update(opacity=PALE, showscale=False)
+    figure.update_traces(cliponaxis=False, selector={"mode": "text"})
     frame_cells(figure, (column, 0), (column, len(own) - 1))
 
 

@@ -208,10 +208,8 @@ def _map_of_text(
     title = score.replace(f" of {label}", "") if len(set(labels)) > 1 else score
     other = palette.classes[0] if len(palette.classes) == 2 else "another label"
     zero = f"; below 0, {other} is predicted" if label else ""
-    title = style.plotly_text(f"{title}{' (SD)' * has_sd}{zero.removesuffix(' is predicted')}")
-    bar = {"orientation": "h", "lenmode": "pixels", "len": 220, "x": 0, "xanchor": "left", "y": 0}
-    bar |= {"yanchor": "top", "title": {"text": title, "side": "top", "font_size": style.SMALL}}
-    figure.update_traces(colorbar=bar, selector={"type": "heatmap"})
+    title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
+    maps.name_colours(figure, title)
     figure.update_xaxes(side="top")
     last = [f"{names[site]} {signed(one.answers[-1].score)}" for site, one in readings.items()]
     return page.FigurePart(
@@ -222,8 +220,8 @@ def _map_of_text(
         f"above {fixed(shown.high, 2)} have the colours of these ends. {trained}. The selected "
         f"probe is in row {names[facts.site]} (bold).",
         description=f"Score by layer and token. At the last token: {'; '.join(last)}.",
-        height=9 + maps.rows_height(len(down)),
-        width=7 + len(tokens) * ((2 if is_framed else 3.4) if has_texts else 1.1),
+        height=6 + maps.rows_height(len(down)),
+        width=12 + len(tokens) * ((2 if is_framed else 3.4) if has_texts else 1.1),
     )
 
 

@@ -106,8 +106,8 @@ class Matrix extends Sheet {
     if (line?.axis === "row") frame(1.5, line.index, 0, (line.index + 1) * side, thick);
     if (line?.axis === "column") frame(1.5, line.index, line.index, thick, (this.shown.size - line.index) * side);
     if (cell) frame(2, cell.row, cell.column, thick, thick);
-    if (cell && side >= VALUE_CELL) {
-      const value = valueAt(this.shown, cell);
+    const value = cell ? valueAt(this.shown, cell) : NaN;
+    if (side >= VALUE_CELL && !Number.isNaN(value)) {
       const [ink, middle] = [inkOn(this.look.colour(this.shown, value)), y + (cell.row + 0.5) * side];
       this.write(context, value.toFixed(2).replace("0.", "."), x + (cell.column + 0.5) * side, middle, "center", ink);
     }
