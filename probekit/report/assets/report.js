@@ -90,12 +90,15 @@ function stack(drawing, layout) {
   });
 }
 
-/** Leaves out the colour bar of maps whose cells contain the values, so that a single one needs less room. */
+/** Leaves out the colour bar of maps whose cells contain the values; a single map also has smaller texts and needs less room. */
 function dropScale(drawing, data) {
-  if (!data.some(({ mode }) => mode === "text")) return;
+  const texts = data.filter(({ mode }) => mode === "text");
   const maps = data.filter(({ type, colorbar, showscale }) => type === "heatmap" && colorbar?.orientation !== "h" && showscale !== false);
+  if (!texts.length) return;
   for (const map of maps) map.showscale = false;
-  if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
+  if (maps.length !== 1 || texts.length !== 1) return;
+  texts[0].textfont = { ...texts[0].textfont, size: 10 };
+  drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
 const DIGIT = 8; // pixels of a digit of a tick label, and of the space after it

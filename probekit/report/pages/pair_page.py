@@ -177,7 +177,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
                 f"the {family} at one token, replaced by that of the corrupt text. Arrows: tokens "
                 "that differ, clean → corrupt."
             )
-            cell_width = max(map(len, labels)) / 2 if _is_narrow(labels) else 3
+            cell_width = max(map(len, labels)) / 2 if _is_narrow(labels) else 2.1
             height, width = 11 + 1.7 * rows["site"].nunique(), 8 + cell_width * len(labels)
         views = {name: patch_map(rows, column, labels) for name, column in menu.items()}
         picture = page.FigurePart(
