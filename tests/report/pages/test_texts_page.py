@@ -150,16 +150,16 @@ def test_a_regression_shows_its_value_at_a_token():
     assert 'data-answer="2.00"' in VARIANTS["a regression has values and no labels"]()
 
 
-def test_only_the_token_of_the_probe_is_framed_and_the_others_are_pale():
-    reading = replace(make_reading(TOKENS), place=0)
-    page = texts_page([reading], ("no", "yes"), make_facts())
+@pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()])
+def test_only_the_token_of_the_probe_is_framed_and_the_others_are_pale(classes):
+    reading = replace(make_reading(TOKENS, classes or (None,)), place=0)
+    page = texts_page([reading], classes, make_facts())
     assert page.count('class="token probed"') == 1
     assert page.index('class="token probed"') < page.index('class="token pale"')
     assert page.count('class="token pale"') == len(TOKENS) - 1
-    assert "was never tested at the pale ones" in page
-    assert "pale" not in text_of(
-        texts_page([reading], ("no", "yes"), make_facts(position={"at": "all"}))
-    )
+    assert page.count("was never tested at the pale ones") == 1
+    of_all = texts_page([reading], classes, make_facts(position={"at": "all"}))
+    assert "pale" not in text_of(of_all)
 
 
 def test_hostile_tokens_stay_text(hostile):
