@@ -90,12 +90,15 @@ function stack(drawing, layout) {
   });
 }
 
-/** Leaves out the colour bar of maps whose cells contain the values, so that a single one needs less room. */
+/** Leaves out the colour bar of maps whose cells contain the values; a single map also has smaller texts and needs less room. */
 function dropScale(drawing, data) {
-  if (!data.some(({ mode }) => mode === "text")) return;
-  const maps = data.filter(({ type, colorbar }) => type === "heatmap" && colorbar?.orientation !== "h");
+  const texts = data.filter(({ mode }) => mode === "text");
+  const maps = data.filter(({ type, colorbar, showscale }) => type === "heatmap" && colorbar?.orientation !== "h" && showscale !== false);
+  if (!texts.length) return;
   for (const map of maps) map.showscale = false;
-  if (maps.length === 1) drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
+  if (maps.length !== 1 || texts.length !== 1) return;
+  texts[0].textfont = { ...texts[0].textfont, size: 10 };
+  drawing.style.minWidth = "calc(var(--least, 0rem) - 5rem)";
 }
 
 const DIGIT = 8; // pixels of a digit of a tick label, and of the space after it
@@ -136,19 +139,25 @@ function luminance(scale, share) {
 
 const MIDDLE = 0.179; // luminance with the same contrast to black and white
 
-/** Reverses scales from light to dark on a dark page, on which their end would not be visible, and writes cells in the ink that fits. */
-function darken(data) {
+// Signed values on dark pages: equally light at both ends, dark in the middle; as in the attention page.
+const SIGNED = ["220,214,247", "169,159,214", "111,98,168", "59,51,96", "32,38,46", "85,48,31", "150,86,47", "217,141,86", "255,210,176"];
+
+/** Gives maps scales whose middle or low end is dark, like the page, and writes cells in the ink that fits. */
+function darken(data, layout) {
+  if (layout.plot_bgcolor?.startsWith("#")) layout.plot_bgcolor = "#3b434e"; // cells without a value
   for (const map of data.filter(({ type, colorscale }) => type === "heatmap" && colorscale?.[0]?.[1]?.startsWith("rgb"))) {
     const { colorscale, zmin, zmax, z, xaxis } = map;
-    if (luminance(colorscale, 0) < 0.7 || luminance(colorscale, 1) > 0.1) continue;
-    map.reversescale = true;
+    const [low, middle, high] = [0, 0.5, 1].map((share) => luminance(colorscale, share));
+    if (high > 0.1 || Math.max(low, middle) < 0.7) continue;
+    const isSigned = low < 0.7;
+    map.colorscale = isSigned ? SIGNED.map((part, at) => [at / 8, `rgb(${part})`]) : colorscale.map(([at, colour]) => [1 - at, colour]).reverse();
     for (const { mode, x, y, xaxis: own, textfont } of data) {
       if (mode !== "text" || own !== xaxis || !Array.isArray(textfont?.color)) continue;
       textfont.color = x.map((column, cell) => {
         const value = z[y[cell]][column];
-        if (value === null) return "#000000"; // on the light grey of cells without a value
+        if (value === null) return "#ffffff";
         const share = Math.min(1, Math.max(0, (value - zmin) / (zmax - zmin)));
-        return luminance(colorscale, 1 - share) > MIDDLE ? "#000000" : "#ffffff";
+        return luminance(map.colorscale, share) > MIDDLE ? "#000000" : "#ffffff";
       });
     }
   }
@@ -173,7 +182,7 @@ function prepared(plot) {
     stack(drawing, layout);
   }
   thin(drawing, layout);
-  if (document.documentElement.dataset.theme === "dark") darken(data);
+  if (document.documentElement.dataset.theme === "dark") darken(data, layout);
   paint(layout);
   layout.uirevision = drawing.ariaLabel; // the reader's zoom lasts until another figure is shown
   return [drawing, data, layout];

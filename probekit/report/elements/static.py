@@ -483,6 +483,7 @@ class Drawing:
         else:  # no seams between cells
             look |= {"edgecolors": "face", "linewidth": 0.1}
         x, y = (np.arange(n + 1) - 0.5 for n in z.shape[::-1])
+        look["alpha"] = trace.get("opacity", 1)
         shown = axes.pcolormesh(x, y, np.ma.masked_invalid(z), **look)
         if trace.get("showscale", True) and not (shared and self.bars):
             self._add_colour_bar(shown, shared.get("colorbar", trace.get("colorbar", {})))

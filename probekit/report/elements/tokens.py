@@ -23,7 +23,6 @@ _SAFE = "#88CCEE #CC6677 #DDCC77 #117733 #332288 #AA4499 #44AA99 #999933 #882255
 HUES = tuple(_SAFE.split())
 # Opacity of the strongest colour on the background.
 DENSEST = 0.55
-ENOUGH = 8  # texts whose scores at the tested position set the scale
 # Quantile of the scores at the end of the colour scale; larger scores are clipped.
 TYPICAL = 0.95
 
@@ -132,7 +131,7 @@ class Palette:
     high: float
 
     @classmethod
-    def of(cls, readings: Iterable[TextReading], classes: Sequence[str]) -> Palette:
+    def of(cls, texts: Iterable[TextReading], classes: Sequence[str], enough: int = 8) -> Palette:
         """Return the palette of these texts, from their scores.
 
         For classes, the scale ends at a high quantile of the absolute scores. Without classes,
@@ -141,17 +140,22 @@ class Palette:
         The first token of a text is ignored unless it is the only one: GPT-2 uses position 0 as an
         attention sink with a large norm, and its score would make all other tokens pale.
 
+        Args:
+            texts: the texts with their predictions.
+            classes: class names of the probe; empty for regression.
+            enough: number of texts whose scores at the tested position set the scale alone.
+
         >>> answers = tuple(RowPrediction("b", score) for score in (90.0, 3.0, -1.0))
         >>> Palette.of([TextReading("", (), (), answers)], ("a", "b")).high
         3.0
         """
         scores, tested = [], []
-        for reading in readings:
+        for reading in texts:
             tested += [] if reading.answer is None else [reading.answer.score]
             answers = reading.answers[1:] or reading.answers
             scores += [answer.score for answer in answers]
-        # The probe was tested at the positions of the answers: other tokens set no scale.
-        scores = tested if len(tested) >= ENOUGH else scores
+        # The probe was tested at the positions of the answers: if enough, they set the scale.
+        scores = tested if len(tested) >= enough else scores
         if classes:
             # 1 if the quantile is 0, so that scores can be divided by it.
             high = _quantile(list(map(abs, scores)), TYPICAL) or 1.0

@@ -30,6 +30,7 @@ MOST_TICKS = 150  # tokens labelled along the axis
 MOST_NAMES = 12  # cells listed in the description of a map
 MASKED = "#d9dde2"  # colour of a cell without a value
 ROWS_HEIGHT, LEAST_ROW, MOST_ROW = 29.0, 0.95, 1.9  # rem: of the rows of a first screen; of a row
+PALE = 0.2  # opacity of columns at which a probe was not tested
 GAP = 0.025  # between maps of a row, as a share of the row
 # Luminance of a background on which black and white text have equal contrast (4.6).
 _SPLIT = 0.179
@@ -421,6 +422,16 @@ def frame_cells(figure: go.Figure, first: tuple[int, int], last: tuple[int, int]
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
 
 
+def stress_column(figure: go.Figure, column: int) -> None:
+    """Frame a column of a map, and make the others pale."""
+    whole = figure.data[0]
+    own = [[row[column] if at == column else None for at in range(len(row))] for row in whole.z]
+    figure.add_trace(whole).data[-1].update(z=own, hovertext=None, hoverinfo="skip")
+    whole.update(opacity=PALE, showscale=False)
+    figure.update_traces(cliponaxis=False, selector={"mode": "text"})
+    frame_cells(figure, (column, 0), (column, len(own) - 1))
+
+
 def inks(values: NDArray[np.float64], shown: Colours) -> list[str]:
     """Return the text colour of each value's cell: black or white, whichever has more contrast.
 
@@ -498,12 +509,13 @@ def write_above(figure: go.Figure, text: str, axis: str = "x") -> None:
 
 
 def two_line_tick(label: str) -> str:
-    """Return the same as `short_tick`, a long name in two lines.
+    """Return a name as a label of an axis: a long one in two lines, each as in `short_tick`.
 
     >>> two_line_tick("attractor_other"), two_line_tick("capitals")
     ('attractor_<br>other', 'capitals')
+    >>> two_line_tick("all sets but quickstart")
+    'all sets but <br>quickstart'
     """
-    label = style.without_middle(label)
     if len(label) <= style.LONGEST_TICK // 2:
         return style.plotly_text(label)
     middle = len(label) / 2
@@ -511,4 +523,4 @@ def two_line_tick(label: str) -> str:
     # middle, such as a dot; without one, in the middle.
     ends = [end for end in range(2, len(label)) if not label[end - 1].isalnum()]
     end = min(ends or [round(middle)], key=lambda end: abs(end - middle))
-    return f"{style.plotly_text(label[:end])}<br>{style.plotly_text(label[end:])}"
+    return f"{style.short_tick(label[:end])}<br>{style.short_tick(label[end:])}"

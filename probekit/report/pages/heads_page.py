@@ -22,6 +22,7 @@ METHOD = ("Each score is averaged over the tokens for which it is defined, then 
 HEAD_TYPES = ("previous_token", "induction", "duplicate_token", "first_token")
 MOSTLY = 0.5  # share of its attention weight from which on a head counts for a type
 COUNTED = "A head counts if it gives at least half of its attention weight to these tokens."
+LEAST_WRITTEN = 0.1  # of the scores in a row of maps, whose cells are small
 # Scores that are mean attention weights, and can be compared on one scale.
 WEIGHTS = ("previous_token", "duplicate_token", "induction", "first_token")
 
@@ -138,11 +139,11 @@ def head_figures(scored: ScoredHeads) -> Iterator[page.FigurePart]:
         drawn[title] = head_score_map(scored.rows, score, [*framed], end)
         meanings.append(f"{title}: {HEAD_TEXTS[score].meaning}")
         highest.append(f"{title.lower()} {heads_text(scored, score, 3) or 'none'}")
-    outlined = "known heads, or else " * bool(scored.known)
+    outlined = f"Outlined: {'known heads, or else ' * bool(scored.known)}the highest."
     yield page.FigurePart(
         "Attention weights",
         page.figure_json(maps.map_row(drawn)),
-        f"{'; '.join(meanings)}. Outlined: {outlined}the highest.",
+        f"{outlined} Values below {LEAST_WRITTEN} are not written. {'; '.join(meanings)}.",
         f"Attention weights by layer and head. Highest: {'; '.join(highest)}.",
         height=8 + maps.rows_height(n_layers),
         width=9 + len(WEIGHTS) * max(7, 1.45 * n_heads),
@@ -186,7 +187,7 @@ def head_score_map(
     how: Any = {"title": "head", "most_texts": maps.MOST_TEXTS * 10}
     if end is not None:  # one of several maps in a row, with cells as wide as three characters
         shown = scored["value"].map(lambda value: f"{value:.2f}".removeprefix("0")[:3])
-        how["texts"] = list(shown.where(scored["value"].notna(), ""))
+        how["texts"] = list(shown.where(scored["value"] >= LEAST_WRITTEN, ""))
     figure = maps.text_map(scored["value"], hover, colours, across=across, down=down, **how)
     for layer, head in framed:  # their numbers are indices, because all heads are in the map
         maps.frame_cell(figure, column=head, row=layer)

@@ -31,9 +31,10 @@ LEGEND = (
 )
 CAPTION = (
     "Most likely next token if the network ended at that layer; bold: it is the next token of the "
-    "text. The last row is the network's output. Hover over a cell for more tokens."
+    "text. The last row is the network's output."
 )
 MOST_WIDE, MOST_BESIDE = 7, 10  # tokens of a text with wide cells, or next to the curve
+MOST_IN_PAGE = 22  # tokens of a text whose map is not wider than the page
 SHORT = 7  # characters that fit into a narrow cell
 LEFT_OUT = " There are too many cells to show their tokens; hover over a cell to see them."
 MOST_LAYERS = 16  # in an open table
@@ -259,9 +260,10 @@ def lens_map(rows: pd.DataFrame, measure: str = "probability") -> go.Figure:
     across = [style.plotly_text(short_label(token, most)) for token in tokens]
     how: Any = {"texts": shown, "most_texts": MOST_TEXTS, "title": ""}
     figure = text_map(values, hover, colours, across=across, down=sites, **how)
-    # At the right, where the last token is, to which a page scrolls a long text.
-    figure.update_yaxes(side="right")
-    colorbar = {"title": {"text": title, "side": "top"}, "x": 1, "xanchor": "right", "y": 1}
+    # A map wider than the page opens at its right end, where the last token is.
+    x, side = (0, "left") if len(tokens) <= MOST_IN_PAGE else (1, "right")
+    figure.update_yaxes(side=side)
+    colorbar = {"title": {"text": title, "side": "top"}, "x": x, "xanchor": side, "y": 1}
     colorbar |= {"yanchor": "bottom", "orientation": "h", "lenmode": "pixels", "len": 240}
     if measure == "rank":  # the values are logarithms, labelled with the ranks
         colorbar |= {"tickvals": [*range(7)], "ticktext": [f"{10**power:,}" for power in range(7)]}

@@ -94,12 +94,11 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         # The recovery at the first and last of these layers, once if both are written alike.
         ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
         recovery = ("" if clauses else "recovery ") + " to ".join(ends)
-        verb = "" if clauses else "is strongest "
-        clauses.append(f"“{labels[position]}” [{position}] {verb}{where} ({recovery})")
+        clauses.append(f"at “{labels[position]}” [{position}] {where} ({recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
-    among = "Of the verified patches in" if pair.is_estimated else "In"
     stream = f"the {family}" if family == RESIDUAL else family
-    return f"{among} {stream}, {', then '.join(clauses)}{more}"
+    verified = "verified " * pair.is_estimated
+    return f"The strongest {verified}patches of {stream} are {', then '.join(clauses)}{more}"
 
 
 def pair_detail(pair: PatchedPair) -> str:
@@ -166,14 +165,13 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
     framed = " Framed: verified by patching." if pair.is_estimated else ""
     parts: dict[str, page.Group] = {}
     for family, rows in groups if len(pair.of_heads) else groups[:-1]:
+        heading, named = texts.capitalised(family), f"the {family}"
+        labels: list[str] = []
         if family == HEADS:
-            heading, title, named, labels = "Heads", "Heads, at all tokens", HEADS, []
             cell = "the output of one head (hook_z) at all tokens."
             height = 8 + 1.9 * rows["layer"].nunique()
             width = 9 + 2.9 * (int(rows["head"].max()) + 1)
         else:
-            heading = texts.capitalised(family)
-            title, named = f"{heading} by token", f"the {family}"
             labels = pair_labels(pair.clean, pair.corrupt)
             cell = (
                 f"the {family} at one token, replaced by that of the corrupt text. Arrows: tokens "
@@ -183,7 +181,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
             height, width = 11 + 1.7 * rows["site"].nunique(), 8 + cell_width * len(labels)
         views = {name: patch_map(rows, column, labels) for name, column in menu.items()}
         picture = page.FigurePart(
-            title,
+            f"Effect of patching {named} at {'one token' if labels else 'all tokens'}",
             page.figure_json(next(iter(views.values()))),
             f"Each cell: {cell} Measure: logit of {answer} minus logit of {wrong} after the last "
             f"token; n = 1 pair, no interval.{framed}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from probekit.amounts import counted, fixed, format_number, signed
+from probekit.amounts import counted, fixed, format_number, joined_names, signed
 from probekit.data.positions import position_text
 from probekit.probes.probe_files import ProbeFacts
 from probekit.probes.saved_probe import SavedProbe
@@ -23,8 +23,9 @@ from probekit.results.table import metric_name, site_names
 Layers = Sequence[tuple[SavedProbe, Sequence[TextReading]]]  # each probe with its predictions
 METHOD = ("Colours show what can be decoded at a token, not what the model uses.",)
 MOST_LABELS = 4  # named in the answer
-AGREE = 0.75  # share of layers that must predict the same; with fewer, the layers disagree
-UNTESTED = "The probe was not tested on {}."
+MOST_LAYERS = 3  # named in the answer for each label
+MOST_TOKENS = 24  # of a text whose map has numbers at the position that the probes were trained at
+UNKNOWN = "{} right is unknown: no labels were given."
 
 
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
@@ -36,7 +37,7 @@ def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: P
         paint = reading.answer and palette.paint(reading.answer)
         tokens = painted_tokens(reading, palette)
         painted.append({"reading": reading, "paint": paint, "tokens": tokens})
-    values = {"key": _key(palette), "densest": DENSEST, "texts": painted}
+    values = {"key": _key(palette), "densest": DENSEST, "texts": painted, "at": facts.at}
     values |= {"has_labels": bool(classes), "names_labels": len(classes) > 2}
     # A sentence for each score on the probe's own data set; the page shows the first one.
     tested = [f"On its own data set: {name} {score}." for name, score in _tested(facts).items()]
@@ -88,7 +89,7 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         {probe.facts.site: _towards(of_text, probe, readings[n]) for probe, readings in layers}
         for n, of_text in enumerate(labels)
     ]
-    palette = Palette.of((one for of_text in maps_of for one in of_text.values()), classes)
+    palette = Palette.of((one for of_text in maps_of for one in of_text.values()), classes, 1)
     sections, whole = [], texts_answer(own)
     for number, of_text in enumerate(labels):
         heading = f"{number + 1} · {short_heading(line_label(own[number].text))}"
@@ -96,18 +97,14 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
         sections.append(page.PageSection(heading, [part], "first" * (number == 0)))
     answers = {names[site]: one.answer for site, one in maps_of[0].items() if one.answer}
     if len(own) == 1 and len(answers) > 1 and classes:
-        counts = Counter(one.label for one in answers.values()).most_common()
-        split = ", ".join(f"{n} {label}" for label, n in counts).replace(" ", " predict ", 1)
-        unit, is_binary = " SD" * bool(facts.projection_sd), len(classes) == 2
-        named = {[*answers][-1]: "last layer", names[facts.site]: "selected one"}
-        # Of several labels, the score of a layer is that of the selected probe's label.
-        scores = [
-            f"the {which} ({at}) {f'{answers[at].text}{unit}' if is_binary else answers[at].label}"
-            for at, which in named.items()
-        ]
-        differ = " The layers disagree." * (counts[0][1] < AGREE * len(answers))
-        whole = f"Of {counted(len(answers), 'layer')}, {split}: {', '.join(scores)}.{differ} "
-        whole += UNTESTED.format("this text")
+        clauses = []
+        for label, n in Counter(one.label for one in answers.values()).most_common():
+            at = [name for name, one in answers.items() if one.label == label]
+            named = f" (layer{'s' * (n > 1)} {joined_names(at)})" * (n <= MOST_LAYERS)
+            clauses.append(f"{n} predict{'s' * (n == 1)} {label}{named}")
+        whole = f"Of {counted(len(answers), 'layer')}, {joined_names(clauses)}. The selected one "
+        whole += f"({names[facts.site]}) predicts {answers[names[facts.site]].label}. "
+        whole += UNKNOWN.format("Whether this is")
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
         answer=whole,
@@ -166,7 +163,9 @@ def _map_of_text(
     """
     facts, names, label = selected.facts, site_names(readings), labels[0]
     tokens, place = next((one.tokens, one.place) for one in readings.values())
-    has_texts = len(names) * len(tokens) <= maps.MOST_TEXTS
+    is_framed = facts.at != "all" and place is not None
+    # Numbers are written in the framed cells, or in all.
+    has_texts = len(tokens) <= (MOST_TOKENS if is_framed else maps.MOST_TEXTS // len(names))
     shown = maps.diverging(palette.high)
     if not label:
         high = max(palette.high, palette.low + maps.LEAST_RANGE)
@@ -190,27 +189,27 @@ def _map_of_text(
     down = list(map(style.plotly_text, names.values()))
     row = list(names).index(facts.site)
     down[row] = f"<b>{down[row]}</b>"
-    figure = maps.text_map(values, hover, shown, across=across, down=down, title="")
-    figure.update_yaxes(side="right")  # a wide map opens at the end of the text, as in the lens
+    how: Any = {"across": across, "down": down, "title": "", "most_texts": has_texts * len(values)}
+    if is_framed:
+        at_place = (n % len(tokens) == place for n in range(len(values)))
+        how["texts"] = [fixed(v, 2) * is_own for v, is_own in zip(values, at_place, strict=True)]
+    figure = maps.text_map(values, hover, shown, **how)
     trained = f"Each probe was trained at position {position_text(facts.position)} only"
     if facts.at == "all":
         trained = "Each probe was trained at every token"
     elif place is not None:
-        maps.frame_cells(figure, (place, 0), (place, len(down) - 1))
+        maps.stress_column(figure, place)
         trained += " (framed)"
-    trained += " and was never tested at other tokens" * (facts.at != "all")
+    trained += " and was never tested at other tokens" * (facts.at != "all") + " (pale)" * is_framed
     score = f"score of {label}" if label else "predicted number"
     score += " minus the highest other" if len(palette.classes) > 2 else ""
     has_sd = bool(label and facts.projection_sd)
     unit = ", in standard deviations (SD) of the label's score over the fitted rows" * has_sd
     title = score.replace(f" of {label}", "") if len(set(labels)) > 1 else score
-    title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
     other = palette.classes[0] if len(palette.classes) == 2 else "another label"
     zero = f"; below 0, {other} is predicted" if label else ""
-    # Below the map, at the end of the text, where a scrolled map opens.
-    bar = {"orientation": "h", "lenmode": "pixels", "len": 320, "x": 1, "xanchor": "right", "y": 0}
-    bar |= {"yanchor": "top", "title": {"text": title, "side": "top"}}
-    figure.update_traces(colorbar=bar, selector={"type": "heatmap"})
+    title = style.plotly_text(f"{title}{' (SD)' * has_sd}")
+    maps.name_colours(figure, title)
     figure.update_xaxes(side="top")
     last = [f"{names[site]} {signed(one.answers[-1].score)}" for site, one in readings.items()]
     return page.FigurePart(
@@ -221,8 +220,8 @@ def _map_of_text(
         f"above {fixed(shown.high, 2)} have the colours of these ends. {trained}. The selected "
         f"probe is in row {names[facts.site]} (bold).",
         description=f"Score by layer and token. At the last token: {'; '.join(last)}.",
-        height=9 + maps.rows_height(len(down)),
-        width=9 + len(tokens) * (3.4 if has_texts else 1.1),
+        height=6 + maps.rows_height(len(down)),
+        width=12 + len(tokens) * ((2 if is_framed else 3.4) if has_texts else 1.1),
     )
 
 
@@ -232,20 +231,15 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     If the probe gives no prediction for whole texts, tokens are counted instead.
 
     >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
-    'The token is predicted as b. The probe was not tested on this text.'
+    'The token is predicted as b. Whether this is right is unknown: no labels were given.'
     """
     of_texts = [reading.answer for reading in readings if reading.answer is not None]
     answers = of_texts or [answer for reading in readings for answer in reading.answers]
     unit = "text" if of_texts else "token"
-    these = "this text" if len(readings) == 1 else "these texts"
+    these = "Whether this is" if len(answers) == 1 else "How many are"
     n_absent = len(readings) - len(of_texts)
     absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
-    ranked = sorted((a.score, n, a.text) for n, one in enumerate(readings, 1) if (a := one.answer))
-    # Scores of several labels are not comparable: each is that of its own label.
-    if ranked and ranked[0][0] < ranked[-1][0] and not answers[0].scores:
-        (_, low, least), *_, (_, high, most) = ranked
-        absent += f" Text {high} scores highest ({most}), text {low} lowest ({least})."
-    return f"{_labelled(answers, unit)}{absent} {UNTESTED.format(these)}"
+    return f"{_labelled(answers, unit)}{absent} {UNKNOWN.format(these)}"
 
 
 def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
@@ -263,13 +257,11 @@ def _labelled(answers: Sequence[RowPrediction], unit: str) -> str:
         return f"Predicted for {counted(len(answers), unit)}: {values.replace('-', '−')}."
     if len(answers) == 1:
         return f"The {unit} is predicted as {next(iter(labels))}."
-    (first, n), *rest = labels.most_common()
-    others = [f"{count:,} as {name}" for name, count in rest[: MOST_LABELS - 1]]
-    n_rest = sum(count for _, count in rest[MOST_LABELS - 1 :])
-    others += [f"{n_rest:,} with other labels"] if n_rest else []
-    verb = "is" if n == 1 else "are"
-    leading = f"{n:,} of {counted(len(answers), unit)} {verb} predicted as {first}"
-    return f"{', '.join([leading, *others])}."
+    ranked = labels.most_common()
+    named = [f"{n:,} as {name}" for name, n in ranked[:MOST_LABELS]]
+    n_rest = sum(n for _, n in ranked[MOST_LABELS:])
+    named += [f"{n_rest:,} with other labels"] if n_rest else []
+    return f"Of {counted(len(answers), unit)}, the probe predicts {joined_names(named)}."
 
 
 def painted_tokens(reading: TextReading, palette: Palette) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from probekit.amounts import fixed, format_number, format_p
 from probekit.chosen.registry import doors
 from probekit.report.elements import page, style
 from probekit.report.elements.texts import capitalised, model_title
-from probekit.report.figures.maps import LEAST_RANGE, Colours, text_map, two_line_tick
+from probekit.report.figures import maps
 from probekit.report.sentences.comparisons import transfer_answer, transfer_question
 from probekit.results.comparison import Transfer, matrix
 from probekit.results.table import metric_name, only
@@ -85,13 +85,11 @@ def transfer_page(transfer: Transfer) -> page.Page:
 def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePart]:
     """Return the figures of one kind of probe at one site: scores and, if available, cosines."""
     scores, *cosines = transfer.maps(site, probe).items()
-    metric, height = metric_name(transfer.metric), 9 + 3.5 * max(len(transfer.names), 2)
+    metric = metric_name(transfer.metric)
+    height = 9 + 3.5 * (max(len(transfer.names), 2) + len(transfer.pooled))
     figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
-    verb = "diverge" if scores[1]["value"].lt(scores[1]["chance"]).any() else "start"
-    caption = "Brackets: 95 % intervals over the groups of the test rows. Colours "
-    caption += f"{verb} at chance (white), or at its mean if it differs between test rows."
-    if figure.layout.shapes:
-        caption += " Lines across corners: the interval contains the chance of its test rows."
+    caption = "Brackets: 95 % intervals over groups of test rows. Colours show the distance from "
+    caption += "chance, or from its mean if it differs between test rows."
     if transfer.pooled:
         caption += (
             " Lower rows: one probe of the training rows of several data sets. Grey: no test."
@@ -101,7 +99,7 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
         page.figure_json(figure),
         caption,
         f"{metric}: {_in_words(scores[1])}",
-        height=height + 3.5 * len(transfer.pooled),
+        height=height,
     )
     figures = [scored]
     for space, rows in cosines:
@@ -135,16 +133,16 @@ def score_map(
     """Return the heat map of the scores at one site: trained on (down) by tested on (across)."""
     chance = float(np.nan_to_num(rows["chance"].mean()))
     levels = rows["chance"].fillna(chance)
-    reach = max([LEAST_RANGE, *(rows["value"] - chance).abs().dropna()])
+    reach = max([maps.LEAST_RANGE, *(rows["value"] - chance).abs().dropna()])
     hover = {
         metric_name(metric): ("value", "ci_low", "ci_high"),
         "minus the probe trained there": ("difference", "difference_low", "difference_high"),
         "chance": ("chance",),
     }
-    colours = Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
+    colours = maps.Colours(chance - reach, chance + reach, style.SIGNED, is_diverging=True)
     if not (rows["value"] < levels).any():
-        scale = ["#ffffff", *style.MAGNITUDES[1:]]
-        colours = Colours(chance, chance + reach, scale, is_diverging=False)
+        scale = ["rgb(255,255,255)", *style.MAGNITUDES[1:]]
+        colours = maps.Colours(chance, chance + reach, scale, is_diverging=False)
     figure = _map(rows, names, colours, hover, pooled)
     down = (*names, *pooled)
     near = rows["lead_low"].le(0) & rows["lead_high"].ge(0) & rows["train"].isin(down)
@@ -155,7 +153,9 @@ def score_map(
             ends = across | {"y0": y + 0.5 + min(step, 0), "y1": y - 0.5 + max(step, 0)}
             line = {"width": 1, "color": style.GREY}
             figure.add_shape(type="line", layer="above", line=line, opacity=0.6, **ends)
-    return figure
+    if near.any():
+        maps.write_above(figure, "lines: interval contains chance")
+    return maps.name_colours(figure, metric_name(metric))
 
 
 def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
@@ -166,14 +166,14 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         "permutations": ("n_null",),
         "p": ("p",),
     }
-    figure = _map(rows, names, Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
+    figure = _map(rows, names, maps.Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
     return figure.update_xaxes(title_text="probe of").update_yaxes(title_text="probe of")
 
 
 def _map(
     rows: pd.DataFrame,
     names: tuple[str, ...],
-    colours: Colours,
+    colours: maps.Colours,
     hover: dict[str, tuple[str, ...]],
     pooled: tuple[str, ...] = (),
 ) -> go.Figure:
@@ -199,8 +199,8 @@ def _map(
     texts, hovers = (list(part) for part in zip(*in_order, strict=True))
     axes: Any = {"across": [style.short_tick(name) for name in names], "title": "tested on"}
     # Two lines leave room for cells on narrow screens.
-    axes |= {"down": [two_line_tick(name) for name in down], "down_title": "trained on"}
-    return text_map(values, hovers, colours, texts=texts, **axes, most_texts=MOST_TEXTS**2)
+    axes |= {"down": [maps.two_line_tick(name) for name in down], "down_title": "trained on"}
+    return maps.text_map(values, hovers, colours, texts=texts, **axes, most_texts=MOST_TEXTS**2)
 
 
 def _hover(row: pd.Series, lines: dict[str, tuple[str, ...]]) -> str:

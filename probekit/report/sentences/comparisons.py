@@ -168,7 +168,7 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     """Return which probes work on other data sets, as a clause, then the numbers as a sentence.
 
     The probes are those of the selected site and kind. With more than two data sets, the numbers
-    are those of the best pair, above chance if there is one, and of the worst.
+    are those of the best pair, above chance if there is one.
     """
     pairs = transfer.verdicts
     if pairs["value"].isna().all():  # also without pairs
@@ -187,8 +187,8 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     verb = "is" if len(named) == 1 else "are"
     lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
     above = ordered[ordered["verdict"].isin([TRANSFERS, PARTLY])] if named else ordered
-    best, worst = (_pair(row, transfer) for row in (above.iloc[-1], ordered.iloc[0]))
-    return [clause(lead, named), f"Best{' of these' * bool(named)}: {best}; worst of all: {worst}."]
+    which = "The highest score: " if not named else "Best of these: " * (len(named) > 1)
+    return [clause(lead, named), capitalised(f"{which}{_pair(above.iloc[-1], transfer)}.")]
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:

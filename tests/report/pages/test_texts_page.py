@@ -1,5 +1,7 @@
 """The page of coloured texts: tokens and scores, hostile text, legibility, window sizes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,13 +119,18 @@ def test_a_map_of_layers_has_the_score_of_each_probe_at_each_token(name, snapsho
         expected = raw[..., 0]
     if name != "numbers" and selected.facts.projection_sd:
         expected = expected / (2 * np.arange(1, 4)[:, None])
-    drawn = part.figure["data"][0]
+    drawn, *_, last = part.figure["data"]
+    is_framed = name not in ("all", "labels of tokens")
+    if is_framed:  # the other columns are pale
+        assert np.isnan(np.array(last["z"], float)).tolist() == [[True] * 3 + [False]] * 3
+        assert [row[3] for row in last["z"]] == [row[3] for row in drawn["z"]]
+        assert drawn["opacity"] < 0.5 < last.get("opacity", 1)
     np.testing.assert_allclose(drawn["z"], expected, atol=1e-9)
     assert (drawn["zmin"] == -drawn["zmax"]) == (name != "numbers")
     shapes = part.figure["layout"].get("shapes", ())
     framed = [(one["x0"], one["x1"], one["y0"], one["y1"]) for one in shapes]
     # The token that the probes were trained at, at all layers.
-    assert framed == [(2.5, 3.5, -0.5, 2.5)] * 2 * (name not in ("all", "labels of tokens"))
+    assert framed == [(2.5, 3.5, -0.5, 2.5)] * 2 * is_framed
     texts = [shown.title, shown.answer, part.caption, part.description]
     assert "\n".join([*texts, *part.figure["layout"]["yaxis"]["ticktext"]]) == snapshot
     ticks = part.figure["layout"]["xaxis"]["ticktext"]
@@ -141,6 +148,18 @@ def test_rows_of_layers_are_those_of_tokens_with_the_site():
 
 def test_a_regression_shows_its_value_at_a_token():
     assert 'data-answer="2.00"' in VARIANTS["a regression has values and no labels"]()
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c"), ()])
+def test_only_the_token_of_the_probe_is_framed_and_the_others_are_pale(classes):
+    reading = replace(make_reading(TOKENS, classes or (None,)), place=0)
+    page = texts_page([reading], classes, make_facts())
+    assert page.count('class="token probed"') == 1
+    assert page.index('class="token probed"') < page.index('class="token pale"')
+    assert page.count('class="token pale"') == len(TOKENS) - 1
+    assert page.count("was never tested at the pale ones") == 1
+    of_all = texts_page([reading], classes, make_facts(position={"at": "all"}))
+    assert "pale" not in text_of(of_all)
 
 
 def test_hostile_tokens_stay_text(hostile):

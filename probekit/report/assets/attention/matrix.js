@@ -1,7 +1,7 @@
 // The attention matrix of a head: rows are queries, columns keys. Only the visible part is
 // drawn, with the tokens along its edges, so that labels stay visible at any magnification.
 
-const LARGEST_CELL = 34, READABLE_CELL = 14, LINES = 290; // pixels; LINES: least width, with the gap
+const LARGEST_CELL = 34, READABLE_CELL = 14, VALUE_CELL = 26, LINES = 290; // pixels; LINES: least width, with the gap
 const MAGNIFICATIONS = [1, 2, 3, 4, 6, 8, 12, 16, 24, LARGEST_CELL];
 const SCROLLBAR = 16;
 
@@ -106,6 +106,11 @@ class Matrix extends Sheet {
     if (line?.axis === "row") frame(1.5, line.index, 0, (line.index + 1) * side, thick);
     if (line?.axis === "column") frame(1.5, line.index, line.index, thick, (this.shown.size - line.index) * side);
     if (cell) frame(2, cell.row, cell.column, thick, thick);
+    const value = cell ? valueAt(this.shown, cell) : NaN;
+    if (side >= VALUE_CELL && !Number.isNaN(value)) {
+      const [ink, middle] = [inkOn(this.look.colour(this.shown, value)), y + (cell.row + 0.5) * side];
+      this.write(context, value.toFixed(2).replace("0.", "."), x + (cell.column + 0.5) * side, middle, "center", ink);
+    }
     if (!selection.box) return;
     const { rows, columns } = selection.box;
     const [height, width] = [rows, columns].map(([first, last]) => (last - first + 1) * side);
@@ -147,7 +152,7 @@ class Matrix extends Sheet {
 
   /** Draws the names of the axes in the corner, if there is room. */
   drawCorner(context) {
-    if (this.margin < 84) return;
+    if (this.margin < 60) return;
     const quiet = this.style("--quiet");
     this.write(context, "query ↓", 2, this.margin - 11, "left", quiet);
     this.write(context, "key →", this.margin - 8, 11, "right", quiet);

@@ -70,7 +70,7 @@ function linesText(shown, isScrolled) {
   const full = shown.top === 1 ? "" : `, relative to ${tickText(shown.top)}`;
   const plural = shown.signed ? "Differences" : "Weights";
   const queries = isScrolled ? "the visible queries" : "queries";
-  return `Lines run from ${queries} (left) to keys (right); their opacity is the ${value}${full}${sign}. ${plural} below ${leastDrawn(shown)} have no line. Hover over a token to isolate its lines.`;
+  return `Lines run from ${queries} (left) to keys (right); their opacity is the ${value}${full}${sign}. ${plural} below ${leastDrawn(shown)} have no line.`;
 }
 
 /** Largest weight of a head, apart from that of the first token on itself, and its scores. */

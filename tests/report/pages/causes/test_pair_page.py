@@ -44,7 +44,7 @@ def test_all_verified_patches_have_a_row():
 
 def test_the_answer_is_about_a_family_with_measured_patches():
     rows = PAIR.rows.assign(recovery=PAIR.rows["recovery"].iloc[12:])  # none of the stream
-    assert "In attn_out, " in pair_answer(replace(PAIR, rows=rows))
+    assert "patches of attn_out are at " in pair_answer(replace(PAIR, rows=rows))
 
 
 def test_hostile_texts_stay_text_and_no_machine_path_is_on_the_page():
