@@ -16,7 +16,7 @@ from probekit.report.elements.style import LINES, SERIES_COLOURS, error_bars, pl
 from probekit.report.pages.parts import title
 from probekit.report.sentences.caveats import Caveat
 from probekit.report.sentences.comparisons import sources_sentence
-from probekit.results.table import metric_name
+from probekit.results.table import differs, metric_name
 from probekit.results.verdict import SourceScores, Verdict
 
 
@@ -102,7 +102,7 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
             hoverinfo="text",
         )
     mean, low, high = v.mean
-    chance = rows["chance"].max() if rows["chance"].nunique() == 1 else np.nan
+    chance = np.nan if differs(rows["chance"]) else rows["chance"].max()
     look = {"color": SERIES_COLOURS[0], "width": 1.5}
     if not np.isnan(low):
         figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
