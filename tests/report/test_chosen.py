@@ -294,7 +294,7 @@ ANSWERS = {
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
         "for 1 % false positives on 900 separate negatives. 100 % of these negatives are predicted "
-        "as red, but 0 % [0, 10] of the 50 other test rows exceed the threshold: one for 1 % of "
+        "as red, but 0 % [0, 10] of the 50 other test rows exceed this threshold: that for 1 % of "
         "the latter is lower and can detect more.",
     ),
     "other negatives": (
@@ -362,13 +362,13 @@ ANSWERS = {
         "The rule max is selected, but not shown to be better than mean and softmax:1: on 240 "
         "training texts, cross-validated AUROC is 0.90 [0.85, 0.95] with max, 0.88 with mean, 0.88 "
         "with rolling:3 and 0.88 with softmax:1. These texts also selected the rule, which favours "
-        "it. At equal length it is 0.60 [0.51, 0.70].",
+        "it; held-out texts did not. At equal length its AUROC is 0.60 [0.51, 0.70].",
     ),
     "a rule of length": (
         "aggregation",
         RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.52, 0.45, 0.6),
         True,
-        "At equal length it is 0.52 [0.45, 0.60].",
+        "At equal length its AUROC is 0.52 [0.45, 0.60].",
     ),
 }
 

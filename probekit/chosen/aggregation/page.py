@@ -51,8 +51,10 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         is_useless=row["equal_low"] <= CHANCE,
     )
     is_equal = not np.isnan(row["equal"])
-    equal = f" At equal length it is {estimate_words(row, 'equal')}." * is_equal
-    yield sentence(f"These texts also selected the rule, which favours it.{equal}")
+    equal = f" At equal length its AUROC is {estimate_words(row, 'equal')}." * is_equal
+    yield sentence(
+        f"These texts also selected the rule, which favours it; held-out texts did not.{equal}"
+    )
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

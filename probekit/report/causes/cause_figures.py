@@ -158,7 +158,8 @@ def use_figure(best: Direction) -> go.Figure | None:
             figure.add_trace(style.plain_line(limits, [place] * 2, band, opacity=0.5))
     figure.add_vline(x=0, line={"color": style.GREY, "width": 1})
     figure.update_yaxes(tickvals=[*range(4)], ticktext=USE_ROWS, range=[3.4, -0.6], showgrid=False)
-    shown = style.with_margin(*style.finite_ends(drawn))
+    # With room for the texts of the outermost points.
+    shown = style.with_margin(*style.with_margin(*style.finite_ends(drawn)))
     figure.update_xaxes(title_text="share of the effect, %", range=shown)
     return figure if figure.data else None
 

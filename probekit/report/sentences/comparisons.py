@@ -241,7 +241,7 @@ def sources_sentence(sources: SourceScores) -> str:
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
     Above chance on 1 of 3 unseen sources (95 % interval of each): mean AUROC 0.72 [0.10, 1.00],
-    compared with 0.92 [0.90, 0.94] of probes that have seen them; worst: “Ann”
+    compared with 0.92 [0.90, 0.94] if seen; worst: “Ann”
     (0.03, chance 0.50). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
@@ -261,7 +261,7 @@ def sources_sentence(sources: SourceScores) -> str:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
     whole, chance = f"{counted(sources.n, 'unseen source')}", sources.worst_chance
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = f"compared with {words(*sources.within)} of probes that have seen them"
+    inside = f"compared with {words(*sources.within)} if seen"
     if math.isnan(sources.within[0]):
         inside = "no score of seen ones, because some are a single group"
     level = "" if math.isnan(chance) else f", chance {words(chance)}"
