@@ -361,8 +361,8 @@ ANSWERS = {
         False,
         "The rule max is selected, but not shown to be better than mean and softmax:1: on 240 "
         "training texts, cross-validated AUROC is 0.90 [0.85, 0.95] with max, 0.88 with mean, 0.88 "
-        "with rolling:3 and 0.88 with softmax:1. These texts also selected the rule, which favours "
-        "it; held-out texts did not. At equal length its AUROC is 0.60 [0.51, 0.70].",
+        "with rolling:3 and 0.88 with softmax:1. These texts selected the rule, which favours "
+        "it; test texts did not. At equal length its AUROC is 0.60 [0.51, 0.70].",
     ),
     "a rule of length": (
         "aggregation",

@@ -50,11 +50,8 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         f"{opening}: on {row['n_texts']:,} training texts, {joined_names(scores)}.",
         is_useless=row["equal_low"] <= CHANCE,
     )
-    is_equal = not np.isnan(row["equal"])
-    equal = f" At equal length its AUROC is {estimate_words(row, 'equal')}." * is_equal
-    yield sentence(
-        f"These texts also selected the rule, which favours it; held-out texts did not.{equal}"
-    )
+    equal = f" At equal length its AUROC is {estimate_words(row, 'equal')}." * (row["equal"] >= 0)
+    yield sentence(f"These texts selected the rule, which favours it; test texts did not.{equal}")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

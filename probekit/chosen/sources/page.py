@@ -102,14 +102,15 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
             hoverinfo="text",
         )
     mean, low, high = v.mean
-    chance = np.nan if differs(rows["chance"]) else rows["chance"].max()
-    look = {"color": SERIES_COLOURS[0], "width": 1.5}
+    levels = rows["chance"].dropna()
+    chance = np.nan if differs(levels) else levels.max()
+    blue = {"color": SERIES_COLOURS[0], "width": 1.5}
     if not np.isnan(low):
         figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
-    for name, at, line in (("mean", mean, look), ("chance", chance, style.CHANCE_LINE)):
+    for name, at, look in (("mean", mean, blue), ("chance", chance, style.CHANCE_LINE)):
         if not np.isnan(at):
             note = {"text": f"{name} {fixed(at, 2)}", "yanchor": "bottom", "xanchor": "center"}
-            figure.add_vline(x=at, line=line, annotation=note)
+            figure.add_vline(x=at, line=look, annotation=note)
     drawn = [*rows.filter(regex="^(value|ci_|within|chance)").to_numpy().ravel(), low, high]
     figure.update_layout(margin_t=52)  # the buttons are above the labels
     figure.update_xaxes(range=style.with_margin(np.nanmin(drawn), np.nanmax(drawn)))
