@@ -294,8 +294,8 @@ ANSWERS = {
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
         "for 1 % false positives on 900 separate negatives. 100 % of these negatives are predicted "
-        "as red, but 0 % [0, 10] of the 50 other test rows exceed this threshold: that for 1 % of "
-        "the latter is lower and can detect more.",
+        "as red, but 0 % [0, 10] of the 50 other test rows exceed this threshold: their own can "
+        "detect more.",
     ),
     "other negatives": (
         "monitor",

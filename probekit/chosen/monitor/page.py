@@ -46,8 +46,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     if share > row["fpr"] and len(run.record.data.training_labels) == 2:
         text = f"{percent(share)} of these negatives are predicted as {label}"
         if row["test_fpr"] < row["fpr"]:
-            text += f", but {rate} of the {others} exceed this threshold: that for "
-            text += f"{100 * row['fpr']:g} % of the latter is lower and can detect more"
+            text += f", but {rate} of the {others} exceed this threshold: their own can detect more"
         yield sentence(f"{text}.")
 
 

@@ -196,10 +196,11 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
         label_lines(figure, [LineLabel(words[-1], highest / 2, colour)], row)
     # Each name is to the left of its line, above those of the lines to its left.
     for level, (at, name) in enumerate(sorted((at, name) for name, at in lines.items())):
-        top = 1.06 + 0.06 * level
+        top = 1.18 + 0.18 * level
         line = {"color": GREY, "width": 1.5, "dash": "dash" if at else "solid"}
-        figure.add_shape(type="line", x0=at, x1=at, y0=0, y1=top, yref="paper", line=line)
-        place = {"x": at, "y": top, "yref": "paper", "xanchor": "right", "yanchor": "top"}
+        figure.add_vline(x=at, line=line, row="all", col=1)
+        figure.layout.shapes[-len(groups)].y1 = top  # in the first panel
+        place = {"x": at, "y": top, "yref": "y domain", "xanchor": "right", "yanchor": "top"}
         figure.add_annotation(text=f"{name} ", font={"size": 12}, showarrow=False, **place)
     figure.update_xaxes(title_text=plotly_text(title), row=len(groups))
     figure.update_yaxes(title_text="share of rows", row=(len(groups) + 1) // 2)
