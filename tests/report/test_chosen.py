@@ -271,7 +271,7 @@ AHEAD = {"score": 1.0}
 MONITOR = {"fpr": 0.01, "fpr_bound": 0.008, "n_positive": 48, "n_test_negative": 50}
 MONITOR |= {"n_negatives": 900, "score": -1.0}  # of a negative
 DIFFERENCE = {"metric": "accuracy", "n_sites": 8, "value": 0.9, "single": 0.86, "p": 0.01}
-CUES = {"value": 0.88, "metric": "accuracy", "cues": "not, never", "p": 0.02}
+CUES = {"value": 0.9, "without_others": 0.88, "metric": "accuracy", "cues": "not, never", "p": 0.02}
 LEFT = {"confounds": "length", "metric": "auroc", "joint_score": 0.61, "known_score": 0.6}
 RULE = {"rule": "max", "is_selected": True, "metric": "accuracy", "value": 0.8, "n_texts": 240}
 RULE |= interval("difference", np.nan, np.nan, np.nan) | {"p": np.nan}
@@ -326,9 +326,8 @@ ANSWERS = {
         "leakage",
         CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
         True,
-        "The probe depends on the cues (not, never): accuracy is 0.580 without them (0.880 with "
-        "them); compared with dropping as many other words, the difference is −0.300 [−0.400, "
-        "−0.200], p = 0.020.",
+        "The probe depends on the cues (not, never): accuracy is 0.580 without them and 0.880 "
+        "without as many other words, difference −0.300 [−0.400, −0.200], p = 0.020.",
     ),
     "no cues": (
         "leakage",
