@@ -20,7 +20,6 @@ from probekit.results.table import OF_RULES, metric_name
 from probekit.results.verdict import Verdict
 
 CHANCE = 0.5  # of the AUROC
-UNTESTED_OR_WORSE = "untested against", "significantly worse than"
 
 NOTE = (
     "* selected by cross-validation. Scores of {n_texts:,} texts by probes fitted without them, "
@@ -39,19 +38,20 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         score = f"{metric_name(str(row['metric']))} {fixed(row['value'], 2)}, cross-validated"
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
-    others, ties = rules[~rules["is_selected"]], []
-    others = others[~((others["difference"] > 0) & (others["p"] < LEVEL))]
-    is_known = [others["p"].isna(), others["p"] < LEVEL]
-    relations = np.select(is_known, UNTESTED_OR_WORSE, "not significantly better than")
-    for relation, those in others.groupby(relations):
-        tied = [f"{one['rule']} ({fixed(one['auroc'], 2)})" for _, one in those.iterrows()]
-        ties.append(f"{relation} {joined_names(tied)}")
-    equal = f"{estimate_words(row, 'equal')} at equal length, " * (row["equal"] == row["equal"])
+    others = rules[~rules["is_selected"]]
+    rivals = others["rule"][~((others["difference"] > 0) & (others["p"] < LEVEL))]
+    but = f", but not shown to be better than {joined_names([*rivals])}" * bool(len(rivals))
+    opening = f"The rule {row['rule']} is selected{but}"
+    if 0 < len(rivals) == len(others):
+        opening = "No rule is shown to be better"
+    scores = [f"{fixed(one['auroc'], 2)} with {one['rule']}" for _, one in others.iterrows()]
+    scores.insert(0, f"cross-validated AUROC is {estimate_words(row, 'auroc')} with {row['rule']}")
     yield sentence(
-        f"The rule {row['rule']} is selected{', but ' * bool(ties)}{' and '.join(ties)}: "
-        f"cross-validated AUROC {estimate_words(row, 'auroc')}, {equal}n = {row['n_texts']:,}.",
+        f"{opening}: on {row['n_texts']:,} training texts, {joined_names(scores)}.",
         is_useless=row["equal_low"] <= CHANCE,
     )
+    equal = f" At equal length its AUROC is {estimate_words(row, 'equal')}." * (row["equal"] >= 0)
+    yield sentence(f"These texts selected the rule, which favours it; test texts did not.{equal}")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

@@ -2,50 +2,55 @@
 
 from collections.abc import Iterator, Mapping
 
-from probekit.amounts import fixed, format_difference, joined_names
+from probekit.amounts import format_difference, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
 from probekit.report.pages.further_figures import scores_part
-from probekit.report.sentences.answer import p_words, size_words
+from probekit.report.sentences.answer import size_words
 from probekit.results.judging import INTERVAL
 from probekit.results.scores import site_with_head
 from probekit.results.table import only
 from probekit.results.verdict import NOT_SIGNIFICANT, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival
 
-# Verdict on the selected kind -> what the other one is.
-RELATIONS = {SIGNIFICANTLY_WORSE: "better", SIGNIFICANT: "worse"}
+# Verdict on the selected kind -> its relation to the others.
+RELATIONS = {
+    NOT_SIGNIFICANT: "does not differ significantly from",
+    SIGNIFICANT: "is better than",
+    SIGNIFICANTLY_WORSE: "is worse than",
+}
 
 
 def answers(run: Shown) -> Iterator[Paragraph]:
     """Yield which kinds are as good as the selected one at its site, if there are others."""
     if (rivals := others(run)) and (best := run.verdict.best):
         place = best.place.removesuffix(f" with the {best.probe} probe")
-        yield sentence(compared(best.probe, rivals, place))
+        yield from map(sentence, compared(best.probe, rivals, place))
 
 
-def compared(own: str, rivals: Mapping[str, Rival], place: str) -> str:
-    """Return which kinds do not differ from the selected one, and which are better or worse.
+def compared(own: str, rivals: Mapping[str, Rival], place: str) -> Iterator[str]:
+    """Yield a sentence for each relation of the selected kind to the others, ties first.
+
+    There is none with too few groups for a test.
 
     >>> near = Rival(name="", metric="accuracy", value=0.9, difference=0.01, p=0.7)
     >>> limits = {"adjusted_low": 0.1, "adjusted_high": 0.3}
     >>> far = {"difference": 0.2, "ci_low": 0.15, "ci_high": 0.25, "p_adjusted": 0.01, **limits}
-    >>> compared("lda", {"svm": near, "mlp:8": near.model_copy(update=far)}, "block 5")
-    'At block 5, lda does not differ significantly from svm (difference +0.010, adjusted); \
-mlp:8 is worse by 0.20 [0.10, 0.30], p = 0.010 (both adjusted).'
+    >>> kinds = {"svm": near, "mlp:8": near.model_copy(update=far)}
+    >>> print(*compared("lda", kinds, "block 5"))
+    At block 5, lda does not differ significantly from svm (+0.010, adjusted). It is better than \
+mlp:8 (+0.200 [0.100, 0.300], adjusted).
     """
-    equal, parts = list[str](), list[str]()
-    for kind, rival in rivals.items():
-        ends = rival.difference, rival.adjusted_low, rival.adjusted_high
-        if rival.verdict in RELATIONS:
-            size, low, high = (fixed(abs(one), 2) for one in ends)
-            by = f"{RELATIONS[rival.verdict]} by {size} [{min(low, high)}, {max(low, high)}]"
-            parts.append(f"{kind} is {by}, {p_words(rival.decisive_p)} (both adjusted)")
-        elif rival.verdict == NOT_SIGNIFICANT:
-            equal.append(f"{kind} (difference {format_difference(*ends)}, adjusted)")
-        else:
-            parts.append(f"too few groups to test {kind}")
-    alike = f"does not differ significantly from {joined_names(equal)}" if equal else "was selected"
-    return f"{'; '.join([f'At {place}, {own} {alike}', *parts])}."
+    subject = f"At {place}, {own}"
+    for verdict, relation in RELATIONS.items():
+        named = [
+            f"{kind} ({format_difference(one.difference, one.adjusted_low, one.adjusted_high)})"
+            for kind, one in rivals.items()
+            if one.verdict == verdict
+        ]
+        if named:
+            listed = joined_names(named).removesuffix(")")
+            yield f"{subject} {relation} {listed}, {'all ' * (len(named) > 1)}adjusted)."
+            subject = "It"
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:

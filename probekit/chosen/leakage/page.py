@@ -44,8 +44,8 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     test = "" if np.isnan(row["p"]) else f", {p_words(row['p'])}"
     yield sentence(
         f"{opening.format(row['cues'])}: {metric.title} is {fixed(row['without_cues'], 3)} without "
-        f"them ({fixed(row['value'], 3)} with them); compared with dropping as many other words, "
-        f"the difference is {format_difference(*estimate(row, 'difference'))}{test}.",
+        f"them and {fixed(row['without_others'], 3)} without as many other words, difference "
+        f"{format_difference(*estimate(row, 'difference'))}{test}.",
         is_useless=largest < 0,
     )
 

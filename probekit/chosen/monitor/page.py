@@ -38,13 +38,16 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for "
         f"{100 * row['fpr']:g} % false positives on {row['n_negatives']:,.0f} separate negatives"
     )
-    share = 0.0 if negatives is None else (negatives["score"] > 0).mean()
-    if share > row["fpr"] and len(run.record.data.training_labels) == 2:
-        text += f", {percent(share)} of them predicted as {label}"
+    others = f"{row['n_test_negative']:,.0f} other test {unit}"
     if is_loud:
-        others = f"{row['n_test_negative']:,.0f} other test {unit}"
         text += f", but also raises an alarm on {rate} of the {others}"
     yield sentence(f"{text}.", is_useless=is_useless)
+    share = 0.0 if negatives is None else (negatives["score"] > 0).mean()
+    if share > row["fpr"] and len(run.record.data.training_labels) == 2:
+        text = f"{percent(share)} of these negatives are predicted as {label}"
+        if row["test_fpr"] < row["fpr"]:
+            text += f", but {rate} of the {others} exceed this threshold: their own can detect more"
+        yield sentence(f"{text}.")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

@@ -1,12 +1,11 @@
 """Predictions on a page: ROC, scores by label, residuals; and the final probe in other tools."""
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from probekit.amounts import counted, fixed, percent
@@ -29,6 +28,7 @@ from probekit.report.elements.style import (
     with_margin,
 )
 from probekit.report.elements.texts import class_label
+from probekit.report.figures.line_labels import LineLabel, label_lines
 from probekit.results.record import FINAL
 
 MOST_LABELS = 5
@@ -38,7 +38,6 @@ MOST_POINTS = 2000  # rows that are drawn
 MOST_STEPS = 200  # of a curve
 LOWEST_BELOW = 0.1  # a name below a lower point would be on the axis
 BINS = 30
-SIDES = ("left", "center", "right")  # of a label, by the quarters of the axis
 FOLDS = " Scores of all outer folds are pooled; each fold has its own probe."
 
 
@@ -168,49 +167,52 @@ def curves_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: An
 
 
 def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor: Any) -> FigurePart:
-    """Return the histogram of scores by label; of several labels, of the score of the true one."""
-    is_binary, (label, scores) = len(detected) == 1, next(iter(detected.items()))
-    title, side, of_side = "score of the true label minus the highest other one", "left", "errors"
-    if is_binary:
-        title, side = f"score of {class_label(label)} minus that of the other label", "right"
-        of_side = f"predicted as {class_label(label)}"
-    else:
-        codes = [list(detected).index(one) for one in truth]
-        scores = np.stack(list(detected.values()))[codes, np.arange(len(truth))]
+    """Return histograms of scores by label; of several labels, of the score of the true one."""
+    (label, scores), *others = detected.items()
+    title = f"score of {class_label(label)} minus that of the other label"
+    if others:
+        title = "score of the true label minus the highest other one"
+        scores = np.array([detected[one][row] for row, one in enumerate(truth)])
     groups = {class_label(one): scores[truth == one] for one in sorted(set(truth))}
-    negatives, lines = run.rows("negatives.csv"), dict[str, float](decision=0.0)
+    negatives, lines = run.rows("negatives.csv"), {"decision threshold": 0.0}
     if negatives is not None and monitor is not None:
         groups["negatives of the monitor"] = negatives["score"].to_numpy()
-        rates_of = monitor[["fpr", "tpr", "threshold"]].itertuples(index=False)
-        lines |= {f"{100 * r:g} % FPR: {percent(tpr, 1)} detected": at for r, tpr, at in rates_of}
-    values = np.concatenate([*groups.values(), [*lines.values()]])
-    edges = np.histogram_bin_edges(values, BINS)
-    figure, words = go.Figure(layout={"template": TEMPLATE}), []
-    for (name, own), colour in zip(groups.items(), cycle(OF_LABELS), strict=False):
-        share = (np.histogram(own, edges)[0] / len(own)).round(5)
-        # Steps, which hide nothing where they overlap.
+        rates_of = monitor[["fpr", "threshold"]].to_numpy()
+        lines |= {f"{100 * rate:g}\u00a0%\u00a0threshold": at for rate, at in rates_of}
+    bar = [*lines][:2][-1]  # the first threshold of the monitor, if there is one
+    edges = np.histogram_bin_edges([*chain(*groups.values()), *lines.values()], BINS)
+    shares = [(np.histogram(own, edges)[0] / len(own)).round(5) for own in groups.values()]
+    highest, words = 1.05 * np.max(shares), []
+    figure = make_subplots(len(groups), 1, shared_xaxes=True, vertical_spacing=0.04)
+    figure.update_xaxes(range=with_margin(edges[0], edges[-1]))
+    figure.update_yaxes(range=[0, highest], nticks=3)
+    drawn = zip(groups.items(), shares, cycle(OF_LABELS), strict=False)
+    for row, ((name, own), share, colour) in enumerate(drawn, 1):
         x, y = np.repeat(edges, 2), np.repeat([0, *share, 0], 2)[1:-1]
-        shown = plotly_text(f"{name} (n = {len(own):,})")
-        line, look = {"color": colour, "width": 1}, {"fill": "toself", "fillcolor": colour}
-        figure.add_trace(plain_line(x, y, line, **look, opacity=0.45, name=shown, showlegend=True))
-        above = percent((own > 0).mean())
-        words.append(f"{name}: median {fixed(float(np.median(own)), 2)}, above 0 {above}")
-    for number, (name, at) in enumerate(lines.items()):
-        line = {"color": GREY, "width": 1.5, "dash": "dash" if number else "solid"}
-        place = {"x": at, "y": 1, "yref": "y domain", "yanchor": "bottom", "showarrow": False}
-        place["xanchor"] = SIDES[np.digitize(at, np.quantile(edges, [0.25, 0.75]))]
-        figure.add_vline(x=at, line=line)
-        figure.add_annotation(text=name, font={"size": 12}, yshift=16 * number, **place)
-    figure.update_xaxes(title_text=plotly_text(title), range=with_margin(edges[0], edges[-1]))
-    figure.update_yaxes(title_text="share of rows", rangemode="tozero")
-    figure.update_layout(showlegend=True, margin_t=36 + 16 * len(lines))
+        look = {"fill": "toself", "fillcolor": colour, "opacity": 0.6, "name": plotly_text(name)}
+        figure.add_trace(plain_line(x, y, {"color": colour, "width": 1}, **look), row=row, col=1)
+        above = f"{percent((own > lines[bar]).mean(), 1)} above the".replace(" ", "\u00a0")
+        words.append(f"{name}, n = {len(own):,}, {above} {bar}")
+        label_lines(figure, [LineLabel(words[-1], highest / 2, colour)], row)
+    # Each name is to the left of its line, above those of the lines to its left.
+    for level, (at, name) in enumerate(sorted((at, name) for name, at in lines.items())):
+        top = 1.18 + 0.18 * level
+        line = {"color": GREY, "width": 1.5, "dash": "dash" if at else "solid"}
+        figure.add_vline(x=at, line=line, row="all", col=1)
+        figure.layout.shapes[-len(groups)].y1 = top  # in the first panel
+        place = {"x": at, "y": top, "yref": "y domain", "xanchor": "right", "yanchor": "top"}
+        figure.add_annotation(text=f"{name} ", font={"size": 12}, showarrow=False, **place)
+    figure.update_xaxes(title_text=plotly_text(title), row=len(groups))
+    figure.update_yaxes(title_text="share of rows", row=(len(groups) + 1) // 2)
+    figure.update_layout(template=TEMPLATE, margin_t=36 + 16 * len(lines))
     return FigurePart(
         "Scores by label",
         figure_json(figure),
         f"Scores of {counted(len(truth), 'held-out row')} by {run.probe}; the shares of each label "
-        f"sum to 1. Rows to the {side} of the solid line are {of_side}.{pooled(run)}",
+        f"sum to 1. The decision changes at the solid line.{pooled(run)}",
         f"{'; '.join(words)}.",
         is_open=monitor is not None,
+        height=9 + 6.5 * len(groups),
     )
 
 

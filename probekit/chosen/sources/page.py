@@ -16,7 +16,7 @@ from probekit.report.elements.style import LINES, SERIES_COLOURS, error_bars, pl
 from probekit.report.pages.parts import title
 from probekit.report.sentences.caveats import Caveat
 from probekit.report.sentences.comparisons import sources_sentence
-from probekit.results.table import metric_name
+from probekit.results.table import differs, metric_name
 from probekit.results.verdict import SourceScores, Verdict
 
 
@@ -84,8 +84,8 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
     figure = go.Figure(layout={"template": style.TEMPLATE})
     # Name, rows, column, style, symbol and vertical offset of each series.
     for name, points, column, line, symbol, offset in (
-        ("left out whole (filled)", rows, "value", LINES["task"], "circle", -0.12),
-        (f"{LINES[WITHIN].label} (open)", inside, "within", LINES[WITHIN], "circle-open", 0.12),
+        ("unseen source (filled)", rows, "value", LINES["task"], "circle", -0.12),
+        ("seen source (open)", inside, "within", LINES[WITHIN], "circle-open", 0.12),
     ):
         figure.add_scatter(
             x=points[column].tolist(),
@@ -102,18 +102,15 @@ def source_figure(rows: pd.DataFrame, v: SourceScores) -> go.Figure:
             hoverinfo="text",
         )
     mean, low, high = v.mean
-    levels, lines = rows["chance"].dropna().unique(), {}
-    if not np.isnan(mean):
-        look = {"color": SERIES_COLOURS[0], "width": 1.5}
-        lines[f"mean {fixed(mean, 2)}{'' if np.isnan(low) else ', 95 % band'}"] = mean, look
+    levels = rows["chance"].dropna()
+    chance = np.nan if differs(levels) else levels.max()
+    blue = {"color": SERIES_COLOURS[0], "width": 1.5}
     if not np.isnan(low):
         figure.add_vrect(x0=low, x1=high, fillcolor=SERIES_COLOURS[0], opacity=0.1, line_width=0)
-    if len(levels) == 1:
-        lines[f"chance {fixed(levels[0], 2)}"] = float(levels[0]), style.CHANCE_LINE
-    for name, (at, look) in lines.items():
-        figure.add_vline(
-            x=at, line=look, annotation={"text": name, "yanchor": "bottom", "xanchor": "center"}
-        )
+    for name, at, look in (("mean", mean, blue), ("chance", chance, style.CHANCE_LINE)):
+        if not np.isnan(at):
+            note = {"text": f"{name} {fixed(at, 2)}", "yanchor": "bottom", "xanchor": "center"}
+            figure.add_vline(x=at, line=look, annotation=note)
     drawn = [*rows.filter(regex="^(value|ci_|within|chance)").to_numpy().ravel(), low, high]
     figure.update_layout(margin_t=52)  # the buttons are above the labels
     figure.update_xaxes(range=style.with_margin(np.nanmin(drawn), np.nanmax(drawn)))

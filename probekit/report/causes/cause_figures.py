@@ -33,7 +33,14 @@ _LINES = {
     "after": style.LineStyle("after erasure", "dash", "#D55E00", marker_size=6),
 }
 # Question whose effect is a share -> the edit and what it is a share of.
-SHARES = {"silences": "erased, of label's effect", "swap": "swapped, of counterfactual's effect"}
+SHARES = {
+    "silences": "erased: share of the label's effect",
+    "swap": "swapped: share of the counterfactual's effect",
+}
+USE_ROWS = (
+    "this direction", "whole vector<br>(no interval)", "permuted labels:<br>central 95 %",
+    "random directions,<br>equal covariance:<br>central 95 %",
+)  # fmt: skip
 MOST_HEADS = 20  # rows of a map of heads and tokens
 STRONGEST = "framed: largest"
 
@@ -132,30 +139,28 @@ def use_figure(best: Direction) -> go.Figure | None:
     central 95 % of both kinds of random directions. None if it was neither erased nor swapped.
     """
     figure = go.Figure(layout={"template": style.TEMPLATE})
-    columns = ["effect", "low", "high", "whole", *TESTED_BAND, *UNTESTED_BAND]
+    columns, drawn = ["effect", "low", "high", "whole", *TESTED_BAND, *UNTESTED_BAND], [0.0]
     for number, (question, name) in enumerate(SHARES.items()):
         if question not in best.asked or math.isnan(best.asked[question]["effect"]):
             continue
         effect, low, high, whole, *ends = 100 * best.asked[question][columns].astype(float)
+        drawn += [effect, low, high, whole, *ends]
         bars = {"value": [effect, whole], "ci_low": [low, math.nan], "ci_high": [high, math.nan]}
-        look, places = style.series_marker(number, 9), np.arange(4) + 0.24 * number - 0.12
+        look, places = style.series_marker(number, 9), np.arange(4) + 0.4 * number - 0.2
         figure.add_scatter(
-            x=places[:2], y=[effect, whole], mode="markers+text", name=name, marker=look,
-            text=[f"{fixed(one, 0)} %" for one in (effect, whole)],
-            textposition=f"middle {('left', 'right')[number]}",
-            error_y=style.error_bars(pd.DataFrame(bars), "value", 1.5), hoverinfo="y",
+            x=[effect, whole], y=places[:2], mode="markers+text", name=name, marker=look,
+            text=[f"{name.partition(':')[0]} {fixed(one, 0)} %" for one in (effect, whole)],
+            textposition="top center", textfont_size=style.SMALL, cliponaxis=False,
+            error_x=style.error_bars(pd.DataFrame(bars), "value", 1.5), hoverinfo="x",
         )  # fmt: skip
-        heights, colour = [ends[1] - ends[0], ends[3] - ends[2]], look["color"]
-        figure.add_bar(
-            x=places[2:], base=ends[::2], y=heights, width=0.1, showlegend=False, opacity=0.5,
-            marker_color=colour, hoverinfo="skip",
-        )  # fmt: skip
-    groups = [
-        "this<br>direction", "whole<br>vector", "permuted<br>labels, 95 %", "equal<br>cov., 95 %"
-    ]  # fmt: skip
-    figure.add_hline(y=0, line={"color": style.GREY, "width": 1})
-    figure.update_xaxes(tickvals=list(range(4)), ticktext=groups, range=[-0.5, 3.5])
-    figure.update_yaxes(title_text="share of the effect, %")
+        band = {"color": look["color"], "width": 9}
+        for place, limits in zip(places[2:], (ends[:2], ends[2:]), strict=True):
+            figure.add_trace(style.plain_line(limits, [place] * 2, band, opacity=0.5))
+    figure.add_vline(x=0, line={"color": style.GREY, "width": 1})
+    figure.update_yaxes(tickvals=[*range(4)], ticktext=USE_ROWS, range=[3.4, -0.6], showgrid=False)
+    # With room for the texts of the outermost points.
+    shown = style.with_margin(*style.with_margin(*style.finite_ends(drawn)))
+    figure.update_xaxes(title_text="share of the effect, %", range=shown)
     return figure if figure.data else None
 
 

@@ -83,6 +83,16 @@ def interval_in_words(value: float, low: float, high: float) -> str:
     return f"{fixed(value, places)}{interval}"
 
 
+def share_in_words(value: float, low: float, high: float) -> str:
+    """Return a share with its interval, if there is one, in percent.
+
+    >>> share_in_words(0.06, 0.031, 0.082), share_in_words(0.06, math.nan, math.nan)
+    ('6 % [3, 8]', '6 %')
+    """
+    interval = "" if math.isnan(low) else f" [{fixed(100 * low, 0)}, {fixed(100 * high, 0)}]"
+    return f"{percent(value)}{interval}"
+
+
 def position_label(position: int, record: CausesRecord) -> str:
     """Return a position for hover texts and sentences, with its token if the record has tokens.
 
@@ -100,18 +110,16 @@ def cause_answer(tables: CauseTables) -> str:
     The other effect of a direction that is used is in `cause_detail`. Without directions, the
     answer is about the strongest edits.
     """
-    verdict = tables.verdict
+    verdict, best = tables.verdict, tables.verdict.best
     opening = OPENINGS.get(verdict.case, verdict.case)
-    if verdict.best is None:
+    if best is None:
         text = next(_strongest_edits(tables), NOTHING)
-    elif verdict.best.uses or len(verdict.directions) == 1:
-        effects = _effects(verdict.best, verdict.directions)
-        if verdict.best.uses:
-            effects, is_label = effects[:1], verdict.best.answer("detects") == "yes"
-            if verdict.best.uses == ("steers",) and verdict.best.size:
-                effects[0] += (
-                    f"; largest estimated share of the answer: {percent(verdict.best.size)}"
-                )
+    elif best.uses or len(verdict.directions) == 1:
+        effects = _effects(best, verdict.directions)
+        if best.uses:
+            effects, is_label = effects[:1], best.answer("detects") == "yes"
+            if best.uses == ("steers",) and best.size:
+                effects[0] += f"; largest estimated share of the answer: {percent(best.size)}"
             if is_label and is_yes_no(tables.record.question, ASKS_USE):
                 opening = opening.replace("used", "yes")
         text = f"{opening}: {', and '.join(effects) or UNDEFINED}"
@@ -142,11 +150,13 @@ def cause_detail(tables: CauseTables) -> str:
         if verdict.patched is None:
             sentences.append(next(_strongest_edits(tables), ""))
         else:
-            recovery = f"recovers {value_in_words(verdict.patched)} {OF_EFFECT}"
+            patched = verdict.patched[["value", "ci_low", "ci_high"]]
+            recovery = f"recovers {share_in_words(*patched)} {OF_EFFECT}"
             vector = "the whole vector there" if verdict.best.uses else _the(verdict.best)
-            is_here = verdict.patched["ci_low"] > 0
-            located = ", which locates the information but not its direction," * bool(is_here)
-            sentences.append(f"patching {vector}{located} {recovery}")
+            if (swap := verdict.best.asked.get("swap")) is not None:
+                share = share_in_words(*swap[["effect", "low", "high"]])
+                recovery += f", swapping the direction alone {share}"
+            sentences.append(f"patching {vector} {recovery}")
     text = ". ".join(map(capitalised, filter(None, sentences)))
     return f"{text}{'; ' if text else ''}{n_in_words(tables.record)}."
 
@@ -204,13 +214,11 @@ def _effects(best: Direction, directions: Sequence[Direction]) -> list[str]:
             removes = "removes"
             if row["high"] < 0:
                 removes, numbers = "adds", [-numbers[0], -numbers[2], -numbers[1]]
-            share, low, high = [fixed(100 * number, 0) for number in numbers]
-            interval = "" if math.isnan(row["low"]) else f" [{low}, {high}]"
-            effect = f"erasing {what} {removes} {share} %{interval} of the label's effect"
+            effect = f"erasing {what} {removes} {share_in_words(*numbers)} of the label's effect"
         p = row[["p_holm", "p_best"]].max()  # adjusted for questions, and for sites
         # The interval alone decides about "no".
         has_p = best.answer(use) != "no" and not math.isnan(p)
-        test = [f"{p_words(float(p))}{best_of}"] if has_p else []
+        test = [f"permuted labels: {p_words(float(p))}{best_of}"] if has_p else []
         if use != "steers" and not math.isnan(row["whole"]):
             test.append(f"the whole vector removes {percent(row['whole'])}")
         if row["exceeds_whole"]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -55,11 +55,8 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
     figure = go.Figure(layout={"template": style.TEMPLATE})
     figure.add_traces(curve_lines(scores, rows))
     layers, has_runs = ticks(rows), differs(rows["run"])
-    lines = [
-        line
-        for of_run in measured.of_runs()
-        for line in line_labels.levels(of_run, is_brief=has_runs)
-    ]
+    of_runs = [line_labels.levels(one, is_brief=has_runs) for one in measured.of_runs()]
+    lines = list(chain.from_iterable(of_runs))
     # The colour of each run is that of its line, or of the first one of several.
     runs = [series["run"].iloc[0] for _, series in series_of(rows)] if has_runs else []
     colours = {run: series_colour(runs.index(run)) for run in runs}
@@ -67,18 +64,9 @@ def layer_curve(scores: Scores, metric: str = "accuracy") -> go.Figure:
     # Draw a ring around the task's value at the selected site of each run; of one run, label it.
     marked = chosen_points(scores, rows)
     figure.add_traces([ring(row) for row in marked])
-    if not differs(scores.rows["run"]):
-        heights = [level["value"] for _, level in lines]
-        for row in marked:
-            # The label is above or below the ring, where the next line is farther away.
-            same_depth = rows.loc[rows["depth"] == row["depth"], "value"]
-            gaps = np.array([*same_depth, *heights]) - row["value"]
-            above = gaps[gaps > 0].min(initial=math.inf)
-            below = -gaps[gaps < 0].max(initial=-math.inf)
-            place = {"x": row["depth"], "y": row["value"], "ay": -24 if above >= below else 24}
-            leader = {"showarrow": True, "arrowhead": 0, "arrowcolor": style.GREY}
-            text = {"text": f"chosen: {fixed(row['value'], 2)}", "font": {"size": style.SMALL}}
-            figure.add_annotation(**text, **place, **leader, ax=0, standoff=9)
+    for row in [] if has_runs else marked:
+        text = f"chosen {fixed(row['value'], 2)}"
+        labels.append(line_labels.LineLabel(text, row["value"], style.GREY, row["depth"]))
     style.layer_axis(figure, layers)
     return finish_curve(figure, metric, rows["chance"].min(), labels)
 

@@ -209,7 +209,7 @@ def _use_parts(tables: CauseTables) -> Iterator[page.FigurePart]:
         "Erased: share of the label's effect that disappears if the direction, or the whole "
         "vector, is replaced by its mean. Swapped: share of the counterfactual's effect that its "
         "value along the direction, or its whole vector, recovers. Error bars: 95 % intervals over "
-        f"groups; {cause_words.n_in_words(best.row)}. Columns: 95 % of {tables.record.draws:,} "
+        f"groups; {cause_words.n_in_words(best.row)}. Bands: 95 % of {tables.record.draws:,} "
         f"directions on permuted labels (tested), and of {cause_words.RANDOM} (not tested).",
         f"{title}. {cause_words.cause_answer(tables)}",
     )

@@ -526,10 +526,8 @@ def scores_part(
         chance: the chance level; NaN for none.
         unit: title of the axis of the differences.
     """
-    panels = [
-        (scores, style.axis_title(metric), chance),
-        *[(differences, unit, 0.0)][: len(differences)],
-    ]
+    panels = [(scores, style.axis_title(metric), chance)]
+    panels += [(differences, unit, 0.0)] * bool(differences)
     heights, words = [len(rows) + 0.4 for rows, *_ in panels], []
     figure = make_subplots(
         len(panels), 1, row_heights=heights, vertical_spacing=4.5 / (9 + 3 * sum(heights))

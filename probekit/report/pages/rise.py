@@ -5,13 +5,16 @@ from collections.abc import Iterator, Sequence
 
 from probekit.amounts import LEVEL
 from probekit.chosen.page import Shown, sentence
+from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.page import Paragraph
+from probekit.report.sentences.answer import score_texts
 from probekit.results.judging import reported_differences
 from probekit.results.scores import answers_name
-from probekit.results.table import DIFFERENCES, SERIES, only, read_columns, row_tick
+from probekit.results.table import DIFFERENCES, SERIES, metric_name, only, read_columns, row_tick
 from probekit.results.verdict import NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE
 
 FEWEST_SITES = 4
+NOT_BETTER = NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE
 ENDS = {"embed": "the embedding", "final norm": "the final norm"}
 _ASKS = re.compile(r"\b(which|what) (block|layer|depth)|\bwhere\b|\bhow (deep|early|late)\b", re.I)
 
@@ -35,10 +38,9 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
     table = read_columns(run.folder / "differences.csv", DIFFERENCES)
     others = reported_differences(table, v).items()
     # The chosen probe itself, and those that it is not significantly better than.
-    equal = {
-        name for name, other in others if other.verdict in (NOT_SIGNIFICANT, SIGNIFICANTLY_WORSE)
-    }
-    equal.add(answers_name(best))
+    equal = {answers_name(best), *(name for name, other in others if other.verdict in NOT_BETTER)}
+    facts = {"target": "task", "metric": v.metric, "split": "test", **line}
+    scores = only(run.scores.of_all_folds.sited, **facts).set_index("site")["value"]
     above = _start([row["value"] < LEVEL for row in sites])
     alike = _start([answers_name(row) in equal for row in sites])
     is_single = rows["depth"].is_unique and len(sites) >= FEWEST_SITES
@@ -46,10 +48,13 @@ def rise(run: Shown, *, is_asked: bool) -> Iterator[Paragraph]:
         return
     ticks = [row_tick(sites[n], run.scores.blocks) for n in (above, alike)]
     places = [ENDS.get(tick, f"block {tick}" if tick.isdigit() else tick) for tick in ticks]
-    text = f"Above chance from {places[0]} on (p < 0.05, adjusted for all sites)"
+    values = [scores[sites[n]["site"]] for n in (above, alike)]
+    there, unit = score_texts(values, METRICS[v.metric].in_percent)
+    score = f"{metric_name(v.metric)} {there[0]}{unit}"
+    text = f"Above chance from {places[0]} on ({score}, adjusted p < 0.05)"
     if alike > above:
         chosen = f"the chosen probe{'s' * v.is_nested}"
-        text += f"; from {places[1]} on not significantly worse than {chosen}"
+        text += f"; from {places[1]} on ({there[1]}{unit}) not significantly worse than {chosen}"
     yield sentence(f"{text}.")
 
 

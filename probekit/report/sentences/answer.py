@@ -36,6 +36,10 @@ OPENINGS = {
     "untested": "Not tested against chance",
 }
 NOT_BETTER_THAN = "not significantly better than"
+# Baselines that predict from the text, without activations.
+OF_TEXTS = tuple(name for name in BASELINES if name != "majority")
+# Metrics that are 1 only if each label is predicted, and from which score on they count as 1.
+OF_LABELS, EXACT = ("accuracy", "balanced_accuracy", "r2"), 1 - 1e-5
 MOST_RIVALS = 2  # named in the sentence
 MOST_TIED = 2  # sites named in the sentence
 MOST_SITES = 4  # named with the number of folds that chose them
@@ -90,7 +94,7 @@ def answer(v: Verdict, question: str | None = None) -> str:
     case, opening = v.case, OPENINGS[v.case].format(level=level)
     but = _but(v) if case == "not better" else ""
     score, chance = score_words(v.score)
-    facts = [chance, _p_in_words(v), _better_words(v) if case == "no evidence" else ""]
+    facts = [chance, _p_in_words(v), _other_words(v)]
     if case in ("yes", "not better") and not is_yes_no(question):
         if place := _best_place(v):
             best = "selected" if metric.needs == "alarms" else "best"  # next to that of a monitor
@@ -149,56 +153,61 @@ def _but(v: Verdict) -> str:
     """Return the rivals that the selected probe is not better than, after a comma.
 
     The majority class is the first, because a probe that is not better has learnt nothing that its
-    score shows. The others follow, best first; if there are any that are better than the probe,
-    only those and random weights. Of more than `MOST_RIVALS` names in a row, those after the first
-    are counted. Few test groups are named where predictions and labels are associated.
+    score shows. The others follow, best first. If some predict the labels exactly, or if some are
+    better than the probe, only those and random weights are named. Of more than `MOST_RIVALS`
+    names in a row, those after the first are counted. Few test groups are named where predictions
+    and labels are associated.
     """
     assert v.score is not None
     metric, doubts = METRICS[v.score.metric], v.doubts
+    of_texts = [name for name in OF_TEXTS if name in doubts and metric.name in OF_LABELS]
+    exact = [name for name in of_texts if doubts[name].value > EXACT]
     # The rivals that are better than the probe; their verdicts are on the probe.
-    better = {n: r for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE}
+    better = [n for n, r in doubts.items() if r.is_named and r.verdict == SIGNIFICANTLY_WORSE]
+    named, relation = better or [*doubts], "worse than" if better else NOT_BETTER_THAN
+    if exact:
+        named, relation = exact, "every held-out label is predicted exactly by"
     # Without a lead over these, the score shows nothing that the probe, or the network, has learnt.
-    ties = doubts.keys() - better if better else ()
+    ties = doubts.keys() - named
     worst = [rival_name(n, metric.name) for n in ("majority", "random_weights") if n in ties]
     parts = [f"{NOT_BETTER_THAN} {joined_names(worst)}"] if worst else []
-    named = better or doubts
     # Ascending, with the majority class last; reversed, it comes first, and then the best ones.
-    best_first = sorted(
-        named, key=lambda name: (name == "majority", named[name].value * metric.sign)
-    )[::-1]
+    best_first = sorted(named, key=lambda n: (n == "majority", metric.sign * doubts[n].value))[::-1]
     names = [rival_name(name, metric.name) for name in best_first]
-    first = named[best_first[0]]
-    if len(names) == 1 and first.is_named and not math.isnan(first.adjusted_low):
+    first = doubts[best_first[0]]
+    if len(names) == 1 and first.is_named and not exact and not math.isnan(first.adjusted_low):
         numbers = (first.difference, first.adjusted_low, first.adjusted_high)
         # The table of comparisons has the interval of this difference alone.
         adjusted = ", adjusted" * (numbers[1:] != (first.ci_low, first.ci_high))
         names = [f"{names[0]} ({format_difference(*numbers)}{adjusted})"]
     if len(names) > MOST_RIVALS:
         names = [names[0], f"{len(names) - 1} others"]
-    parts.append(f"{'worse than' if better else NOT_BETTER_THAN} {joined_names(names)}")
+    parts.append(f"{relation} {joined_names(names)}")
     is_few = _is_only_associated(v) and v.score.n_groups < FEW_GROUPS
     few = f", with only {v.score.n_groups} test groups" if is_few else ""
     return f", but {', and '.join(parts)}{few}"
 
 
-def _better_words(v: Verdict) -> str:
-    """Return the best score of the baselines that predict from the text, without activations.
+def _other_words(v: Verdict) -> str:
+    """Return the score that weakens the result most, with what has it; "" if there is none.
 
-    The result is "" if none is better than the probe. The majority class is not among them.
+    Without evidence, it is the best one of `OF_TEXTS` that is better than that of the probe.
+    Otherwise it is that of random weights, if they explain more than 80 % of the lead over chance.
     """
     assert v.score is not None
-    metric, value = METRICS[v.score.metric], v.score.value
+    metric, least, names = METRICS[v.score.metric], v.score.value, OF_TEXTS
+    if v.case != "no evidence":
+        least, names = 0.8 * least + 0.2 * v.score.chance, ("random_weights",)
     better = {
         name: v.rivals[name].value
-        for name in BASELINES
-        if name in v.rivals and name != "majority"
-        if metric.sign * (v.rivals[name].value - value) > 0
+        for name in names
+        if name in v.rivals and metric.sign * (v.rivals[name].value - least) > 0
     }
     if not better:
         return ""
     best = max(better, key=lambda name: metric.sign * better[name])
     score = percent(better[best]) if metric.in_percent else fixed(better[best], 2)
-    return f"while {rival_name(best, metric.name)} scores {score}"
+    return f"{score} with {rival_name(best, metric.name)}"
 
 
 def _in_words(choice: Choice, v: Verdict, *notes: str) -> str:

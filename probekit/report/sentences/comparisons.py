@@ -240,8 +240,8 @@ def sources_sentence(sources: SourceScores) -> str:
     ...     left_out={"Bob": "only yes"},
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
-    Above chance on 1 of 3 sources left out whole (95 % interval of each): mean AUROC 0.72
-    [0.10, 1.00], compared with 0.92 [0.90, 0.94] of probes fitted inside the sources; worst: “Ann”
+    Above chance on 1 of 3 unseen sources (95 % interval of each): mean AUROC 0.72 [0.10, 1.00],
+    compared with 0.92 [0.90, 0.94] if seen; worst: “Ann”
     (0.03, chance 0.50). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
@@ -259,11 +259,11 @@ def sources_sentence(sources: SourceScores) -> str:
     others = f" Not averaged: {', '.join(absent)}." if absent else ""
     if not sources.n:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
-    whole, chance = f"{counted(sources.n, 'source')} left out whole", sources.worst_chance
+    whole, chance = f"{counted(sources.n, 'unseen source')}", sources.worst_chance
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = f"compared with {words(*sources.within)} of probes fitted inside the sources"
+    inside = f"compared with {words(*sources.within)} if seen"
     if math.isnan(sources.within[0]):
-        inside = "no score inside them, because some are a single group"
+        inside = "no score of seen ones, because some are a single group"
     level = "" if math.isnan(chance) else f", chance {words(chance)}"
     worst = f"worst: “{sources.worst}” ({words(sources.worst_value)}{level})"
     lead = f"On {whole}"

@@ -201,7 +201,7 @@ def test_colours_have_enough_contrast_on_both_pages_and_repeat_later_than_marker
 def test_labels_round_like_the_sentence():
     table = altered(PLAIN, OWN, value=0.175, ci_low=0.036, ci_high=0.438)
     notes = layer_curve(Scores.of(table)).layout.annotations
-    assert "chosen: 0.18" in {note.text for note in notes}
+    assert "chosen\u00a00.18" in {note.text for note in notes}
     assert answer(judged(table)).startswith("Worse than chance: 18 % [4, 44]")
 
 

@@ -38,15 +38,15 @@ def told(folder, p_values, worse, question=ASKED, table=TABLE, is_asked=True):
         (
             (0.4, 0.01, 0.01, 0.01, 0.01, 0.01),
             (0, 1),
-            "block 0 on (p < 0.05, adjusted for all sites); from block 1 on",
+            "block 0 on (accuracy 80 %, adjusted p < 0.05); from block 1 on",
         ),
         # A site in between counts: from it on, not all are.
         (
             (0.01, 0.4, 0.01, 0.01, 0.01, 0.01),
             (1, 4),
-            "block 1 on (p < 0.05, adjusted for all sites); from the final",
+            "block 1 on (accuracy 88 %, adjusted p < 0.05); from the final",
         ),
-        ((0.01,) * 6, (), "Above chance from the embedding on (p < 0"),
+        ((0.01,) * 6, (), "Above chance from the embedding on (accuracy 71 %, adjusted p < 0.05)."),
     ],
 )
 def test_all_sites_from_there_on_are_meant(tmp_path, p_values, worse, words):
