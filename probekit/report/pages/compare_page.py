@@ -380,8 +380,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 def _extremes(runs: Sequence[ShownRun]) -> str:
     """Return how many runs are above chance, the range of scores, and which curves are equal."""
     verdicts = {run.name: run.record.verdict for run in runs}
-    scores = {name: v.score for name, v in verdicts.items() if v.score}
-    scores = {name: one for name, one in scores.items() if not math.isnan(one.value)}
+    scores = {n: v.score for n, v in verdicts.items() if v.score and not math.isnan(v.score.value)}
     metric = METRICS[runs[0].record.verdict.metric]
     ordered = sorted(scores, key=lambda name: scores[name].value * metric.sign)
     curves: dict[tuple[float, ...], list[str]] = {}
@@ -448,15 +447,14 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         return forest
     named = named_by_run(scores)
     drawn = curve_figure(named, metric)
-    null = ""
-    if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
-        null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
+    has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
+    null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{null}{MARKS} Runs may have different test rows; use probekit compare to test the "
-        "differences of two runs.",
+        f"{null * has_null}{MARKS} Runs may have different test rows; use probekit compare to test "
+        "the differences of two runs.",
         description(named, metric),
         height=facets_height(drawn),
     )

@@ -69,13 +69,10 @@ def doses_page(
     ends = [0, 1.05 * float(drawn["dose"].max())]
     area = {"fillcolor": style.GREY, "opacity": 0.12, "annotation_position": "top left"}
     figure.add_vrect(dose, ends[1], **area, line_width=0, annotation_text="above the limit")
-    line, start = {"color": style.GREY, "dash": "dash"}, f"no steering: {fixed(losses[0.0], 2)}"
-    figure.add_hline(
-        y=losses[0.0], line=line, annotation_text=start, annotation_position="top right"
-    )
-    limit = f"{dose:.3g}: loss + {_rise(factor)}"
+    start = f"no steering: {fixed(losses[0.0], 2)}"
+    figure.add_hline(losses[0.0], line=style.CHANCE_LINE, annotation_text=start)
     at = {"x": dose, "y": losses[dose], "ax": -20, "ay": -60, "arrowwidth": 1}
-    figure.add_annotation(text=limit, **at, xanchor="right")
+    figure.add_annotation(text=f"{dose:.3g}: loss + {_rise(factor)}", **at, xanchor="right")
     figure.update_xaxes(title_text=f"dose, {words}", range=ends)
     figure.update_yaxes(title_text="loss, nats per token")
     answer = doses_answer(dose, doses, factor, unit)

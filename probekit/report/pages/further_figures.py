@@ -546,8 +546,7 @@ def scores_part(
     for panel, (rows, axis, level) in enumerate(panels, 1):
         place = {"row": panel, "col": 1}
         for number, (name, estimate) in enumerate(rows.items()):
-            is_score = rows is scores
-            text = format_number(*estimate) if is_score else format_difference(*estimate)
+            text = format_number(*estimate) if rows is scores else format_difference(*estimate)
             words.append(f"{name} {text}")
             points = pd.DataFrame([estimate], columns=["value", "ci_low", "ci_high"])
             blue = name in (filled or [*scores][:1])
@@ -556,7 +555,7 @@ def scores_part(
                 y=[number],
                 name=style.plotly_text(name),
                 mode="markers+text",
-                text=[fixed(estimate[0], 2) if is_score else text.partition(" ")[0]],
+                text=[fixed(estimate[0], 2) if rows is scores else text.partition(" ")[0]],
                 textposition="top center",
                 error_x={**style.error_bars(points, "value", 1.5), "symmetric": False},
                 marker={"color": style.SERIES_COLOURS[0] if blue else style.GREY, "size": 9},

@@ -41,11 +41,9 @@ def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
     if drawn["block"].max() > 0:  # one line per kind of matrix
         words = "; ".join(drawn["name"] + " " + drawn["rms"].map(format_weight))
         figure = go.Figure(layout={"template": style.TEMPLATE})
-        looks = cycle(CURVES), cycle(style.SERIES_MARKERS)
-        lines = drawn.groupby("kind", sort=False)
-        for (kind, points), colour, symbol in zip(lines, *looks, strict=False):
-            name = style.plotly_text(kind)
-            look = {"line": {"color": colour}, "marker": {"symbol": symbol, "size": 8}}
+        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False), start=1):
+            name, marker = style.plotly_text(kind), style.series_marker(number, 8)
+            look = {"line": {"color": marker["color"]}, "marker": marker}
             look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.4g}}<extra></extra>"}
             x, y = (points[column].tolist() for column in ("block", "rms"))
             figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **look)

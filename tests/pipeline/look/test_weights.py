@@ -63,7 +63,10 @@ def test_overview_lists_every_tensor(look, tiny):
     assert len(names) == 52
     assert all(f"<bdi>{name}</bdi>" in page for name in names)
     lines = figures["RMS of the weights by block"]["data"]
-    roots = [block.mlp.c_fc.weight.square().mean().sqrt().item() for block in GPT2.from_pretrained(tiny).h]
+    roots = [
+        block.mlp.c_fc.weight.square().mean().sqrt().item()
+        for block in GPT2.from_pretrained(tiny).h
+    ]
     drawn = next(line for line in lines if line["name"] == "mlp.c_fc.weight")
     assert (drawn["y"], drawn["x"]) == (pytest.approx(roots), [0, 1, 2, 3])
 
