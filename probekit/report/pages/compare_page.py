@@ -11,7 +11,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probekit.amounts import counted, format_difference, format_number, format_p, joined_names
-from probekit.chosen.kinds.page import at_site
 from probekit.chosen.page import Shown
 from probekit.errors import ConfigError, DataError
 from probekit.probes.score.metric_table import METRICS
@@ -23,7 +22,7 @@ from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.line_labels import NULL_BAND, name_traces
 from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
-from probekit.report.pages.further_figures import scores_part
+from probekit.report.pages.further_figures import at_site, scores_part
 from probekit.report.pages.parts import title
 from probekit.report.pages.run_page import run_answers, run_caveats
 from probekit.report.sentences import comparisons
@@ -61,8 +60,8 @@ SETTINGS = (
 _STEP = 0.06  # in layers, from the error bars of one line to those of the next
 MAP_ROW = ["run", "probe", "position", "view"]  # columns that are constant in a row of the map
 SELECTED = (
-    "Scores on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
-    "training rows. Other kinds of probe are at the selected site."
+    "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
+    "training rows."
 )
 MARKS = (
     "A ring marks the site that a run selected by cross-validation on its training rows. A run "
@@ -424,9 +423,11 @@ def _forest(runs: Sequence[ShownRun]) -> Iterator[page.FigurePart]:
         kinds.pop(score.probe, None)
         rows |= {f"{run.name}: {kind}": row[INTERVAL].tolist() for kind, row in kinds.items()}
     if rows:
-        of = "by run (filled: selected probe)" if len(rows) > len(own) else "by run"
+        has_others = len(rows) > len(own)
+        of = "by run" + " (filled: selected probe)" * has_others
+        caption = SELECTED + " Grey: other kinds of probe at the same site." * has_others
         chance = chances.pop() if len(chances) == 1 else math.nan
-        yield scores_part(metric, of, rows, {}, SELECTED, chance, filled=own)
+        yield scores_part(metric, of, rows, {}, caption, chance, filled=own)
 
 
 def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
@@ -482,7 +483,7 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         f"{title(metric)}, runs by layers",
         page.figure_json(heat_map.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
-        f"Probes, of the best cross-validated score of each run: {kinds}. {colour_words(cells)}",
+        f"Probes: {kinds}. {colour_words(cells)}",
         "; ".join(
             f"{run}: {', '.join(map(format_number, of_run['value']))}"
             for run, of_run in cells.groupby("run", sort=False)
@@ -528,10 +529,8 @@ def _numbers(run: ShownRun) -> dict[str, Cell | str]:
     v = run.record.verdict
     if not v.is_chosen:
         return {}
-    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell("–")}
-    if v.score is not None:
-        text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
-        cells[metric_name(v.metric)] = Cell.number(text)
+    score = (v.score.value, v.score.ci_low, v.score.ci_high) if v.score else (math.nan,)
+    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell.number(format_number(*score))}
     for target in REFERENCES:
         if target in v.rivals:
             cells[target.replace("_", " ")] = format_number(v.rivals[target].value)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
         figure = go.Figure(layout={"template": style.TEMPLATE})
         for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False), start=1):
             name, marker = style.plotly_text(kind), style.series_marker(number, 8)
-            look = {"line": {"color": marker["color"]}, "marker": marker}
+            look: dict[str, Any] = {"line": {"color": marker["color"]}, "marker": marker}
             look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.4g}}<extra></extra>"}
             x, y = (points[column].tolist() for column in ("block", "rms"))
             figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **look)
