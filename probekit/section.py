@@ -19,7 +19,8 @@ Several = TypeVar("Several", bound=Sequence[Any])
 KeyPath = tuple[str | int, ...]
 URL = re.compile("[a-z][a-z0-9+.-]*://")
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=80)]
+NAME = "^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=80)]
 # Names of devices on Windows, which cannot be names of files there, whatever their extension.
 DEVICES = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9])(\..*)?", re.IGNORECASE)
 

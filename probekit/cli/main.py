@@ -110,9 +110,8 @@ class _Commands(click.Group):
         width = max(map(len, self.commands))
         for purpose, names in PURPOSES.items():
             with formatter.section(purpose):
-                summaries = [self.commands[name].get_short_help_str(999) for name in names.split()]
-                padded = [name.ljust(width) for name in names.split()]
-                formatter.write_dl(list(zip(padded, summaries, strict=True)))
+                listed = [(name.ljust(width), self.commands[name]) for name in names.split()]
+                formatter.write_dl([(name, one.get_short_help_str(999)) for name, one in listed])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return the command; raise UsageError with suggestions if it is unknown."""
@@ -137,9 +136,8 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_given: bool) -> No
     except PackageNotFoundError:
         torch = "not installed"
     distribution = provenance.origin()
-    click.echo(f"{distribution.name} {distribution.version}")
-    click.echo(f"package  {provenance.PACKAGE}\nPython   {platform.python_version()}")
-    click.echo(f"torch    {torch}")
+    click.echo(f"{distribution.name} {distribution.version}\npackage  {provenance.PACKAGE}")
+    click.echo(f"Python   {platform.python_version()}\ntorch    {torch}")
     for warning in provenance.origin_warnings():
         click.echo(f"Warning: {warning}.", err=True)
     ctx.exit()

@@ -120,23 +120,26 @@ class CacheRoot(OutFolder):
 
 
 class OutputFile(click.Path):
-    """An output file with one of the extensions `endings`; its folder need not exist yet."""
+    """An output file with one of the extensions `endings`; its folder need not exist yet.
 
-    def __init__(self, *endings: str) -> None:
+    A note on these extensions is part of the message about others.
+    """
+
+    def __init__(self, *endings: str, note: str = "") -> None:
         super().__init__()
-        self.endings = endings
+        self.endings, self.note = endings, note
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Path:
         """Return the path; fail if it is a folder or its parent cannot be a folder.
 
         Raises:
-            ConfigError: The extension is not one of the allowed ones.
+            ConfigError: The extension is not one of the allowed ones, or the folder is read-only.
         """
         path = Path(value)
         if path.is_dir():
             self.fail(f"{path} is a folder. Give the path of a file.", param, ctx)
         _refuse_file(self, path.parent, param, ctx)
-        check_ending(path, self.endings)
+        check_ending(path, self.endings, self.note)
         return path
 
 

@@ -151,6 +151,8 @@ def draw_figures(
     """Write figures, or those of a page, to `figures` in a folder; without formats nothing."""
     if formats:
         folder /= "figures"
+        if folder.is_file():
+            raise click.UsageError(f"{folder} is a file, not a folder. Move or rename it.")
         inside, how = files.inside(folder), figure_files.Paper(**paper)
         parts = drawn()
         parts = parts if isinstance(parts, list) else figure_files.figures_of(parts)

@@ -63,8 +63,7 @@ def show_table(table: ResultTable) -> None:
 
 def echo(text: str = "", *, err: bool = False) -> None:
     """Print a text; on a terminal, its lines are wrapped at spaces."""
-    stream = sys.stderr if err else sys.stdout
-    if stream.isatty():
+    if (sys.stderr if err else sys.stdout).isatty():
         Console(stderr=err).print(Text(text))
     else:
         click.echo(text, err=err)

@@ -262,7 +262,7 @@ def _once(_: click.Context, __: click.Parameter, values: tuple[float, ...]) -> f
 )
 @click.option(
     "--out",
-    type=OutputFile(*ANSWER_FILES, *FIGURE_FILES),
+    type=OutputFile(*ANSWER_FILES, *FIGURE_FILES, note="; figures require --layers or --over"),
     help="Output file (.html, .csv or .jsonl; with --layers or --over .pdf, .svg or .png).",
 )
 @pictures.with_paper

@@ -19,7 +19,7 @@ from ruamel.yaml.events import AliasEvent
 
 from probekit.errors import ConfigError, nearest
 from probekit.files import regular
-from probekit.section import KeyLocation, KeyPath, Section
+from probekit.section import NAME, KeyLocation, KeyPath, Section
 
 Settings = TypeVar("Settings", bound=Section)
 
@@ -51,6 +51,9 @@ _TERMS = {
     "valid tuple": "list: [..., ...]",
     "String ": "The text ",
     " after validation": "",
+    f"should match pattern '{NAME}'": "must be letters, digits and ._-, which cannot come first",
+    r"should match pattern '^[^,\s]+$'": "must not contain a comma or a space",
+    r"should match pattern '[^\r\n\"]'": "must be a character, but no quote or line break",
 }
 
 
@@ -226,8 +229,7 @@ def read_document(path: Path, overrides: Sequence[str] = ()) -> Document:
         # Descend to the section of the key within `content`, and set the value there.
         keys, section = tuple(key.split(".")), content
         if not value.strip() or "" in keys:
-            text = "write it as section.key=value, or section.key=null."
-            raise ConfigError(f"--set {override}: {text}")
+            raise ConfigError(f"--set {override}: write section.key=value, or section.key=null.")
         if item := _ITEM.search(key):
             whole = f"--set '{key[: item.start()]}=[...]'"
             raise ConfigError(f"--set {override}: a list can only be set as a whole: {whole}.")

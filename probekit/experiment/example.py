@@ -167,21 +167,25 @@ def keys_of(section: str) -> list[tuple[str, str, str, str]]:
     ('format', 'csv, tsv, jsonl, parquet', '"csv"', 'format of this file')
     """
     schema = json.loads(schemas()[SCHEMA])
-    here, definitions = schema, schema["$defs"]
+    here = schema
+
+    def section_of(key: Any) -> dict[str, Any]:
+        """Return the schema of the section that a key holds; {} for a value."""
+        inner = [one["$ref"] for one in _alternatives(key) if "$ref" in one]
+        return schema["$defs"][inner[0].rpartition("/")[2]] if inner else {}
+
     for name in filter(None, section.split(".")):
         keys = here.get("properties", {})
         if name not in keys:
             raise UnknownNameError(f"No key {name!r} in an experiment. {nearest(name, list(keys))}")
-        inner = [one for one in _alternatives(keys[name]) if "$ref" in one]
-        of_key = {**here, "properties": {name: keys[name]}}
-        here = definitions[inner[0]["$ref"].rpartition("/")[2]] if inner else of_key
+        here = section_of(keys[name]) or {**here, "properties": {name: keys[name]}}
     required = here.get("required", [])
     return [
         (
             name,
             _value_words(one),
             "required" if name in required else json.dumps(one.get("default")),
-            str(one.get("description", "")),
+            str({**section_of(one), **one}.get("description", "")).partition("\n")[0],
         )
         for name, one in here.get("properties", {}).items()
     ]

@@ -3,12 +3,15 @@
 import re
 import shlex
 import shutil
+from pathlib import Path
 
+import click
 import pandas as pd
 import pytest
 
 from probekit.cli.main import cli
 from probekit.cli.options import CacheRoot, OutFolder, OutputFile
+from probekit.cli.pictures import draw_figures
 from probekit.experiment.document import dump_settings
 from tests.cli.conftest import save_probe, without_digits
 from tests.pipeline.planted import YAML, write_rows
@@ -207,6 +210,22 @@ def test_an_extension_that_cannot_be_written_is_refused_before_any_work(call, op
     done = call(*option.split(), "page.docx")
     assert done.code == 2
     assert re.fullmatch(r"Error: --out page\.docx: .* Allowed: \.\w+(, \.\w+)*\.\n", done.stderr)
+    assert ("figures require --layers or --over" in done.stderr) == (option == "apply --out")
+
+
+@pytest.mark.parametrize("option", options(OutputFile))
+def test_a_read_only_folder_is_refused_before_any_work(call, tmp_path, monkeypatch, option):
+    # The owner of this process may be root, to whom no folder is read-only.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+    done = call(*option.split(), str(tmp_path / "new" / "page.html"))
+    assert done.code == 2
+    assert f"the folder {tmp_path} is read-only" in done.stderr
+
+
+def test_a_file_named_figures_is_said_to_be_in_the_way(tmp_path):
+    (tmp_path / "figures").write_text("kept")
+    with pytest.raises(click.UsageError, match="figures is a file, not a folder"):
+        draw_figures(list, tmp_path, ["png"], {})
 
 
 def test_printed_numbers_are_those_that_are_written(call):

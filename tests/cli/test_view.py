@@ -103,7 +103,7 @@ def test_a_pretraining_run_is_listed_and_served(get, root):
     assert 'class="state damaged"' in get("/")[1]
     plan = {"run": "little", "steps": 1000, "vocabulary": 8192}
     (folder / "run.json").write_bytes(seal(plan, 2))
-    assert "written by another version</b>" in get("/")[1]
+    assert 'class="state version">written by another version</b>' in get("/")[1]
 
 
 NOT_SERVED = "/../secret.txt /run/../../secret.txt /run/..%2f..%2fsecret.txt //etc/passwd"

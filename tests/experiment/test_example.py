@@ -113,7 +113,7 @@ def test_keys_of_a_section_are_those_of_the_schema(call, refused):
     assert kinds["kind"][0].startswith("logistic, ridge, lda")
     assert kinds["kind"][1] == "required"
     assert {name: default for name, _, default, _ in keys_of("split")}["seed"] == "0"
-    assert all(description for *_, description in keys_of("data"))
+    assert all(description for name in ("", "data", "tokens") for *_, description in keys_of(name))
     assert [row[:3] for row in keys_of("split.folds")] == [("folds", "integer", "null")]
     values = {name: words for name, words, *_ in keys_of("probe")}
     assert values["C"] == "number, list of number"

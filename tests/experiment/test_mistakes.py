@@ -89,7 +89,9 @@ def test_names_similar_to_reserved_ones_are_allowed(write):
 
 
 # Terms of Python and pydantic that do not occur in YAML files.
-JARGON = r"Input should|Field required|instance|dictionar|[Tt]uple|None|True|False|valid"
+JARGON = (
+    r"Input should|match pattern|Field required|instance|dictionar|[Tt]uple|None|True|False|valid"
+)
 WRONG = [None, "", "?", 3, -1, 0.5, float("nan"), True, [], [{}], [0], {}, {"x": 1}, "x" * 100]
 
 

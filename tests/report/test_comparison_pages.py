@@ -57,7 +57,7 @@ def test_the_choice_of_nested_cross_validation_is_no_point_of_the_curve(comparis
 
 
 def test_differences_are_drawn_if_they_have_intervals_and_compare_probes(comparison):
-    title, rows = "Differences of accuracy", comparison.rows.copy()
+    title, rows = "Accuracy of a minus b (filled: significant)", comparison.rows.copy()
     # A baseline with another score in one run, and one that guesses as the majority class does.
     (majority,) = rows.index[rows["target"] == "majority"]
     rows.loc[majority, ["value_b", "difference"]] = 0.7, 0.1
@@ -71,7 +71,7 @@ def test_differences_are_drawn_if_they_have_intervals_and_compare_probes(compari
         texts = [
             getattr(one, "description", "") for one in parts if getattr(one, "title", "") == title
         ]
-        return re.findall(r"(selected probes|length|bag of words|majority) ", "".join(texts))
+        return re.findall(r"(selected probes|length|bag of words|majority): ", "".join(texts))
 
     assert drawn_rows(length, words) == ["selected probes", "length"]
     assert drawn_rows(words) == ["selected probes"]

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Mapping
 from probekit.amounts import format_difference, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
-from probekit.report.pages.further_figures import scores_part
+from probekit.report.pages.further_figures import at_site, scores_part
 from probekit.report.sentences.answer import size_words
 from probekit.results.judging import INTERVAL
-from probekit.results.scores import site_with_head
-from probekit.results.table import only
 from probekit.results.verdict import NOT_SIGNIFICANT, SIGNIFICANT, SIGNIFICANTLY_WORSE, Rival
 
 # Verdict on the selected kind -> its relation to the others.
@@ -57,10 +55,7 @@ def screen(run: Shown) -> Iterator[FigurePart]:
     """Yield the scores of all kinds at the selected site, if there are others."""
     v, best, rivals = run.verdict, run.verdict.best, others(run)
     if best is not None and rivals:
-        rows = only(run.scores.sited, target="task", split="test", metric=v.metric, view=best.view)
-        named = rows.assign(name=[*map(site_with_head, rows["site"], rows["head"])])
-        at_site = only(named, name=best.name, position=best.position)
-        scores = {str(row["probe"]): row for _, row in at_site.iterrows()}
+        scores = at_site(run.scores, v.metric, best)
         yield scores_part(
             v.metric,
             "by kind of probe",

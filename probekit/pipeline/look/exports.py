@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -25,16 +26,22 @@ PAGE_OR_ROWS = (".csv", ".html", *FIGURE_FILES)
 ATTENTION_FILES = (".html", *FIGURE_FILES)
 
 
-def check_ending(path: Path, allowed: Sequence[str]) -> None:
-    """Check the extension of an output file before any work.
+def check_ending(path: Path, allowed: Sequence[str], note: str = "") -> None:
+    """Check extension and folder of an output file before any work.
+
+    A note on the allowed extensions is part of the message.
 
     Raises:
-        ConfigError: the extension is not one of the allowed ones.
+        ConfigError: the extension is not one of the allowed ones, or the folder is read-only.
     """
     if path.suffix not in allowed:
         raise ConfigError(
-            f"--out {path}: the file extension sets the format. Allowed: {', '.join(allowed)}."
+            f"--out {path}: the file extension sets the format{note}. Allowed: "
+            f"{', '.join(allowed)}."
         )
+    folder = next(filter(Path.exists, path.parents), Path())
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--out {path}: the folder {folder} is read-only. Choose another one.")
 
 
 def _write(path: Path, content: str) -> None:

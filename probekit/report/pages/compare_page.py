@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,13 @@ from probekit.report.figures.layer_curve import curve_figure, facets_height
 from probekit.report.figures.line_labels import NULL_BAND, name_traces
 from probekit.report.figures.maps import cell_map, colour_words, map_cells, map_colours
 from probekit.report.figures.views import curve_rows
+from probekit.report.pages.further_figures import at_site, scores_part
 from probekit.report.pages.parts import title
 from probekit.report.pages.run_page import run_answers, run_caveats
 from probekit.report.sentences import comparisons
-from probekit.report.sentences.answer import nested_line, score_texts
+from probekit.report.sentences.answer import score_texts
 from probekit.report.sentences.captions import description
-from probekit.report.sentences.comparisons import chosen_words
+from probekit.report.sentences.comparisons import chosen_words, site_words
 from probekit.report.sentences.tables import TESTED
 from probekit.results.comparison import (
     RunComparison,
@@ -36,6 +38,7 @@ from probekit.results.comparison import (
     run_titles,
     settings_of,
 )
+from probekit.results.judging import INTERVAL
 from probekit.results.record import RunRecord, check_finished, load_config, open_record
 from probekit.results.scores import Scores
 from probekit.results.site_results import NESTED_SITE
@@ -60,7 +63,10 @@ SELECTED = (
     "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
     "training rows."
 )
-RINGS = "A ring marks the site that each run selected by cross-validation on its training rows."
+MARKS = (
+    "A ring marks the site that a run selected by cross-validation on its training rows. A run "
+    "whose outer folds chose sites has a line at the score of these choices instead."
+)
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
@@ -124,33 +130,20 @@ def forest_part(comparison: RunComparison, main: pd.DataFrame) -> Iterator[page.
     rows = main[main["ci_low"].notna() & ~is_constant]
     if rows.empty:
         return
-    names = [_place(row) for _, row in rows.iterrows()]
-    marker = {"color": style.SERIES_COLOURS[0], "size": 9, "line": {"width": 2}}
-    marker["symbol"] = np.where(rows["holds"], "square", "square-open").tolist()
-    figure = go.Figure(layout={"template": TEMPLATE, "showlegend": False})
-    figure.add_vline(x=0, line=style.CHANCE_LINE)
-    figure.add_scatter(
-        x=rows["difference"].tolist(),
-        y=list(range(len(rows))),
-        mode="markers",
-        marker=marker,
-        error_x=error_bars(rows, "difference", 1.5),
-        hovertext=[_hover(row, comparison.names) for _, row in rows.iterrows()],
-        hoverinfo="text",
-    )
-    metric = metric_name(comparison.metric)
-    minus = " minus ".join(map(style.short_tick, comparison.names))
-    figure.update_xaxes(title_text=f"{metric}, {minus}", showgrid=True)
-    ticks_of = {"tickvals": list(range(len(rows))), "ticktext": list(map(plotly_text, names))}
-    figure.update_yaxes(**ticks_of, range=[len(rows) - 0.5, -0.5], showgrid=False)
-    words = zip(names, map(format_number, rows["difference"]), strict=True)
-    yield page.FigurePart(
-        f"Differences of {metric}",
-        page.figure_json(figure),
-        f"{' minus '.join(comparison.names)}, with 95 % intervals. Filled: significant after "
-        "adjustment for all comparisons.",
-        f"Differences of {metric}. {'; '.join(f'{name} {number}' for name, number in words)}.",
-        height=9 + 2.5 * len(rows),
+    names, minus = list[str](), "\N{NO-BREAK SPACE}−\N{NO-BREAK SPACE}"
+    for _, row in rows.iterrows():
+        both = (format_number(row[name]) for name in ("value_a", "value_b"))
+        names.append(f"{_place(row)}: {minus.join(both)}")
+    estimates = rows[["difference", "ci_low", "ci_high"]].to_numpy().tolist()
+    yield scores_part(
+        comparison.metric,
+        f"of {' minus '.join(comparison.names)} (filled: significant)",
+        {},
+        dict(zip(names, estimates, strict=True)),
+        "Scores of both runs, and their difference. Filled: significant after adjustment for all "
+        "comparisons.",
+        unit=f"difference of {metric_name(comparison.metric)}",
+        filled=list(compress(names, rows["holds"])),
     )
 
 
@@ -266,14 +259,11 @@ def difference_figure(comparison: RunComparison) -> go.Figure:
 def _hover(row: pd.Series, runs: tuple[str, str]) -> str:
     """Return the hover text of a comparison; `runs` are the titles of both runs."""
     a, b = map(plotly_text, runs)
-    return "<br>".join(
-        [
-            f"<b>{plotly_text(both_places(row))}</b>",
-            f"{a} {format_number(row['value_a'])}, {b} {format_number(row['value_b'])}",
-            f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}",
-            f"p {format_p(row['p'])}, adjusted {format_p(row['p_adjusted'])}: "
-            + ("significant" if row["holds"] else "not significant"),
-        ]
+    return (
+        f"<b>{plotly_text(both_places(row))}</b><br>{a} {format_number(row['value_a'])}, "
+        f"{b} {format_number(row['value_b'])}<br>"
+        f"difference {format_number(row['difference'], row['ci_low'], row['ci_high'])}<br>"
+        f"adjusted p {format_p(row['p_adjusted'])}: {comparisons.result_words(row)}"
     )
 
 
@@ -351,8 +341,9 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
     answers = []
     for one in runs:  # below each name its question, unless all runs have the same one
         asked = "" if common else one.record.question or ""
-        answers.append((Cell(one.name, [(asked, "note")]), page.unbroken(one.answer)))
-    names = [run.name for run in runs]
+        answers.append((Cell(one.name, [(asked, "")]), page.unbroken(one.answer)))
+    table = ResultTable("Answers", [Column("run", "words"), Column("answer", "value")], answers)
+    names, first = [run.name for run in runs], runs_figures(runs)
     folders = page.Pairs([(run.name, _identity(run)) for run in runs])
     # The table of the selected sites.
     numbers = [_numbers(run) for run in runs]
@@ -374,9 +365,9 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
         eyebrow=["probekit", experiment, f"{len(runs):,} runs", metric],
         title=common or f"Comparison of {len(runs):,} runs",
         answer=_extremes(runs),
-        details=[page.Pairs(answers, css="verdicts")],
         sections=[
-            *(page.PageSection(part.title, [part]) for part in runs_figures(runs)),
+            page.PageSection("", [*first[:1], table], "screen"),
+            *(page.PageSection(part.title, [part]) for part in first[1:]),
             page.PageSection("Selected sites", [selected, page.Paragraph(SELECTED, "note")]),
             settings_section(names, differing([run.facts for run in runs])),
             page.PageSection("", [page.Fold("Folders of the runs", [folders])]),
@@ -388,8 +379,7 @@ def runs_page(runs: Sequence[ShownRun]) -> str:
 def _extremes(runs: Sequence[ShownRun]) -> str:
     """Return how many runs are above chance, the range of scores, and which curves are equal."""
     verdicts = {run.name: run.record.verdict for run in runs}
-    scores = {name: v.score for name, v in verdicts.items() if v.score}
-    scores = {name: one for name, one in scores.items() if not math.isnan(one.value)}
+    scores = {n: v.score for n, v in verdicts.items() if v.score and not math.isnan(v.score.value)}
     metric = METRICS[runs[0].record.verdict.metric]
     ordered = sorted(scores, key=lambda name: scores[name].value * metric.sign)
     curves: dict[tuple[float, ...], list[str]] = {}
@@ -408,16 +398,42 @@ def _extremes(runs: Sequence[ShownRun]) -> str:
         text = f"{lead}: {metric.title} {worst}{unit}"
         if worst != best:
             level += " Differences are not tested here."
-            text += f" ({ordered[0]}) to {best}{unit} ({ordered[-1]})"
+            lowest, highest = (
+                joined_names([name for name in ordered if scores[name].value == scores[end].value])
+                for end in (ordered[0], ordered[-1])
+            )
+            text += f" ({lowest}) to {best}{unit} ({highest})"
         text += level
     equal = [joined_names(names) for curve, names in curves.items() if curve and names[1:]]
     return text + "".join(f" The curves of {names} are equal." for names in equal)
 
 
-def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
-    """Return the layer curves of several runs and, if they share a kind of site, a heat map.
+def _forest(runs: Sequence[ShownRun]) -> Iterator[page.FigurePart]:
+    """Yield the figure of the reported scores and of other kinds at the same sites, if any."""
+    rows, own, metric = dict[str, list[float]](), list[str](), runs[0].record.verdict.metric
+    scored = [(run, v, v.score) for run in runs if (v := run.record.verdict).score]
+    chances = {score.chance for *_, score in scored if not math.isnan(score.chance)}
+    for run, v, score in scored:
+        if math.isnan(score.value):
+            continue
+        level = f", chance {format_number(score.chance)}" if len(chances) > 1 else ""
+        own.append(f"{run.name}: {site_words(v)}{level}")
+        rows[own[-1]] = [score.value, score.ci_low, score.ci_high]
+        kinds = {} if v.best is None or v.is_nested else at_site(run.scores, metric, v.best)
+        kinds.pop(score.probe, None)
+        rows |= {f"{run.name}: {kind}": row[INTERVAL].tolist() for kind, row in kinds.items()}
+    if rows:
+        has_others = len(rows) > len(own)
+        of = "by run" + " (filled: selected probe)" * has_others
+        caption = SELECTED + " Grey: other kinds of probe at the same site." * has_others
+        chance = chances.pop() if len(chances) == 1 else math.nan
+        yield scores_part(metric, of, rows, {}, caption, chance, filled=own)
 
-    The list is empty if the main metric has no score at single sites.
+
+def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
+    """Return the scores of several runs, their layer curves, and a heat map if they share sites.
+
+    There are neither curves nor map if the main metric has no score at single sites.
     """
     # Columns in which runs may differ are made equal: the title of a run has its differences.
     tables = [
@@ -427,41 +443,28 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     table, metric = pd.concat(tables, ignore_index=True), runs[0].record.verdict.metric
     # The page has control task and random weights in a table.
     scores = Scores.of(table[~table["target"].isin(["control", "random_weights"])])
+    forest = list(_forest(runs))
     if metric not in scores.metrics:
-        return []
+        return forest
     named = named_by_run(scores)
     drawn = curve_figure(named, metric)
-    null = ""
-    if any(trace.legendgroup == NULL_BAND for trace in drawn.data):
-        null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
-    nested = [run.record.verdict for run in runs if run.record.verdict.is_nested]
-    marks = [RINGS] if len(nested) < len(runs) else []
-    if nested and marks:
-        marks.append("Runs with a nested cross-validation have a line instead.")
-    # One sentence for all of them: that of the first one with a line.
-    lines = [line for line in map(nested_line, nested) if line]
-    marks += lines[:1]
+    has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
+    null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{null}{' '.join(marks)} Runs may have "
-        "different test rows; use probekit compare to test the differences of two runs.",
+        f"{null * has_null}{MARKS} Runs may have different test rows; use probekit compare to test "
+        "the differences of two runs.",
         description(named, metric),
         height=facets_height(drawn),
     )
     cells = _cells_of_common_line(scores, metric)
     if not differs(cells["run"]):  # no two runs probed the same kind of site
-        return [curve]
+        return [*forest, curve]
     depths = sorted(cells["depth"].unique())
     first = cells.drop_duplicates("run")
-    kinds = first["probe"] + " at " + first["position"]
-    probes = f"Probes: {kinds.iloc[0]}."
-    if differs(kinds):
-        listed = "; ".join(f"{run} {kind}" for run, kind in zip(first["run"], kinds, strict=True))
-        probes = (
-            f"Each run with the probe and position of its best cross-validated score: {listed}."
-        )
+    kinds = ", ".join((first["probe"] + " at " + first["position"]).unique())
     hover = [
         f"<b>{plotly_text(row['run'])}</b><br>{plotly_text(row['site'])}<br>"
         f"{plotly_text(row['probe'])} at {plotly_text(row['position'])}<br>"
@@ -480,14 +483,14 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
         f"{title(metric)}, runs by layers",
         page.figure_json(heat_map.update_yaxes(title_text=None)),
         f"One row per run, for the kind of site that most runs probed: {cells['line'].iloc[0]}. "
-        f"{probes} {colour_words(cells)}",
+        f"Probes: {kinds}. {colour_words(cells)}",
         "; ".join(
             f"{run}: {', '.join(map(format_number, of_run['value']))}"
             for run, of_run in cells.groupby("run", sort=False)
         ),
         height=8 + 2.5 * max(len(runs), 3),
     )
-    return [curve, by_layer]
+    return [*forest, curve, by_layer]
 
 
 def named_by_run(scores: Scores) -> Scores:
@@ -526,10 +529,8 @@ def _numbers(run: ShownRun) -> dict[str, Cell | str]:
     v = run.record.verdict
     if not v.is_chosen:
         return {}
-    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell("–")}
-    if v.score is not None:
-        text = format_number(v.score.value, v.score.ci_low, v.score.ci_high)
-        cells[metric_name(v.metric)] = Cell.number(text)
+    score = (v.score.value, v.score.ci_low, v.score.ci_high) if v.score else (math.nan,)
+    cells: dict[str, Cell | str] = {metric_name(v.metric): Cell.number(format_number(*score))}
     for target in REFERENCES:
         if target in v.rivals:
             cells[target.replace("_", " ")] = format_number(v.rivals[target].value)

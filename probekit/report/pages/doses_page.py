@@ -12,9 +12,9 @@ from probekit.files import csv_text
 from probekit.report.elements import page, style
 from probekit.report.elements.texts import model_title
 
-CAVEAT = (
-    "The loss shows what steering costs on texts that are not about the label, not what it does. "
-    "`probekit intervene` measures its effect, with intervals and controls."
+NOT_MEASURED = (
+    "Only this cost is measured here, on texts that are not about the label. `probekit intervene` "
+    "measures the effect of steering on the answer, with intervals and controls."
 )
 METHOD = (
     "The loss is the mean cross-entropy of the next token, in nats, over all tokens of the texts. "
@@ -30,8 +30,9 @@ def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> 
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
     losses = doses.set_index("dose")["loss"]
     return (
-        f"A dose of {dose:.3g} {UNITS.get(unit, unit)} raises the loss on plain texts by "
-        f"{_rise(factor)}, from {fixed(losses[0.0], 2)} to {fixed(losses[dose], 2)} nats per token."
+        f"A dose of {dose:.3g} {UNITS.get(unit, unit)} reaches the limit set (loss + "
+        f"{_rise(factor)}): the loss on plain texts rises from {fixed(losses[0.0], 2)} to "
+        f"{fixed(losses[dose], 2)} nats per token."
     )
 
 
@@ -66,14 +67,12 @@ def doses_page(
     )
     losses = doses.set_index("dose")["loss"]
     ends = [0, 1.05 * float(drawn["dose"].max())]
-    figure.add_vrect(x0=dose, x1=ends[1], fillcolor=style.GREY, opacity=0.12, line_width=0)
-    line, start = {"color": style.GREY, "dash": "dash"}, f"no steering: {fixed(losses[0.0], 2)}"
-    figure.add_hline(
-        y=losses[0.0], line=line, annotation_text=start, annotation_position="top right"
-    )
-    limit = f"{dose:.3g}: +{_rise(factor)}"
-    at = {"x": dose, "y": losses[dose], "ax": -60, "ay": -40, "arrowwidth": 1}
-    figure.add_annotation(text=limit, **at, xanchor="right")
+    area = {"fillcolor": style.GREY, "opacity": 0.12, "annotation_position": "top left"}
+    figure.add_vrect(dose, ends[1], **area, line_width=0, annotation_text="above the limit")
+    start = f"no steering: {fixed(losses[0.0], 2)}"
+    figure.add_hline(losses[0.0], line=style.CHANCE_LINE, annotation_text=start)
+    at = {"x": dose, "y": losses[dose], "ax": -20, "ay": -60, "arrowwidth": 1}
+    figure.add_annotation(text=f"{dose:.3g}: loss + {_rise(factor)}", **at, xanchor="right")
     figure.update_xaxes(title_text=f"dose, {words}", range=ends)
     figure.update_yaxes(title_text="loss, nats per token")
     answer = doses_answer(dose, doses, factor, unit)
@@ -81,7 +80,7 @@ def doses_page(
         "Loss on plain texts by dose",
         page.figure_json(figure),
         "Each point: mean loss of all texts; one pass, no interval. Dashed: the loss without "
-        "steering. Grey: larger doses.",
+        "steering. Grey: doses above the limit.",
         answer,
     )
     files = page.Files([("All doses", "doses.csv", csv_text(doses))])
@@ -90,7 +89,7 @@ def doses_page(
         f"How far can one steer {where}?",
         answer,
         [page.PageSection("", [part, files], "first")],
-        caveats=[CAVEAT],
+        details=[page.Paragraph(NOT_MEASURED)],
         method=METHOD,
         facts={"": facts},
         aside=[f"n = {facts['texts'].partition(' ')[0]} texts, no interval"],

@@ -29,7 +29,7 @@ from probekit.report.sentences.captions import main_name, spread
 from probekit.results import table
 from probekit.results.record import Norms
 from probekit.results.scores import Scores, site_with_head
-from probekit.results.verdict import Verdict
+from probekit.results.verdict import Choice, Verdict
 
 SPACE = 0.12  # smallest distance of two ticks of training rows, as a share of the axis
 SIZE = r"^k_sparse:(?P<k>\d+)$"  # kind of probe that uses k features
@@ -506,6 +506,14 @@ def norm_curve(norms: pd.DataFrame) -> go.Figure:
     return figure
 
 
+def at_site(scores: Scores, metric: str, site: Choice) -> dict[str, pd.Series]:
+    """Return the test row of each kind of probe at a chosen site, by kind."""
+    rows = table.only(scores.sited, target="task", split="test", metric=metric, view=site.view)
+    named = rows.assign(name=[*map(site_with_head, rows["site"], rows["head"])])
+    of_site = table.only(named, name=site.name, position=site.position)
+    return {str(row["probe"]): row for _, row in of_site.iterrows()}
+
+
 def scores_part(
     metric: str,
     of: str,
@@ -514,20 +522,22 @@ def scores_part(
     caption: str,
     chance: float = math.nan,
     unit: str = "difference",
+    filled: Sequence[str] = (),
 ) -> page.FigurePart:
     """Return the figure of named scores, and of differences below, with their 95 % intervals.
 
     Args:
         metric: the metric of the scores.
         of: what they are of, after the name of the metric in the title.
-        scores: score, lower and upper limit by name; the first one is blue, the others grey.
-        differences: the same of paired differences.
+        scores: score, lower and upper limit by name.
+        differences: the same of differences, which are paired if there are scores.
         caption: describes the scores.
         chance: the chance level; NaN for none.
         unit: title of the axis of the differences.
+        filled: names with filled blue markers, by default the first score; others are grey.
     """
-    panels = [(scores, style.axis_title(metric), chance)]
-    panels += [(differences, unit, 0.0)] * bool(differences)
+    panels = [(scores, style.axis_title(metric), chance), (differences, unit, 0.0)]
+    panels = [panel for panel in panels if panel[0]]
     heights, words = [len(rows) + 0.4 for rows, *_ in panels], []
     figure = make_subplots(
         len(panels), 1, row_heights=heights, vertical_spacing=4.5 / (9 + 3 * sum(heights))
@@ -536,16 +546,16 @@ def scores_part(
     for panel, (rows, axis, level) in enumerate(panels, 1):
         place = {"row": panel, "col": 1}
         for number, (name, estimate) in enumerate(rows.items()):
-            text = format_number(*estimate) if panel == 1 else format_difference(*estimate)
+            text = format_number(*estimate) if rows is scores else format_difference(*estimate)
             words.append(f"{name} {text}")
             points = pd.DataFrame([estimate], columns=["value", "ci_low", "ci_high"])
-            blue = number == 0 and panel == 1
+            blue = name in (filled or [*scores][:1])
             figure.add_scatter(
                 x=[estimate[0]],
                 y=[number],
                 name=style.plotly_text(name),
                 mode="markers+text",
-                text=[fixed(estimate[0], 2) if panel == 1 else text.partition(" ")[0]],
+                text=[fixed(estimate[0], 2) if rows is scores else text.partition(" ")[0]],
                 textposition="top center",
                 error_x={**style.error_bars(points, "value", 1.5), "symmetric": False},
                 marker={"color": style.SERIES_COLOURS[0] if blue else style.GREY, "size": 9},
@@ -557,7 +567,7 @@ def scores_part(
         last = len(rows) - 0.5
         if not math.isnan(level):
             figure.add_vline(x=level, line={"color": style.GREY, "width": 1}, **place)
-        if panel == 1 and not math.isnan(level):
+        if rows is scores and not math.isnan(level):
             text, side = f"chance {fixed(level, 2)}", {"xanchor": "left", "xshift": 3}
             figure.add_annotation(text=text, x=level, y=last, showarrow=False, **side, **place)
         ends = style.with_margin(*style.finite_ends([*chain(*rows.values()), level]))
@@ -567,7 +577,8 @@ def scores_part(
         figure.update_yaxes(**ticks, range=[last + 0.2, -0.7], showgrid=False, **place)
     figure.update_traces(textfont_size=style.SMALL).update_annotations(font_size=style.SMALL)
     title, drawn = f"{capitalised(table.metric_name(metric))} {of}", page.figure_json(figure)
-    caption += " Bars: 95 % intervals over groups; differences are paired."
+    paired = "; differences are paired" if scores and differences else ""
+    caption += f" Bars: 95 % intervals over groups{paired}."
     described = f"{title}: {'; '.join(words)}."
     return page.FigurePart(title, drawn, caption, described, height=9 + 2.6 * sum(heights))
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -23,19 +24,13 @@ from probekit.report.pages.losses import Plan, loss_answer
 from probekit.report.pages.run_page import run_answers
 from probekit.report.pages.study_page import study_answer
 from probekit.report.sentences.answer import score_texts
+from probekit.report.sentences.comparisons import LONGEST, site_words
 from probekit.results.record import CELLS, STARTED, RunRecord, open_record, read_record
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
-# Case of the verdict -> its words, which no question can turn around.
-VERDICTS = {
-    "yes": "decodable",
-    "not better": "decodable, but no better than a baseline",
-    "no evidence": "no evidence",
-    "too few groups": "too few groups to tell",
-    "worse": "worse than chance",
-    "untested": "not tested",
-}
+# The first clauses of a long sentence, up to about 90 characters; parentheses stay whole.
+_CLAUSES = re.compile(r"(?:\([^()]*\)|[^()]){35,90}(?=[;:,] [^\W\d])")
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
 
@@ -49,7 +44,7 @@ class Entry:
         folder: path of the run, relative to the folder of the index.
         url: URL of its report, or of the losses of a pretraining run; "" if there is none yet.
         state: finished, running, stopped, damaged or written by another version.
-        summary: verdict, or the sentence of what the run was made for; progress or error message.
+        summary: first clauses of the answer; progress or error message.
         css: class of the summary, that of the sentence on the run's page.
         seconds: time of creation since 1970; of an unfinished run, time of its last change.
         details: all sentences of the answer; "" unless an experiment has finished.
@@ -190,17 +185,16 @@ def _finished(folder: Path, written: tuple[int, ...]) -> dict[str, Any]:
     v = record.verdict
     metric, chance = METRICS[v.metric], math.nan if v.score is None else v.score.chance
     best = metric.range[1 if metric.sign > 0 else 0]
-    first, *others = run_answers(Shown(folder, record))
-    details = " ".join(one.text for one in (first, *others))
+    first, *_ = answers = run_answers(Shown(folder, record))
+    details = " ".join(one.text for one in answers)
     texts: dict[str, Any] = {"title": record.run, "details": details, "css": first.css}
-    texts["summary"] = first.text if others or v.score is None else VERDICTS[v.case]
+    clauses = _CLAUSES.match(first.text) if len(first.text) > LONGEST else None
+    texts["summary"] = f"{clauses[0]}\N{NO-BREAK SPACE}…" if clauses else first.text
     if (score := v.score) is not None:
         numbers = (score.value, score.ci_low, score.ci_high, score.chance)
         (value, low, high, _), unit = score_texts(numbers, metric.in_percent)
         interval = "" if math.isnan(score.ci_low) else f"[{low}, {high}]"
-        places = dict.fromkeys(choice.place for choice in v.choices)
-        place = next(iter(places)) if len(places) == 1 else f"{len(places)} sites, by fold"
-        texts["score"] = (f"{metric.title} {value}{unit}", interval, place)
+        texts["score"] = (f"{metric.title}: {value}{unit}", interval, site_words(v))
     curve = _curve(v.curve, f"{metric.title} by layer", chance, best)
     return texts | {"state": "finished", "curve": curve, "seconds": seconds, "record": record}
 

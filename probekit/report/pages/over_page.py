@@ -164,7 +164,7 @@ def _curves(rows: pd.DataFrame, titles: Mapping[str, str], title: str) -> go.Fig
     places = np.arange(len(rows))
     bounds = [0.5] if title == "AUROC" else [0.0, 1.0]
     if title == "AUROC":
-        figure.add_hline(y=0.5, line={"color": style.GREY, "dash": "dash", "width": 1})
+        figure.add_hline(0.5, line=style.CHANCE_LINE, annotation_text="chance")
     for number, (column, label) in enumerate(titles.items()):
         columns = [column, f"{column}_low", f"{column}_high"]
         points = rows[columns].set_axis(["value", "ci_low", "ci_high"], axis=1)

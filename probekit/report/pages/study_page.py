@@ -21,6 +21,7 @@ from probekit.amounts import (
     format_p,
     joined_names,
     percent,
+    signed,
 )
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements import page, style
@@ -31,6 +32,7 @@ from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
+LONGEST = 140  # characters of the answer
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
@@ -111,18 +113,19 @@ def study_answer(result: study.StudyResult) -> list[str]:
             found["is_constant"],
         )
     )
-    of, s = f" of {counted(len(found), 'cell')}", "s" * (len(better) == 1)
-    undecided = f"{len(coarse)}{of} undecided, " if coarse else ""
-    texts = [clause(f"{undecided}{len(better)}{of * (not coarse)} beat{s} {name}", better)]
-    shown = found[found["cell"].isin(better)]
-    sizes = [f"{row['cell']} {_difference(row)}" for _, row in shown.iterrows()]
-    texts.append(f"Significant after Holm's adjustment: {first_names(sizes) or 'none'}.")
+    n, of, gains = len(better), counted(len(found), "cell"), found.set_index("cell")["difference"]
+    where = f"{len(coarse)} of {of} undecided, in {n}" if coarse else f"In {n} of {of}"
+    sizes = [f"{cell} ({signed(gains[cell])})" for cell in better]
+    texts = [clause(f"{where} the probe beats {name}", sizes, LONGEST)]
+    counts = f"A cell counts if p < {LEVEL}, adjusted for {of} (Holm)"
+    texts.append(f"{counts}{'; the numbers are differences of the score' * bool(n)}.")
     if not len(found):
         texts = [f"No cell has a test of the difference from {name}."]
     if worse:
         texts.append(clause(f"The probe is worse in {len(worse)}", worse))
     if constant:
-        texts.append(f"Tested against chance, as {name} is constant: {first_names(constant)}.")
+        same = f"Where {name} predicts the same for all rows, the probe is tested against chance"
+        texts.append(f"{same}: {first_names(constant)}.")
     if coarse:
         texts.append(f"Too few groups or permutations to decide {first_names(coarse)}.")
     if n_failed:
@@ -240,7 +243,7 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
     for number, part in enumerate(np.array_split(np.arange(len(rows)), n_parts)):
         shown = rows.iloc[part]
         figure = _figure(shown, rows, ends, rival)
-        figure.layout.xaxis.title.text = f"difference of {one_metric}"
+        figure.layout.xaxis.title.text = f"difference of<br>{one_metric}"
         of = f", cells {part[0] + 1} to {part[-1] + 1}" if n_parts > 1 else ""
         yield page.FigurePart(
             f"Gain over {phrase}{of} (filled: significant)",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,37 +36,35 @@ Floats = NDArray[np.float32]
 
 
 def overview_page(rows: pd.DataFrame, model: str) -> page.Page:
-    """Return a page with a table of all tensors and their norms by block."""
+    """Return a page with a table of all tensors and the RMS of their weights by block."""
     figures = []
     drawn = _of_blocks(rows)
     if drawn["block"].max() > 0:  # one line per kind of matrix
-        norms = zip(drawn["name"], drawn["norm"], strict=True)
-        words = "; ".join(f"{name} {norm:.1f}" for name, norm in norms)
+        words = "; ".join(drawn["name"] + " " + drawn["rms"].map(format_weight))
         figure = go.Figure(layout={"template": style.TEMPLATE})
-        looks = cycle(CURVES), cycle(style.SERIES_MARKERS)
-        lines = drawn.groupby("kind", sort=False)
-        for (kind, points), colour, symbol in zip(lines, *looks, strict=False):
-            name = style.plotly_text(kind)
-            look = {"line": {"color": colour}, "marker": {"symbol": symbol, "size": 8}}
-            look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.1f}}<extra></extra>"}
-            x, y = (points[column].tolist() for column in ("block", "norm"))
+        for number, (kind, points) in enumerate(drawn.groupby("kind", sort=False), start=1):
+            name, marker = style.plotly_text(kind), style.series_marker(number, 8)
+            look: dict[str, Any] = {"line": {"color": marker["color"]}, "marker": marker}
+            look |= {"hovertemplate": f"{name} of block %{{x}}: %{{y:.4g}}<extra></extra>"}
+            x, y = (points[column].tolist() for column in ("block", "rms"))
             figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **look)
-        last, highest = drawn["block"].max(), style.finite_ends(drawn["norm"])[1]
+        last, highest = drawn["block"].max(), style.finite_ends(drawn["rms"])[1]
         # The step between ticks is such that there are at most 16.
         figure.update_xaxes(title_text="block", dtick=1 + last // 16, range=[-0.3, last + 0.3])
-        figure.update_yaxes(title_text="norm", range=[0, 1.04 * highest])
+        figure.update_yaxes(title_text="RMS of weights", range=[0, 1.04 * highest])
         name_traces(figure)
-        words, shown = f"Norms of the matrices by block. {words}", page.figure_json(figure)
-        caption = "Frobenius norm of each matrix."
-        figures.append(page.FigurePart("Norm by block", shown, caption, words))
+        words, shown = f"RMS of the matrices by block. {words}", page.figure_json(figure)
+        caption = "RMS: root mean square of the weights of a matrix, independent of its size."
+        figures.append(page.FigurePart("RMS of the weights by block", shown, caption, words))
     return _render(model, f"How large are the weights of {model_title(model)}?", rows, figures, [])
 
 
 def _of_blocks(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of matrices of blocks, with `block` and `kind`, by block."""
+    """Return the rows of matrices of blocks, with `block`, `kind` and `rms`, by block."""
     named = rows["name"].str.extract(_OF_BLOCK)
     is_shown = named["kind"].notna() & (rows["shape"].map(len) == 2)
-    drawn = rows.assign(**named)[is_shown].astype({"block": int})
+    rms = rows["norm"] / rows["shape"].map(math.prod) ** 0.5
+    drawn = rows.assign(**named, rms=rms)[is_shown].astype({"block": int})
     return drawn.sort_values("block", kind="stable")
 
 
@@ -139,9 +138,9 @@ def weights_answer(rows: pd.DataFrame, heads: HeadWeights | None = None) -> str:
         largest = ends.abs().max(axis=1).idxmax()
         text = f"{n:,} weights in {len(rows):,} tensors, between {least} and {most} (largest "
         text += f"absolute value in {largest})."
-        for _, row in _of_blocks(rows).nlargest(1, "norm").iterrows():
-            text += f" Of the matrices of blocks, {row['name']} has the largest norm"
-            text += f" ({row['norm']:.1f})."
+        for _, row in _of_blocks(rows).nlargest(1, "rms").iterrows():
+            text += f" Of the matrices of blocks, {row['name']} has the largest root mean square"
+            text += f" (RMS), {format_weight(row['rms'])}."
         return text
     spread = format_weight(rows["std"].iloc[0])
     clauses = [

@@ -153,14 +153,14 @@ def _places(row: pd.Series) -> int:
     return decimals([row["difference"], row["ci_low"], row["ci_high"]], most=4)
 
 
-def clause(lead: str, names: Sequence[str]) -> str:
-    """Return a sentence of at most `LONGEST` characters with as many of the names as fit.
+def clause(lead: str, names: Sequence[str], longest: int = LONGEST) -> str:
+    """Return a sentence of at most `longest` characters with as many of the names as fit.
 
     >>> clause("2 of 8 cells beat words", ["number", "contrast"])
     '2 of 8 cells beat words: number, contrast.'
     """
     texts = [f"{lead}: {first_names(names, n)}." for n in range(1, len(names) + 1)]
-    fitting = [text for text in texts if len(text) <= LONGEST]
+    fitting = [text for text in texts if len(text) <= longest]
     return fitting[-1] if fitting else f"{lead}."
 
 
@@ -216,6 +216,12 @@ def transfer_question(names: Sequence[str]) -> str:
     if len(names) == 2:
         return f"Does a probe of {names[0]} work on {names[1]}, and the reverse?"
     return f"Do probes of {', '.join(names)} work on one another?"
+
+
+def site_words(v: Verdict) -> str:
+    """Return the chosen site, or the number of sites that the outer folds chose."""
+    places = dict.fromkeys(choice.place for choice in v.choices)
+    return next(iter(places)) if len(places) == 1 else f"{len(places)} sites, by fold"
 
 
 def chosen_words(v: Verdict) -> str:

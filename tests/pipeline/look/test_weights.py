@@ -62,10 +62,13 @@ def test_overview_lists_every_tensor(look, tiny):
     names = [name.removeprefix("transformer.") for name in load_file(tiny / "model.safetensors")]
     assert len(names) == 52
     assert all(f"<bdi>{name}</bdi>" in page for name in names)
-    lines = figures["Norm by block"]["data"]
-    norms = [block.mlp.c_fc.weight.norm().item() for block in GPT2.from_pretrained(tiny).h]
+    lines = figures["RMS of the weights by block"]["data"]
+    roots = [
+        block.mlp.c_fc.weight.square().mean().sqrt().item()
+        for block in GPT2.from_pretrained(tiny).h
+    ]
     drawn = next(line for line in lines if line["name"] == "mlp.c_fc.weight")
-    assert (drawn["y"], drawn["x"]) == (pytest.approx(norms), [0, 1, 2, 3])
+    assert (drawn["y"], drawn["x"]) == (pytest.approx(roots), [0, 1, 2, 3])
 
 
 def test_position_embeddings_are_shown_in_full_with_columns(look, tiny):
