@@ -32,7 +32,6 @@ from probekit.report.sentences.tables import DIFFERENCE
 from probekit.results import study
 from probekit.results.table import by_depth, differs, metric_name, site_names, ticks
 
-LONGEST = 140  # characters of the answer
 MANY_REPEATED = 0.05  # share of test rows whose text occurs in their training rows
 MOST_ROWS = 60  # of a figure; more cells have several figures next to each other
 SHOWN = ("bag_of_words", "n_grams", "length", "random_weights")  # rivals in the table of cells
@@ -114,11 +113,12 @@ def study_answer(result: study.StudyResult) -> list[str]:
         )
     )
     n, of, gains = len(better), counted(len(found), "cell"), found.set_index("cell")["difference"]
-    where = f"{len(coarse)} of {of} undecided, in {n}" if coarse else f"In {n} of {of}"
-    sizes = [f"{cell} ({signed(gains[cell])})" for cell in better]
-    texts = [clause(f"{where} the probe beats {name}", sizes, LONGEST)]
-    counts = f"A cell counts if p < {LEVEL}, adjusted for {of} (Holm)"
-    texts.append(f"{counts}{'; the numbers are differences of the score' * bool(n)}.")
+    where = f"{len(coarse)} of {of} undecided, {n}" if coarse else f"{n} of {len(found)}"
+    texts = [clause(f"{where} beat{'s' * (n == 1)} {name}", better)]
+    if better:
+        sizes = [f"{cell} {signed(gains[cell])}" for cell in better]
+        texts.append(f"Differences of the score: {first_names(sizes)}.")
+    texts.append(f"A cell counts if p < {LEVEL}, adjusted for {of} (Holm).")
     if not len(found):
         texts = [f"No cell has a test of the difference from {name}."]
     if worse:

@@ -12,6 +12,7 @@ from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements.texts import capitalised
 from probekit.report.sentences.answer import folds_of, p_words
 from probekit.results.comparison import (
+    BELOW,
     PARTLY,
     TOO_FEW,
     TRANSFERS,
@@ -153,14 +154,14 @@ def _places(row: pd.Series) -> int:
     return decimals([row["difference"], row["ci_low"], row["ci_high"]], most=4)
 
 
-def clause(lead: str, names: Sequence[str], longest: int = LONGEST) -> str:
-    """Return a sentence of at most `longest` characters with as many of the names as fit.
+def clause(lead: str, names: Sequence[str]) -> str:
+    """Return a sentence of at most `LONGEST` characters with as many of the names as fit.
 
     >>> clause("2 of 8 cells beat words", ["number", "contrast"])
     '2 of 8 cells beat words: number, contrast.'
     """
     texts = [f"{lead}: {first_names(names, n)}." for n in range(1, len(names) + 1)]
-    fitting = [text for text in texts if len(text) <= longest]
+    fitting = [text for text in texts if len(text) <= LONGEST]
     return fitting[-1] if fitting else f"{lead}."
 
 
@@ -173,8 +174,11 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     pairs = transfer.verdicts
     if pairs["value"].isna().all():  # also without pairs
         return ["No score of a probe on another data set is defined."]
-    works = pairs["verdict"].isin([TRANSFERS, PARTLY])
-    named = [f"{row['train']} to {row['test']}" for _, row in pairs[works].iterrows()]
+    works, below = pairs["verdict"].isin([TRANSFERS, PARTLY]), pairs["verdict"] == BELOW
+    named, reversed_ones = (
+        [f"{row['train']} to {row['test']}" for _, row in pairs[those].iterrows()]
+        for those in (works, below)
+    )
     if len(pairs) <= 2:
         is_open = pairs["verdict"].isin([UNDEFINED, TOO_FEW]).any()
         none = "Not shown in either direction" if is_open else "No, neither works on the other"
@@ -186,9 +190,10 @@ def transfer_answer(transfer: Transfer) -> list[str]:
         ordered = ordered[::-1]
     verb = "is" if len(named) == 1 else "are"
     lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
-    above = ordered[ordered["verdict"].isin([TRANSFERS, PARTLY])] if named else ordered
+    above = ordered[works[ordered.index]] if named else ordered
     which = "The highest score: " if not named else "Best of these: " * (len(named) > 1)
-    return [clause(lead, named), capitalised(f"{which}{_pair(above.iloc[-1], transfer)}.")]
+    texts = [clause(lead, named), capitalised(f"{which}{_pair(above.iloc[-1], transfer)}.")]
+    return [*texts, clause("Below chance", reversed_ones)] if reversed_ones else texts
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
