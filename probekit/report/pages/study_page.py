@@ -113,7 +113,9 @@ def study_answer(result: study.StudyResult) -> list[str]:
         )
     )
     n, of, gains = len(better), counted(len(found), "cell"), found.set_index("cell")["difference"]
-    where = f"{len(coarse)} of {of} undecided, {n}" if coarse else f"{n} of {len(found)}"
+    where = (
+        f"{len(coarse)} of {of} undecided, {n}" if coarse else f"{n} of {len(found) if n else of}"
+    )
     texts = [clause(f"{where} beat{'s' * (n == 1)} {name}", better)]
     if better:
         sizes = [f"{cell} {signed(gains[cell])}" for cell in better]

@@ -246,7 +246,7 @@ def test_narrow_windows_show_panels_in_one_column(browser, report_of):
     assert browser.trouble == []
 
 
-@pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.42)])
+@pytest.mark.parametrize(("dark", "opacity"), [(False, 0.2), (True, 0.3)])
 def test_bands_have_more_contrast_on_dark_pages(browser, report_of, dark, opacity):
     browser.open(report_of("kinds"), dark=dark)
     band = "document.querySelector('.plot .trace:has(.js-fill)')"

@@ -8,13 +8,13 @@ import pytest
 
 from probekit.report.pages.index_page import entry, find_runs, index_page
 from probekit.report.pages.study_page import (
-    LONGEST,
     MOST_ROWS,
     settings_answer,
     study_answer,
     study_page,
     study_warnings,
 )
+from probekit.report.sentences.comparisons import LONGEST
 from probekit.results.record import CELLS
 from probekit.results.study import compared_settings
 from tests.cli.test_view import ask, serving
