@@ -51,7 +51,9 @@ _TERMS = {
     "valid tuple": "list: [..., ...]",
     "String ": "The text ",
     " after validation": "",
-    f"should match pattern '{NAME}'": "must be letters, digits and ._-, which cannot come first",
+    f"should match pattern '{NAME}'": (
+        "must have only letters, digits and ._-, and begin with a letter or digit"
+    ),
     r"should match pattern '^[^,\s]+$'": "must not contain a comma or a space",
     r"should match pattern '[^\r\n\"]'": "must be a character, but no quote or line break",
 }

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from probekit.amounts import LEVEL, counted, one_line, widening_of
+from probekit.amounts import FEWEST_UNITS, LEVEL, counted, one_line, widening_of
 from probekit.model.weights.sources import name_in_memory
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.targets import HEADLINE, TARGETS
@@ -333,7 +333,7 @@ def _transfer_verdict(row: pd.Series, lower_is_better: bool, wider: float) -> st
     sign = -1 if lower_is_better else 1
     if math.isnan(row["value"]):
         return UNDEFINED
-    if pd.isna(row["lead_low"]) or pd.isna(row["lead_high"]):
+    if pd.isna(row["lead_low"]) or pd.isna(row["lead_high"]) or row["n_groups"] < FEWEST_UNITS:
         return TOO_FEW
     # Limits of the widened intervals, signed so that larger values are better.
     lead = row["value"] - row["chance"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from probekit.amounts import LEVEL, widening_of
+from probekit.amounts import FEWEST_UNITS, LEVEL, widening_of
 from probekit.probes.kinds.registry import kind_of
 from probekit.probes.score.intervals import mean_interval
 from probekit.probes.score.metric_table import METRICS
@@ -124,6 +124,7 @@ def _over_sources(sources: pd.DataFrame) -> verdicts.SourceScores:
         scores = counted[name].to_numpy()
         found = mean_interval(scores, n_rows, metric.range) if len(scores) else None
         means.append((NAN, NAN, NAN) if found is None else astuple(found))
+    is_tested = counted["n_groups"] >= FEWEST_UNITS
     near = counted["lead_high" if metric.lower_is_better else "lead_low"]
     return verdicts.SourceScores(
         column=first["column"],
@@ -131,7 +132,7 @@ def _over_sources(sources: pd.DataFrame) -> verdicts.SourceScores:
         n=len(counted),
         mean=means[0],
         within=means[1],
-        n_above=int((metric.sign * near > 0).sum()),
+        n_above=int((is_tested & (metric.sign * near > 0)).sum()),
         worst=first["source"] if len(counted) else "",
         worst_value=first["value"] if len(counted) else NAN,
         worst_chance=first["chance"] if len(counted) else NAN,

@@ -274,8 +274,9 @@ class SourceScores(BaseModel, frozen=True):
         n: number of sources that count in the mean.
         mean: the mean score with its interval.
         within: the mean score inside these sources with its interval.
-        n_above: number of these sources whose 95 % interval is better than their chance level; None
-            in runs of older versions.
+        n_above: number of these sources that are above chance: with 6 groups or more, and a 95 %
+            interval of the lead over the majority class that is better than 0; None in runs of
+            older versions.
         worst: the source with the worst score; "" without any.
         worst_value: its score.
         worst_chance: the chance level of this score.

@@ -116,7 +116,7 @@ def make_transfer(hostile):
     drawn = np.random.default_rng(0).uniform(0.3, 1, len(keys))
     scores = [
         key | {"metric": "accuracy", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1,
-               "chance": 0.5, "lead_low": value - 0.6, "lead_high": value - 0.4,
+               "chance": 0.5, "lead_low": value - 0.7, "lead_high": value - 0.3,
                "difference": -0.1, "difference_low": -0.2, "difference_high": 0.0,
                "n_test": 80, "n_groups": 20}
         for key, value in zip(keys, drawn, strict=True)

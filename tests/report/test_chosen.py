@@ -16,7 +16,7 @@ from probekit.chosen.directions.page import (
 )
 from probekit.chosen.errors.page import WrongExamples, confusion_matrix, errors_section
 from probekit.chosen.page import Shown, of_analyses
-from probekit.chosen.predictions.page import curves_part
+from probekit.chosen.predictions.page import curves_part, histogram_part
 from probekit.chosen.projections.page import projection_part, token_part
 from probekit.chosen.registry import ANALYSES
 from probekit.errors import DataError
@@ -125,6 +125,22 @@ def test_a_direction_is_shown_by_its_tokens_and_by_projections(snapshot, is_nest
     if not is_nested:
         figures = [go.Figure(one.figure) for one in parts]
         assert [drawn(figure) for figure in figures] == snapshot
+
+
+def test_the_threshold_of_a_monitor_is_one_for_scores_of_its_label():
+    truth, own = np.array(["a", "b", "c"] * 2), np.array([3.0, -1, -2] * 2)
+    detected = {"a": own, "b": np.full(6, 5.0), "c": np.full(6, 5.0)}
+    monitor = pd.DataFrame({"fpr": [0.01], "threshold": [2.0], "tpr": [1.0]})
+    run = SimpleNamespace(
+        probe="the probe",
+        rows=lambda _: pd.DataFrame({"score": [0.0, 2.5]}),
+        scores=SimpleNamespace(rows=pd.DataFrame({"positive": ["a"]})),
+        verdict=SimpleNamespace(is_nested=False),
+    )
+    words = histogram_part(truth, detected, run, monitor).description.replace("\u00a0", " ")
+    assert "a, n = 2, 100.0 % above the 1 % threshold" in words
+    assert "b, n = 2, 0.0 % above" in words
+    assert "negatives of the monitor, n = 2, 50.0 % above" in words
 
 
 def test_a_threshold_without_alarms_has_no_precision():
@@ -276,8 +292,13 @@ LEFT = {"confounds": "length", "metric": "auroc", "joint_score": 0.61, "known_sc
 RULE = {"rule": "max", "is_selected": True, "metric": "accuracy", "value": 0.8, "n_texts": 240}
 RULE |= interval("difference", np.nan, np.nan, np.nan) | {"p": np.nan}
 OTHERS = [
-    RULE | {"rule": rule, "is_selected": False, "auroc": 0.88, "difference": 0.02, "p": p}
-    for rule, p in (("mean", 0.2), ("rolling:3", 0.01), ("softmax:1", np.nan))
+    RULE | {"rule": rule, "is_selected": False, "auroc": 0.88, "difference": lead, "p": p}
+    for rule, lead, p in (
+        ("mean", 0.02, 0.2),
+        ("rolling:3", 0.02, 0.01),
+        ("softmax:1", 0.02, np.nan),
+        ("last", -0.02, 0.01),
+    )
 ]
 # Analysis, row of its first file, whether it found nothing of use, and words of its sentence.
 ANSWERS = {
@@ -294,8 +315,7 @@ ANSWERS = {
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
         "for 1 % false positives on 900 separate negatives. 100 % of these negatives are predicted "
-        "as red, but 0 % [0, 10] of the 50 other test rows exceed this threshold: their own can "
-        "detect more.",
+        "as red; 0 % [0, 10] of the 50 other test rows exceed this threshold.",
     ),
     "other negatives": (
         "monitor",
@@ -326,8 +346,8 @@ ANSWERS = {
         "leakage",
         CUES | interval("difference", -0.3, -0.4, -0.2) | {"without_cues": 0.58},
         True,
-        "The probe depends on the cues (not, never): accuracy is 0.580 without them and 0.880 "
-        "without as many other words, difference −0.300 [−0.400, −0.200], p = 0.020.",
+        "The probe depends on the cues (not, never): accuracy is 0.900, 0.580 without them and "
+        "0.880 without as many other words, difference −0.300 [−0.400, −0.200], p = 0.020.",
     ),
     "no cues": (
         "leakage",
@@ -358,10 +378,11 @@ ANSWERS = {
         "aggregation",
         RULE | interval("auroc", 0.9, 0.85, 0.95) | interval("equal", 0.6, 0.51, 0.7),
         False,
-        "The rule max is selected, but not shown to be better than mean and softmax:1: on 240 "
-        "training texts, cross-validated AUROC is 0.90 [0.85, 0.95] with max, 0.88 with mean, 0.88 "
-        "with rolling:3 and 0.88 with softmax:1. These texts selected the rule, which favours "
-        "it; test texts did not. At equal length its AUROC is 0.60 [0.51, 0.70].",
+        "The rule max is selected, but untested against softmax:1, significantly worse than "
+        "last and not shown to be better than mean: on 240 training texts, cross-validated AUROC "
+        "is 0.90 [0.85, 0.95] with max, 0.88 with mean, 0.88 with rolling:3, 0.88 with softmax:1 "
+        "and 0.88 with last. The rule was selected on these texts, which favours its score. At "
+        "equal length its AUROC is 0.60 [0.51, 0.70].",
     ),
     "a rule of length": (
         "aggregation",
@@ -400,10 +421,10 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
     tie, lead = kinds.door("page", "answers")(run)
     assert tie.text == (
-        "At block 2, logistic does not differ significantly from lda (+0.010 [−0.065, 0.085], "
-        "adjusted)."
+        "At block 2, logistic does not differ significantly from lda (+0.010 [−0.065, 0.085]), "
+        "adjusted for all comparisons."
     )
-    assert lead.text == "It is better than svm (+0.200 [0.125, 0.275], adjusted)."
+    assert lead.text == "It is better than svm (+0.200 [0.125, 0.275]), adjusted."
     (part,) = kinds.door("page", "screen")(run)
     scores, differences = part.figure["data"][:3], part.figure["data"][3:]
     assert [one["name"] for one in scores] == ["logistic", "lda", "svm"]

@@ -104,10 +104,12 @@ def test_a_cell_without_a_score_is_empty(transfer, snapshot, is_dropped):
     assert not re.search(r"\bnan\b", text_of(transfer_page(bare).html()))
 
 
-def test_a_cell_is_hatched_if_its_interval_contains_its_own_chance(transfer):
+def test_a_cell_is_hatched_if_its_lead_over_chance_may_be_0(transfer):
     rows = transfer.maps(*transfer.chosen)["score"].assign(ci_low=0.6, value=0.65, ci_high=0.7)
-    chances = np.where(rows["test"] == transfer.names[0], 0.62, 0.5)
-    shapes = score_map(rows.assign(chance=chances), transfer.names, "accuracy").layout.shapes
+    low = np.where(rows["test"] == transfer.names[0], -0.02, 0.05)
+    shapes = score_map(
+        rows.assign(lead_low=low, lead_high=0.2), transfer.names, "accuracy"
+    ).layout.shapes
     hatched = {round((one.x0 + one.x1) / 2) for one in shapes if one.opacity == 0.6}
     assert hatched == {0}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from probekit.results.judging import reported_differences
+from probekit.results.judging import judge, reported_differences
 from probekit.results.scores import Scores
 from probekit.results.table import DIFFERENCES, make_table
 from probekit.results.verdict import NOT_BETTER, Rival
@@ -189,3 +189,25 @@ def test_an_association_without_interval_or_difference_is_no_significant_differe
     assert associated(difference=0.5, p=math.nan).verdict == "too few groups"
     assert not unknown.is_doubtful
     assert associated(difference=0.0, ci_low=-0.05, ci_high=0.05).verdict == NOT_BETTER
+
+
+def test_sources_are_above_chance_if_their_lead_is_and_they_have_six_groups():
+    ends = [  # interval of the score, of the lead over chance, groups
+        (0.55, 0.9, -0.01, 0.4, 9),  # the majority class varies, too
+        (0.45, 0.9, 0.01, 0.4, 9),
+        (0.55, 0.9, 0.05, 0.4, 5),
+    ]
+    columns = ["ci_low", "ci_high", "lead_low", "lead_high", "n_groups"]
+    sources = pd.DataFrame(ends, columns=columns).assign(
+        source=list("abc"), column="of", value=0.7, chance=0.5, within=0.8, n_test=40, left_out=""
+    )
+
+    def n_above(metric):
+        """The number of sources above chance, by this metric."""
+        rows = {"sources.csv": sources.assign(metric=metric)}
+        table = Scores.of(conftest.make_table())
+        return judge(table, make_table([], DIFFERENCES), rows_of=rows.get).sources.n_above
+
+    assert n_above("accuracy") == 1
+    sources["lead_high"] = [-0.1, 0.1, -0.1]
+    assert n_above("brier") == 1

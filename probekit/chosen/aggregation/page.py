@@ -39,11 +39,19 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         yield sentence(f"Texts are scored best by the rule {row['rule']}: {score}.")
         return
     others = rules[~rules["is_selected"]]
-    rivals = others["rule"][~((others["difference"] > 0) & (others["p"] < LEVEL))]
-    but = f", but not shown to be better than {joined_names([*rivals])}" * bool(len(rivals))
-    opening = f"The rule {row['rule']} is selected{but}"
-    if 0 < len(rivals) == len(others):
-        opening = "No rule is shown to be better"
+    relations = {
+        "untested against": others["p"].isna(),
+        "significantly worse than": (others["p"] < LEVEL) & (others["difference"] < 0),
+        "not shown to be better than": others["p"] >= LEVEL,
+    }
+    ties = [
+        f"{relation} {joined_names(others['rule'][those].tolist())}"
+        for relation, those in relations.items()
+        if those.any()
+    ]
+    opening = f"The rule {row['rule']} is selected{', but ' * bool(ties)}{joined_names(ties)}"
+    if len(others) > 1 and (others["p"] >= LEVEL).all():
+        opening = f"The rule {row['rule']} is not shown to be better than any other"
     scores = [f"{fixed(one['auroc'], 2)} with {one['rule']}" for _, one in others.iterrows()]
     scores.insert(0, f"cross-validated AUROC is {estimate_words(row, 'auroc')} with {row['rule']}")
     yield sentence(
@@ -51,7 +59,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         is_useless=row["equal_low"] <= CHANCE,
     )
     equal = f" At equal length its AUROC is {estimate_words(row, 'equal')}." * (row["equal"] >= 0)
-    yield sentence(f"These texts selected the rule, which favours it; test texts did not.{equal}")
+    yield sentence(f"The rule was selected on these texts, which favours its score.{equal}")
 
 
 def doubts(v: Verdict) -> Iterator[Caveat]:

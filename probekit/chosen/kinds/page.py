@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from probekit.amounts import format_difference, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
+from probekit.report.elements.texts import capitalised
 from probekit.report.pages.further_figures import at_site, scores_part
 from probekit.report.sentences.answer import size_words
 from probekit.results.judging import INTERVAL
@@ -28,17 +29,17 @@ def answers(run: Shown) -> Iterator[Paragraph]:
 def compared(own: str, rivals: Mapping[str, Rival], place: str) -> Iterator[str]:
     """Yield a sentence for each relation of the selected kind to the others, ties first.
 
-    There is none with too few groups for a test.
+    The last one names those that have too few groups for a test.
 
     >>> near = Rival(name="", metric="accuracy", value=0.9, difference=0.01, p=0.7)
     >>> limits = {"adjusted_low": 0.1, "adjusted_high": 0.3}
     >>> far = {"difference": 0.2, "ci_low": 0.15, "ci_high": 0.25, "p_adjusted": 0.01, **limits}
     >>> kinds = {"svm": near, "mlp:8": near.model_copy(update=far)}
     >>> print(*compared("lda", kinds, "block 5"))
-    At block 5, lda does not differ significantly from svm (+0.010, adjusted). It is better than \
-mlp:8 (+0.200 [0.100, 0.300], adjusted).
+    At block 5, lda does not differ significantly from svm (+0.010), adjusted for all comparisons. \
+It is better than mlp:8 (+0.200 [0.100, 0.300]), adjusted.
     """
-    subject = f"At {place}, {own}"
+    subject, adjusted = f"At {place}, {own}", "adjusted for all comparisons"
     for verdict, relation in RELATIONS.items():
         named = [
             f"{kind} ({format_difference(one.difference, one.adjusted_low, one.adjusted_high)})"
@@ -46,9 +47,10 @@ mlp:8 (+0.200 [0.100, 0.300], adjusted).
             if one.verdict == verdict
         ]
         if named:
-            listed = joined_names(named).removesuffix(")")
-            yield f"{subject} {relation} {listed}, {'all ' * (len(named) > 1)}adjusted)."
-            subject = "It"
+            yield f"{subject} {relation} {joined_names(named)}, {adjusted}."
+            subject, adjusted = "It", "adjusted"
+    if untested := [kind for kind, one in rivals.items() if one.verdict not in RELATIONS]:
+        yield f"{capitalised(joined_names(untested))} not tested: too few groups."
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:

@@ -43,8 +43,9 @@ def answers(run: Shown) -> Iterator[Paragraph]:
         opening = "The probe depends on the cues ({})"
     test = "" if np.isnan(row["p"]) else f", {p_words(row['p'])}"
     yield sentence(
-        f"{opening.format(row['cues'])}: {metric.title} is {fixed(row['without_cues'], 3)} without "
-        f"them and {fixed(row['without_others'], 3)} without as many other words, difference "
+        f"{opening.format(row['cues'])}: {metric.title} is {fixed(row['value'], 3)}, "
+        f"{fixed(row['without_cues'], 3)} without them and {fixed(row['without_others'], 3)} "
+        "without as many other words, difference "
         f"{format_difference(*estimate(row, 'difference'))}{test}.",
         is_useless=largest < 0,
     )

@@ -45,8 +45,7 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     share = 0.0 if negatives is None else (negatives["score"] > 0).mean()
     if share > row["fpr"] and len(run.record.data.training_labels) == 2:
         text = f"{percent(share)} of these negatives are predicted as {label}"
-        if row["test_fpr"] < row["fpr"]:
-            text += f", but {rate} of the {others} exceed this threshold: their own can detect more"
+        text += f"; {rate} of the {others} exceed this threshold" * (not is_loud)
         yield sentence(f"{text}.")
 
 

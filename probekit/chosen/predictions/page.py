@@ -173,6 +173,10 @@ def histogram_part(truth: Any, detected: dict[str, Floats], run: Shown, monitor:
     if others:
         title = "score of the true label minus the highest other one"
         scores = np.array([detected[one][row] for row, one in enumerate(truth)])
+        if monitor is not None:  # its threshold is one for the scores of the positive label
+            label = str(run.scores.rows["positive"].iloc[0])
+            title = f"score of {class_label(label)} minus the highest other one"
+            scores = detected[label]
     groups = {class_label(one): scores[truth == one] for one in sorted(set(truth))}
     negatives, lines = run.rows("negatives.csv"), {"decision threshold": 0.0}
     if negatives is not None and monitor is not None:

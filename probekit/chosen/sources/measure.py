@@ -13,7 +13,7 @@ from probekit.probes.prober import Prober
 from probekit.probes.score.intervals import Interval
 from probekit.probes.score.metric_table import METRICS
 from probekit.probes.score.metrics import WIDER_OVER_FOLDS, Resamples, take
-from probekit.probes.score.scored import Predictor, lead_over, metrics_of, with_interval
+from probekit.probes.score.scored import Predictor, lead_over, mean_score, with_interval
 from probekit.probes.targets import HEADLINE, NESTED, NESTED_PROBE, WITHIN
 from probekit.results.scores import site_with_head
 
@@ -43,7 +43,6 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, list[dict[str, A
         score = with_interval(metric, [predictions], resamples)
         chance = prober.splits[fold].chance(predictions)
         lead = lead_over(metric, [predictions], [chance], resamples)
-        guess = metrics_of(chance)[metric](chance, resamples)
         scored = Interval(np.nan, np.nan, np.nan)
         # No probe inside the sources was fitted on a source that is a single group.
         if isinstance(inside, RowPredictions) and n_groups > 1:
@@ -52,7 +51,9 @@ def tables(_settings: None, chosen: SelectedProbe) -> dict[str, list[dict[str, A
         source = dict(rows.dataset.examples[split.test[0]].values)[column]
         row = {"source": source, "column": column, "metric": metric}
         row |= {"value": score.value, "ci_low": score.low, "ci_high": score.high}
-        row |= {"chance": guess[0], "lead_low": lead.low, "lead_high": lead.high}
+        # A metric that is undefined for the guesses counts as 0, as in the lead.
+        level = float(np.nan_to_num(mean_score(metric, [chance], resamples)[0]))
+        row |= {"chance": level, "lead_low": lead.low, "lead_high": lead.high}
         row |= {"within": scored.value, "within_low": scored.low, "within_high": scored.high}
         row |= {"difference": score.value - scored.value, "n_test": len(own), "n_groups": n_groups}
         row |= {"site": site_with_head(pick["site"], pick["head"])}

@@ -277,12 +277,13 @@ def with_interval(
 def lead_over(
     metric: str, a: Sequence[Predictions], b: Sequence[Predictions], resamples: metrics.Resamples
 ) -> Interval:
-    """Return the mean score of a minus that of b, which are constant guesses for the same rows.
+    """Return the mean score of a minus that of b, with its 95 % interval.
 
-    If the guesses score the same on any rows, their score is subtracted from the limits of
-    `with_interval`. Otherwise the limits are t limits of the paired difference: where groups have
-    one label, half of the differences are 0, and random signs have too few patterns. The limits are
-    NaN if a has no interval. A metric that is undefined for constant guesses counts as 0.
+    Both are predictions of the same rows, those of b constant guesses. If the guesses score the
+    same on any rows, their score is subtracted from the limits of `with_interval`. Otherwise the
+    limits are t limits of the paired difference: where groups have one label, half of the
+    differences are 0, and random signs have too few patterns. The limits are NaN if a has no
+    interval. A metric that is undefined for constant guesses counts as 0.
     """
     score = with_interval(metric, a, resamples)
     guess = np.nan_to_num(mean_score(metric, b, resamples))

@@ -153,7 +153,8 @@ def cause_detail(tables: CauseTables) -> str:
             patched = verdict.patched[["value", "ci_low", "ci_high"]]
             recovery = f"recovers {share_in_words(*patched)} {OF_EFFECT}"
             vector = "the whole vector there" if verdict.best.uses else _the(verdict.best)
-            if (swap := verdict.best.asked.get("swap")) is not None:
+            swap = verdict.best.asked.get("swap")
+            if swap is not None and not math.isnan(swap["effect"]):
                 share = share_in_words(*swap[["effect", "low", "high"]])
                 recovery += f", swapping the direction alone {share}"
             sentences.append(f"patching {vector} {recovery}")

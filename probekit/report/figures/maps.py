@@ -422,7 +422,7 @@ def frame_cells(figure: go.Figure, first: tuple[int, int], last: tuple[int, int]
         figure.add_shape(type="rect", **corners, line={"width": width, "color": colour})
 
 
-def stress_column(figure: go.Figure, column: int) -> None:
+def highlight_column(figure: go.Figure, column: int) -> None:
     """Frame a column of a map, and make the others pale."""
     whole = figure.data[0]
     own = [[row[column] if at == column else None for at in range(len(row))] for row in whole.z]

@@ -63,10 +63,11 @@ SELECTED = (
     "Values on held-out rows, with 95 % intervals; each site was selected by cross-validation on "
     "training rows."
 )
-MARKS = (
-    "A ring marks the site that a run selected by cross-validation on its training rows. A run "
-    "whose outer folds chose sites has a line at the score of these choices instead."
-)
+# Whether outer folds chose the sites of a run -> what marks them in its curve.
+MARKS = {
+    False: "Rings mark the sites that runs selected by cross-validation on their training rows.",
+    True: "Runs whose outer folds chose sites have a line at the score of these choices.",
+}
 REFERENCES = ("control", "random_weights", "word_identity", "majority")
 
 
@@ -449,12 +450,15 @@ def runs_figures(runs: Sequence[ShownRun]) -> list[page.FigurePart]:
     named = named_by_run(scores)
     drawn = curve_figure(named, metric)
     has_null = any(trace.legendgroup == NULL_BAND for trace in drawn.data)
+    are_nested = {run.record.verdict.is_nested for run in runs}
+    marks = [words for is_nested, words in MARKS.items() if is_nested in are_nested]
     null = "Grey band: 95 % of the scores under exchanged labels, over all runs of a panel. "
     curve = page.FigurePart(
         f"{title(metric)} by layer and run",
         page.figure_json(drawn),
         "Score of each run; horizontal lines are baselines that do not use the model. "
-        f"{null * has_null}{MARKS} Runs may have different test rows; use probekit compare to test "
+        f"{null * has_null}{' '.join(marks)} Runs may have "
+        "different test rows; use probekit compare to test "
         "the differences of two runs.",
         description(named, metric),
         height=facets_height(drawn),

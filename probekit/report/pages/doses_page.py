@@ -30,8 +30,8 @@ def doses_answer(dose: float, doses: pd.DataFrame, factor: float, unit: str) -> 
     """Return the calibrated dose in a sentence; for the table see `calibrated_doses`."""
     losses = doses.set_index("dose")["loss"]
     return (
-        f"A dose of {dose:.3g} {UNITS.get(unit, unit)} reaches the limit set (loss + "
-        f"{_rise(factor)}): the loss on plain texts rises from {fixed(losses[0.0], 2)} to "
+        f"A dose of {dose:.3g} {UNITS.get(unit, unit)} reaches the given limit, a loss "
+        f"{_rise(factor)} higher: on plain texts it rises from {fixed(losses[0.0], 2)} to "
         f"{fixed(losses[dose], 2)} nats per token."
     )
 

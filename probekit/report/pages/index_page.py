@@ -29,8 +29,8 @@ from probekit.results.record import CELLS, STARTED, RunRecord, open_record, read
 from probekit.results.study import STUDY_RECORD, StudyResult
 from probekit.training.run_files import LOG, STATE, is_pretraining, read_log, read_progress
 
-# The first clauses of a long sentence, up to about 90 characters; parentheses stay whole.
-_CLAUSES = re.compile(r"(?:\([^()]*\)|[^()]){35,90}(?=[;:,] [^\W\d])")
+# The first clauses of a long sentence: of 35 characters or more, up to a colon or semicolon.
+_CLAUSES = re.compile(r".{35,}?(?=[;:] )")
 # Files of a finished run that the index verifies.
 _READ = ("config.yaml", "results.csv", "differences.csv")
 

@@ -96,9 +96,15 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         recovery = ("" if clauses else "recovery ") + " to ".join(ends)
         clauses.append(f"at “{labels[position]}” [{position}] {where} ({recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
-    stream = f"the {family}" if family == RESIDUAL else family
     verified = "verified " * pair.is_estimated
-    return f"The strongest {verified}patches of {stream} are {', then '.join(clauses)}{more}"
+    patches = "patch" if len(strongest) == 1 else "patches"
+    verb = "is" if len(strongest) == 1 else "are"
+    of = f"{verified}{patches} of {_the(family)} {verb}"
+    return f"The strongest {of} {', then '.join(clauses)}{more}"
+
+
+def _the(family: str) -> str:
+    return f"the {family}" if family in (RESIDUAL, HEADS) else family
 
 
 def pair_detail(pair: PatchedPair) -> str:
@@ -165,7 +171,7 @@ def pair_page(pair: PatchedPair, *, model: str, facts: Mapping[str, str]) -> pag
     framed = " Framed: verified by patching." if pair.is_estimated else ""
     parts: dict[str, page.Group] = {}
     for family, rows in groups if len(pair.of_heads) else groups[:-1]:
-        heading, named = texts.capitalised(family), f"the {family}"
+        heading, named = texts.capitalised(family), _the(family)
         labels: list[str] = []
         if family == HEADS:
             cell = "the output of one head (hook_z) at all tokens."

@@ -21,7 +21,6 @@ from probekit.amounts import (
     format_p,
     joined_names,
     percent,
-    signed,
 )
 from probekit.probes.score.metric_table import METRICS
 from probekit.report.elements import page, style
@@ -112,15 +111,16 @@ def study_answer(result: study.StudyResult) -> list[str]:
             found["is_constant"],
         )
     )
-    n, of, gains = len(better), counted(len(found), "cell"), found.set_index("cell")["difference"]
+    n, of = len(better), counted(len(found), "cell")
     where = (
         f"{len(coarse)} of {of} undecided, {n}" if coarse else f"{n} of {len(found) if n else of}"
     )
     texts = [clause(f"{where} beat{'s' * (n == 1)} {name}", better)]
     if better:
-        sizes = [f"{cell} {signed(gains[cell])}" for cell in better]
+        shown = found[found["cell"].isin(better)]
+        sizes = [f"{row['cell']} {_difference(row)}" for _, row in shown.iterrows()]
         texts.append(f"Differences of the score: {first_names(sizes)}.")
-    texts.append(f"A cell counts if p < {LEVEL}, adjusted for {of} (Holm).")
+    texts.append(f"A cell counts if its difference is significant, adjusted for {of} (Holm).")
     if not len(found):
         texts = [f"No cell has a test of the difference from {name}."]
     if worse:

@@ -25,7 +25,7 @@ METHOD = ("Colours show what can be decoded at a token, not what the model uses.
 MOST_LABELS = 4  # named in the answer
 MOST_LAYERS = 3  # named in the answer for each label
 MOST_TOKENS = 24  # of a text whose map has numbers at the position that the probes were trained at
-UNKNOWN = "{} right is unknown: no labels were given."
+UNKNOWN = "{} is unknown: the texts have no labels."
 
 
 def texts_page(readings: Sequence[TextReading], classes: Sequence[str], facts: ProbeFacts) -> str:
@@ -104,7 +104,7 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
             clauses.append(f"{n} predict{'s' * (n == 1)} {label}{named}")
         whole = f"Of {counted(len(answers), 'layer')}, {joined_names(clauses)}. The selected one "
         whole += f"({names[facts.site]}) predicts {answers[names[facts.site]].label}. "
-        whole += UNKNOWN.format("Whether this is")
+        whole += UNKNOWN.format("Whether this is right")
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
         answer=whole,
@@ -198,7 +198,7 @@ def _map_of_text(
     if facts.at == "all":
         trained = "Each probe was trained at every token"
     elif place is not None:
-        maps.stress_column(figure, place)
+        maps.highlight_column(figure, place)
         trained += " (framed)"
     trained += " and was never tested at other tokens" * (facts.at != "all") + " (pale)" * is_framed
     score = f"score of {label}" if label else "predicted number"
@@ -231,12 +231,14 @@ def texts_answer(readings: Sequence[TextReading]) -> str:
     If the probe gives no prediction for whole texts, tokens are counted instead.
 
     >>> texts_answer([TextReading("a", ("a",), ((0, 1),), (RowPrediction("b", 0.5),))])
-    'The token is predicted as b. Whether this is right is unknown: no labels were given.'
+    'The token is predicted as b. Whether this is right is unknown: the texts have no labels.'
     """
     of_texts = [reading.answer for reading in readings if reading.answer is not None]
     answers = of_texts or [answer for reading in readings for answer in reading.answers]
     unit = "text" if of_texts else "token"
-    these = "Whether this is" if len(answers) == 1 else "How many are"
+    these = "Whether this is right" if len(answers) == 1 else "How many are right"
+    if answers and answers[0].label is None:
+        these = "The error"
     n_absent = len(readings) - len(of_texts)
     absent = f" {counted(n_absent, 'text')} without a prediction." if of_texts and n_absent else ""
     return f"{_labelled(answers, unit)}{absent} {UNKNOWN.format(these)}"

@@ -89,7 +89,8 @@ def place_parts(transfer: Transfer, site: str, probe: str) -> list[page.FigurePa
     height = 9 + 3.5 * (max(len(transfer.names), 2) + len(transfer.pooled))
     figure = score_map(scores[1], transfer.names, transfer.metric, transfer.pooled)
     caption = "Brackets: 95 % intervals over groups of test rows. Colours show the distance from "
-    caption += "chance, or from its mean if it differs between test rows."
+    caption += "chance, or from its mean if it differs between test rows. Lines: the 95 % interval "
+    caption += "of the score minus chance contains 0."
     if transfer.pooled:
         caption += (
             " Lower rows: one probe of the training rows of several data sets. Grey: no test."
@@ -154,7 +155,7 @@ def score_map(
             line = {"width": 1, "color": style.GREY}
             figure.add_shape(type="line", layer="above", line=line, opacity=0.6, **ends)
     if near.any():
-        maps.write_above(figure, "lines: interval contains chance")
+        maps.write_above(figure, "lines: the lead over chance may be 0")
     return maps.name_colours(figure, metric_name(metric))
 
 

@@ -38,8 +38,8 @@ OPENINGS = {
 NOT_BETTER_THAN = "not significantly better than"
 # Baselines that predict from the text, without activations.
 OF_TEXTS = tuple(name for name in BASELINES if name != "majority")
-# Metrics that are 1 only if each label is predicted, and from which score on they count as 1.
-OF_LABELS, EXACT = ("accuracy", "balanced_accuracy", "r2"), 1 - 1e-5
+# These metrics are 1, but for rounding, only if each label is predicted.
+OF_LABELS, EXACT = ("accuracy", "balanced_accuracy"), 1 - 1e-12
 MOST_RIVALS = 2  # named in the sentence
 MOST_TIED = 2  # sites named in the sentence
 MOST_SITES = 4  # named with the number of folds that chose them
@@ -189,15 +189,16 @@ def _but(v: Verdict) -> str:
 
 
 def _other_words(v: Verdict) -> str:
-    """Return the score that weakens the result most, with what has it; "" if there is none.
+    """Return another score that a reader must know, with what has it; "" if there is none.
 
     Without evidence, it is the best one of `OF_TEXTS` that is better than that of the probe.
-    Otherwise it is that of random weights, if they explain more than 80 % of the lead over chance.
+    Otherwise it is that of random weights, if they have more than 80 % of its lead over chance.
     """
     assert v.score is not None
     metric, least, names = METRICS[v.score.metric], v.score.value, OF_TEXTS
     if v.case != "no evidence":
-        least, names = 0.8 * least + 0.2 * v.score.chance, ("random_weights",)
+        lead = least - v.score.chance
+        least, names = v.score.chance + 0.8 * lead, ("random_weights",) * (metric.sign * lead > 0)
     better = {
         name: v.rivals[name].value
         for name in names

@@ -191,9 +191,12 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     verb = "is" if len(named) == 1 else "are"
     lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
     above = ordered[works[ordered.index]] if named else ordered
-    which = "The highest score: " if not named else "Best of these: " * (len(named) > 1)
+    which = "The best score: " if not named else "Best of these: " * (len(named) > 1)
     texts = [clause(lead, named), capitalised(f"{which}{_pair(above.iloc[-1], transfer)}.")]
-    return [*texts, clause("Below chance", reversed_ones)] if reversed_ones else texts
+    if reversed_ones:
+        n, are = len(reversed_ones), "is" if len(reversed_ones) == 1 else "are"
+        texts.append(clause(f"{n} of {len(ordered)} {are} below chance", reversed_ones))
+    return texts
 
 
 def _pair(row: pd.Series, transfer: Transfer) -> str:
@@ -251,8 +254,8 @@ def sources_sentence(sources: SourceScores) -> str:
     ...     left_out={"Bob": "only yes"},
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
-    Above chance on 1 of 3 unseen sources (95 % interval of each): mean AUROC 0.72 [0.10, 1.00],
-    compared with 0.92 [0.90, 0.94] if seen; worst: “Ann”
+    Above chance on 1 of 3 unseen sources (95 % interval of the lead): mean AUROC 0.72
+    [0.10, 1.00], compared with 0.92 [0.90, 0.94] on seen sources; worst: “Ann”
     (0.03, chance 0.50). Not averaged: Bob (only yes).
     """
     metric = METRICS[sources.metric]
@@ -272,13 +275,13 @@ def sources_sentence(sources: SourceScores) -> str:
         return f"Each {sources.column} left out whole: no score can be averaged.{others}"
     whole, chance = f"{counted(sources.n, 'unseen source')}", sources.worst_chance
     few = " (too few for an interval)" if sources.n < FEWEST_SOURCES else ""
-    inside = f"compared with {words(*sources.within)} if seen"
+    inside = f"compared with {words(*sources.within)} on seen sources"
     if math.isnan(sources.within[0]):
-        inside = "no score of seen ones, because some are a single group"
+        inside = "no score on seen sources, because some are a single group"
     level = "" if math.isnan(chance) else f", chance {words(chance)}"
     worst = f"worst: “{sources.worst}” ({words(sources.worst_value)}{level})"
     lead = f"On {whole}"
     if level and sources.n_above is not None:
-        lead = f"Above chance on {sources.n_above} of {whole} (95 % interval of each)"
+        lead = f"Above chance on {sources.n_above} of {whole} (95 % interval of the lead)"
     mean = f"mean {metric.title} {words(*sources.mean)}{few}"
     return f"{lead}: {mean}, {inside}; {worst}.{others}"

@@ -234,6 +234,7 @@ CASES = {
     # Without paired differences the interval decides.
     "words reach the interval": case(p=0.001, word_identity=0.93),
     "random weights reach the interval": case(p=0.001, random_weights=0.921),
+    "a baseline is exact": case(p=0.001, word_identity=1.0, n_grams=0.95),
     "random weights do not": case(p=0.001, random_weights=0.92),
     "the embedding reaches the interval": Case(
         with_values(make_table(), 0.921, target="task", site="blocks.0.hook_resid_pre")

@@ -97,9 +97,10 @@ def made(*cells, names=("x", "y"), metric="accuracy"):
         place | {"train": train, "test": test} | (GOOD if train == test else next(values))
         for train, test in pairs
     ]
-    for row in rows:
-        row |= {f"lead_{end}": row[f"ci_{end}"] - row["chance"] for end in ("low", "high")}
-    rows.reverse()  # the order of the table does not matter
+    leads = [{f"lead_{end}": one[f"ci_{end}"] - one["chance"] for end in ("low", "high")}
+             for one in rows]  # fmt: skip
+    # The order of the table does not matter.
+    rows = [lead | row for lead, row in zip(leads, rows, strict=True)][::-1]
     scores = pd.DataFrame(rows, columns=list(SCORES))
     cosines = pd.DataFrame(columns=list(COSINES))
     return Transfer(names, "m", scores, cosines, metric, ("s", "logistic"), ())
@@ -113,6 +114,11 @@ TRANSFERS = {
     "verdicts hold for all pairs at once": made(BARELY, BARELY),
     "an interval above chance for all pairs at once": made({**BARELY, "ci_low": 0.53}, BARELY),
     "a score without an interval has no verdict": made(UNCERTAIN, GOOD),
+    "chance varies, too": made(
+        {**GOOD, "lead_low": -0.01, "lead_high": 0.5},
+        {**CHANCE, "lead_low": 0.01, "lead_high": 0.1},
+    ),
+    "too few groups": made({**GOOD, "n_groups": 5}, GOOD),
     "a loss is better if lower": made(LOSS, CHANCE, metric="brier"),
     "many data sets are counted": made(GOOD, WORSE, CHANCE, BELOW, GOOD, GOOD, names="xyz"),
     "an undefined score is neither above nor at chance": made(GOOD, UNDEFINED),

@@ -109,7 +109,7 @@ class Matrix extends Sheet {
     const value = cell ? valueAt(this.shown, cell) : NaN;
     if (side >= VALUE_CELL && !Number.isNaN(value)) {
       const [ink, middle] = [inkOn(this.look.colour(this.shown, value)), y + (cell.row + 0.5) * side];
-      this.write(context, value.toFixed(2).replace("0.", "."), x + (cell.column + 0.5) * side, middle, "center", ink);
+      this.write(context, value.toFixed(2).replace(/^(-?)0\./, "$1.").replace("-", "−"), x + (cell.column + 0.5) * side, middle, "center", ink);
     }
     if (!selection.box) return;
     const { rows, columns } = selection.box;
