@@ -11,11 +11,12 @@ measure.py  `texts(settings, experiment, rows, read)`: the further texts that it
             which is timed to predict the time of a run; `further_findings(source)`: warnings about
             the data before a run; `identity(source)`: a digest of the columns that results depend
             on in addition to the examples
-page.py     what the page of a run shows, by place: `answers(run)` before the answer of the probe,
-            and `screen(run)`, figures and tables before the layer curve and the comparisons of the
-            first screen; `figures(run)` after all other figures; `sections(run)` and `curves(run)`
-            before the table of all sites, `details(run)` and `examples(run)` after the figures that
-            are folded; `doubts(v)` yields warnings about its verdict
+page.py     what the page of a run shows, by place: `answers(run)` before the answer of the probe
+            and `remarks(run)` after it; `screen(run)`, figures and tables before the layer curve
+            and the comparisons of the first screen; `figures(run)` after all other figures;
+            `sections(run)` and `curves(run)` before the table of all sites, `details(run)` and
+            `examples(run)` after the figures that are folded; `doubts(v)` yields warnings about its
+            verdict
 
 Each of these doors is found by its name, and an analysis has those that it needs. No module outside
 of the folders names an analysis. This one imports no libraries, so that files and commands are

@@ -306,15 +306,15 @@ ANSWERS = {
         "monitor",
         MONITOR | interval("tpr", 0.7, 0.5, 0.8) | interval("test_fpr", 0.02, 0.0, 0.1),
         False,
-        "The monitor detects 70 % [50, 80] of the 48 test rows labelled red, at a threshold for 1 "
-        "% false positives on 900 separate negatives.",
+        "The monitor detects 70 % [50, 80] of the 48 test rows labelled red, at a threshold for "
+        "at most 1 % false positives (95 % confidence, 900 separate negatives).",
     ),
     "no detection": (
         "monitor",
         MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1) | AHEAD,
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
-        "for 1 % false positives on 900 separate negatives. 100 % of these negatives are predicted "
+        "for at most 1 % false positives (95 % confidence, 900 separate negatives). 100 % of these negatives are predicted "
         "as red; 0 % [0, 10] of the 50 other test rows exceed this threshold.",
     ),
     "other negatives": (
@@ -419,7 +419,7 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     run = Shown(tmp_path, SimpleNamespace(verdict=judged(table, rows)))
     vars(run)["scores"] = Scores.of(table)
     (kinds,) = (one for one in ANALYSES if one.name == "kinds")
-    tie, lead = kinds.door("page", "answers")(run)
+    tie, lead = kinds.door("page", "remarks")(run)
     assert tie.text == (
         "At block 2, logistic does not differ significantly from lda (+0.010 [−0.065, 0.085]), "
         "adjusted for all comparisons."
@@ -434,4 +434,4 @@ def test_kinds_of_probe_are_compared_at_the_selected_site(tmp_path):
     colours = [one["marker"]["color"] for one in part.figure["data"]]
     assert colours.count(colours[0]) == 1  # the selected kind alone
     vars(run)["record"] = SimpleNamespace(verdict=judged(table[table["probe"] == "logistic"]))
-    assert not [*kinds.door("page", "answers")(run), *kinds.door("page", "screen")(run)]
+    assert not [*kinds.door("page", "remarks")(run), *kinds.door("page", "screen")(run)]

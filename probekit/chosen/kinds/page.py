@@ -1,11 +1,11 @@
 """Kinds of probe at the selected site on a page."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from probekit.amounts import format_difference, joined_names
 from probekit.chosen.page import Shown, sentence
 from probekit.report.elements.page import FigurePart, Paragraph
-from probekit.report.elements.texts import capitalised
 from probekit.report.pages.further_figures import at_site, scores_part
 from probekit.report.sentences.answer import size_words
 from probekit.results.judging import INTERVAL
@@ -19,7 +19,7 @@ RELATIONS = {
 }
 
 
-def answers(run: Shown) -> Iterator[Paragraph]:
+def remarks(run: Shown) -> Iterator[Paragraph]:
     """Yield which kinds are as good as the selected one at its site, if there are others."""
     if (rivals := others(run)) and (best := run.verdict.best):
         place = best.place.removesuffix(f" with the {best.probe} probe")
@@ -42,7 +42,7 @@ It is better than mlp:8 (+0.200 [0.100, 0.300]), adjusted.
     subject, adjusted = f"At {place}, {own}", "adjusted for all comparisons"
     for verdict, relation in RELATIONS.items():
         named = [
-            f"{kind} ({format_difference(one.difference, one.adjusted_low, one.adjusted_high)})"
+            f"{kind} ({format_difference(*_adjusted(one))})"
             for kind, one in rivals.items()
             if one.verdict == verdict
         ]
@@ -50,7 +50,7 @@ It is better than mlp:8 (+0.200 [0.100, 0.300]), adjusted.
             yield f"{subject} {relation} {joined_names(named)}, {adjusted}."
             subject, adjusted = "It", "adjusted"
     if untested := [kind for kind, one in rivals.items() if one.verdict not in RELATIONS]:
-        yield f"{capitalised(joined_names(untested))} not tested: too few groups."
+        yield f"Too few groups to test {joined_names(untested)}."
 
 
 def screen(run: Shown) -> Iterator[FigurePart]:
@@ -62,13 +62,20 @@ def screen(run: Shown) -> Iterator[FigurePart]:
             v.metric,
             "by kind of probe",
             {kind: scores[kind][INTERVAL].tolist() for kind in (best.probe, *rivals)},
-            {kind: [one.difference, one.ci_low, one.ci_high] for kind, one in rivals.items()},
+            {kind: _adjusted(one) for kind, one in rivals.items()},
             f"{size_words(v)}, at {best.name}, which cross-validation selected for the "
-            f"{best.probe} probe; another kind may be better elsewhere. Intervals are not adjusted "
-            "for the number of kinds.",
+            f"{best.probe} probe; another kind may be better elsewhere. Intervals of differences "
+            "are adjusted for all comparisons.",
             scores[best.probe]["chance"],
             f"{best.probe} minus the other",
         )
+
+
+def _adjusted(rival: Rival) -> list[float]:
+    """Return the difference from a rival, with its adjusted limits if it has a test."""
+    has_test = not math.isnan(rival.adjusted_low)
+    limits = ("adjusted_low", "adjusted_high") if has_test else ("ci_low", "ci_high")
+    return [rival.difference, *(getattr(rival, name) for name in limits)]
 
 
 def others(run: Shown) -> dict[str, Rival]:

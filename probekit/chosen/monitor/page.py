@@ -35,8 +35,9 @@ def answers(run: Shown) -> Iterator[Paragraph]:
     is_useless = is_loud or min(row["tpr"], row["tpr_low"]) <= row["fpr"]
     text = (
         f"The monitor detects {'only ' if is_useless > is_loud else ''}{detected} of the "
-        f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for "
-        f"{100 * row['fpr']:g} % false positives on {row['n_negatives']:,.0f} separate negatives"
+        f"{row['n_positive']:,.0f} test {unit} labelled {label}, at a threshold for at "
+        f"most {100 * row['fpr']:g} % false positives (95 % confidence, "
+        f"{row['n_negatives']:,.0f} separate negatives)"
     )
     others = f"{row['n_test_negative']:,.0f} other test {unit}"
     if is_loud:

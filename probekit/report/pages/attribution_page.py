@@ -84,14 +84,14 @@ def attribution_page(
     parts = strongest_parts(attribution)
     difference = abs(attribution.logit - float(parts["value"].sum()))
     exact = f"The contributions of the {len(parts)} components sum to the logit within"
-    rows = attribution.rows
+    rows, total = attribution.rows, "logit difference" if attribution.minus else "logit"
     n_layers = int(rows["layer"].max()) + 1
     largest = parts[["name", "value"]].head(MOST_NAMED).itertuples(index=False)
     named = ", ".join(f"{name} {signed(value)}" for name, value in largest)
     in_order = "; ".join(f"{name} {signed(value)}" for name, value in step_rows(rows).items())
     by_head = page.FigurePart(
         "Contributions of heads and MLPs",
-        page.figure_json(figure := attribution_map(rows)),
+        page.figure_json(figure := attribution_map(rows, total)),
         "Contribution of each component to the logit. “bias” is the bias of the attention output.",
         f"Contribution of each head and MLP. Largest: {named}",
         height=6 + rows_height(n_layers),
@@ -167,13 +167,14 @@ def part_name(part: str, layer: Any, head: Any) -> str:
     return NAMES[part] if part in NAMES else f"L{layer} {OTHER_COLUMNS[part]}"
 
 
-def attribution_map(rows: pd.DataFrame) -> go.Figure:
+def attribution_map(rows: pd.DataFrame, total: str = "logit") -> go.Figure:
     """Return the map of contributions of heads, attention biases and MLPs to a logit.
 
     Layers go down; a column for biases and one for MLPs, then heads go across.
 
     Args:
         rows: Rows of `probekit.analysis.logits.logit_attribution`.
+        total: what the contributions sum to.
     """
     blocks = rows[rows["layer"].notna()]
     blocks = blocks.iloc[np.lexsort((blocks["part"] == "head", blocks["layer"].astype(int)))]
@@ -189,7 +190,7 @@ def attribution_map(rows: pd.DataFrame) -> go.Figure:
     # Each layer has one row for each column, in this order, so that a reshape gives the map. The
     # end is above 0, so that the scale has a width if all values are 0.
     figure = text_map(values, hover, diverging(values, 1e-9), **how)
-    return name_colours(figure, "added to the logit")
+    return name_colours(figure, f"added to the {total}")
 
 
 def attribution_steps(rows: pd.DataFrame) -> go.Figure:

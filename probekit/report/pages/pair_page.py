@@ -91,8 +91,9 @@ def _strongest_positions(pair: PatchedPair, rows: pd.DataFrame, family: str) -> 
         position, sites = run[0]["position"], [patch_label(row["site"]) for row in run]
         named = [f"layer {site}" if site.isdigit() else site for site in (sites[0], sites[-1])]
         where = f"from {named[0]} to {named[1]}" if len(sites) > 1 else f"at {named[0]}"
-        # The recovery at the first and last of these layers, once if both are written alike.
-        ends = dict.fromkeys([fixed(run[0]["recovery"], 2), fixed(run[-1]["recovery"], 2)])
+        # The lowest and highest recovery of these layers, once if both are written alike.
+        values = [row["recovery"] for row in run]
+        ends = dict.fromkeys(fixed(one, 2) for one in (min(values), max(values)))
         recovery = ("" if clauses else "recovery ") + " to ".join(ends)
         clauses.append(f"at “{labels[position]}” [{position}] {where} ({recovery})")
     more = f", and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""

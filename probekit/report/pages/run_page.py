@@ -148,7 +148,7 @@ def run_answers(run: Shown) -> list[page.Paragraph]:
     """Return the sentences that answer a run's question; `bad` if they found nothing of use.
 
     The first ones are whether the data invalidate it, and those of its interventions, of analyses
-    of the selected probe, and of the layers in question, if any.
+    of the selected probe, and of the layers in question, if any. Remarks on the probe are last.
     """
     causes, v = open_causes(run.folder), run.verdict
     sentences = [page.Paragraph(words(causes)) for words in (cause_answer, cause_detail) if causes]
@@ -156,7 +156,8 @@ def run_answers(run: Shown) -> list[page.Paragraph]:
     if not is_valid and v.case in ("yes", "not better"):
         sentences.insert(0, page.Paragraph("Not valid as it stands: see the first warning.", "bad"))
     of_probe = page.Paragraph(answer(v, run.record.question), "" if is_valid else "bad")
-    return [*sentences, *of_analyses("answers", run), *rise(run, is_asked=True), of_probe]
+    sentences += [*of_analyses("answers", run), *rise(run, is_asked=True), of_probe]
+    return [*sentences, *of_analyses("remarks", run)]
 
 
 def run_caveats(run: Shown) -> list[Caveat]:

@@ -246,9 +246,10 @@ def _figures(rows: pd.DataFrame, rival: str, metric: str) -> Iterator[page.Figur
         shown = rows.iloc[part]
         figure = _figure(shown, rows, ends, rival)
         figure.layout.xaxis.title.text = f"difference of<br>{one_metric}"
+        squares = "; squares: tested against chance" * bool(shown["is_constant"].any())
         of = f", cells {part[0] + 1} to {part[-1] + 1}" if n_parts > 1 else ""
         yield page.FigurePart(
-            f"Gain over {phrase}{of} (filled: significant)",
+            f"Gain over {phrase}{of} (filled: significant{squares})",
             page.figure_json(figure),
             f"Left: score of each cell minus that of {title}, with 95 % intervals. Filled markers: "
             "significant after Holm's adjustment for all cells; hollow markers: not significant. "

@@ -155,7 +155,7 @@ def score_map(
             line = {"width": 1, "color": style.GREY}
             figure.add_shape(type="line", layer="above", line=line, opacity=0.6, **ends)
     if near.any():
-        maps.write_above(figure, "lines: the lead over chance may be 0")
+        maps.write_above(figure, "brackets: 95 %; lines: the lead over chance may be 0")
     return maps.name_colours(figure, metric_name(metric))
 
 
@@ -168,6 +168,7 @@ def cosine_map(rows: pd.DataFrame, names: tuple[str, ...]) -> go.Figure:
         "p": ("p",),
     }
     figure = _map(rows, names, maps.Colours(-1.0, 1.0, style.SIGNED, is_diverging=True), hover)
+    maps.write_above(figure, "brackets: 95 % with permuted labels")
     return figure.update_xaxes(title_text="probe of").update_yaxes(title_text="probe of")
 
 

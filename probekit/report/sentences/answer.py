@@ -38,7 +38,7 @@ OPENINGS = {
 NOT_BETTER_THAN = "not significantly better than"
 # Baselines that predict from the text, without activations.
 OF_TEXTS = tuple(name for name in BASELINES if name != "majority")
-# These metrics are 1, but for rounding, only if each label is predicted.
+# These metrics are 1, up to rounding, only if each label is predicted.
 OF_LABELS, EXACT = ("accuracy", "balanced_accuracy"), 1 - 1e-12
 MOST_RIVALS = 2  # named in the sentence
 MOST_TIED = 2  # sites named in the sentence
@@ -328,7 +328,7 @@ def score_words(score: HeadlineScore) -> tuple[str, str]:
     template = metric.sentence or f"{metric.title} {{score}} on held-out {{unit}}"
     measured = f"{value}{unit}{interval}"
     words = template.format(score=measured, unit=unit_of([score.probe])) + direction
-    name = "mean label"
+    name = f"{metric.title} of the mean label"
     if not metric.beats_the_mean:
         name = LEVELS[chance_name([score.metric], [score.probe])].label
     # A share of the rows that is not 1 / k, for k labels.
