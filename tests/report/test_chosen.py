@@ -314,8 +314,9 @@ ANSWERS = {
         MONITOR | interval("tpr", 0.0, 0.0, 0.0151) | interval("test_fpr", 0.0, 0.0, 0.1) | AHEAD,
         True,
         "The monitor detects only 0 % [0, 1.5] of the 48 test rows labelled red, at a threshold "
-        "for at most 1 % false positives (95 % confidence, 900 separate negatives). 100 % of these negatives are predicted "
-        "as red; 0 % [0, 10] of the 50 other test rows exceed this threshold.",
+        "for at most 1 % false positives (95 % confidence, 900 separate negatives). 100 % of these "
+        "negatives are predicted as red; 0 % [0, 10] of the 50 other test rows exceed this "
+        "threshold.",
     ),
     "other negatives": (
         "monitor",
