@@ -102,11 +102,11 @@ def layers_page(selected: SavedProbe, layers: Layers) -> Page:
             at = [name for name, one in answers.items() if one.label == label]
             named = f" (layer{'s' * (n > 1)} {joined_names(at)})" * (n <= MOST_LAYERS)
             clauses.append(f"{n} predict{'s' * (n == 1)} {label}{named}")
-        whole = f"Of {counted(len(answers), 'layer')}, {joined_names(clauses)}. The selected one "
+        whole = f"Of {counted(len(answers), 'probe')}, {joined_names(clauses)}. The selected one "
         chosen, unit = answers[names[facts.site]], " SD" * bool(facts.projection_sd)
         score = f"{chosen.text}{unit}" if len(classes) == 2 else chosen.label
-        whole += f"({names[facts.site]}) predicts {score}. "
-        whole += UNKNOWN.format("Whether this is right")
+        right = UNKNOWN.format("Whether this is right")
+        whole += f"({names[facts.site]}) predicts {score}. {right}"
     return Page(
         **_heading(facts, classes, f"Scores of the {facts.kind} probes of all layers"),
         answer=whole,

@@ -155,7 +155,7 @@ def score_map(
             line = {"width": 1, "color": style.GREY}
             figure.add_shape(type="line", layer="above", line=line, opacity=0.6, **ends)
     if near.any():
-        maps.write_above(figure, "brackets: 95 %; lines: the lead over chance may be 0")
+        maps.write_above(figure, "lines: lead over chance may be 0")
     return maps.name_colours(figure, metric_name(metric))
 
 

@@ -30,7 +30,7 @@ MOST_CELLS = 4_000_000  # of position embeddings that are drawn in full
 QUANTILE = 0.995
 # Block and kind of a tensor, as in h.3.mlp.c_fc.weight and model.layers.3.mlp.up_proj.weight.
 _OF_BLOCK = r"(?:^|\.)(?:h|layers)\.(?P<block>[0-9]{1,6})\.(?P<kind>.*)$"
-_COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6}
+_COLOURBAR = {"thickness": 12, "outlinewidth": 0, "nticks": 6, "title": {"text": "weight"}}
 CURVES = style.SERIES_COLOURS[1:]  # the first colour is that of the task
 Floats = NDArray[np.float32]
 

@@ -189,7 +189,7 @@ def transfer_answer(transfer: Transfer) -> list[str]:
     if METRICS[transfer.metric].lower_is_better:
         ordered = ordered[::-1]
     verb = "is" if len(named) == 1 else "are"
-    lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} above chance"
+    lead = f"{len(named)} of {counted(len(ordered), 'transfer')} {verb} shown to be above chance"
     above = ordered[works[ordered.index]] if named else ordered
     which = "The best score: " if not named else "Best of these: " * (len(named) > 1)
     texts = [clause(lead, named), capitalised(f"{which}{_pair(above.iloc[-1], transfer)}.")]
@@ -254,7 +254,7 @@ def sources_sentence(sources: SourceScores) -> str:
     ...     left_out={"Bob": "only yes"},
     ... ))
     >>> print(sentence)  # doctest: +NORMALIZE_WHITESPACE
-    Above chance on 1 of 3 unseen sources (95 % interval of the lead): mean AUROC 0.72
+    Above chance on 1 of 3 unseen sources (95 % interval of score minus chance): mean AUROC 0.72
     [0.10, 1.00], compared with 0.92 [0.90, 0.94] on seen sources; worst: “Ann”
     (0.03, chance 0.50). Not averaged: Bob (only yes).
     """
@@ -282,6 +282,6 @@ def sources_sentence(sources: SourceScores) -> str:
     worst = f"worst: “{sources.worst}” ({words(sources.worst_value)}{level})"
     lead = f"On {whole}"
     if level and sources.n_above is not None:
-        lead = f"Above chance on {sources.n_above} of {whole} (95 % interval of the lead)"
+        lead = f"Above chance on {sources.n_above} of {whole} (95 % interval of score minus chance)"
     mean = f"mean {metric.title} {words(*sources.mean)}{few}"
     return f"{lead}: {mean}, {inside}; {worst}.{others}"

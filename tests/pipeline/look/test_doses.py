@@ -43,7 +43,10 @@ def test_the_loss_at_the_dose_is_the_factor_within_two_per_cent_of_the_dose(netw
     assert stored[0.0] == pytest.approx(base, rel=1e-6)
     assert stored[dose] == pytest.approx(at, rel=1e-6)
     page = doses_page(dose, rows, 1.2, "towards x", {"network": "mini", "texts": "8 of x"}).html()
-    assert f"A dose of {dose:.3g} standard deviations reaches the limit set (loss + 20 %)" in page
+    assert (
+        f"A dose of {dose:.3g} standard deviations reaches the given limit, a loss 20 % higher"
+        in page
+    )
     assert "Only this cost is measured here" in page
 
 
