@@ -65,7 +65,7 @@ def screen(run: Shown) -> Iterator[FigurePart]:
             {kind: _adjusted(one) for kind, one in rivals.items()},
             f"{size_words(v)}, at {best.name}, which cross-validation selected for the "
             f"{best.probe} probe; another kind may be better elsewhere. Intervals of differences "
-            "are adjusted for all comparisons.",
+            "that have a test are adjusted for all comparisons.",
             scores[best.probe]["chance"],
             f"{best.probe} minus the other",
         )

@@ -85,8 +85,8 @@ def attention_answer(prompts: Sequence[AttentionPrompt], scores: NDArray[np.floa
     first = 100 * prompt.patterns[:, :, 1:, 0].mean(dtype=np.float64)
     query, key = (quote(prompt.tokens[at]) for at in cell[2:])
     same = [p.patterns[cell] for p in prompts[1:2] if p.patterns.shape == prompt.patterns.shape]
-    opening = "In text 1, over" if len(prompts) > 1 else "Over"
-    other = "".join(f" In text 2, the weight at this place is {weight:.2f}." for weight in same)
+    opening = "In prompt 1, over" if len(prompts) > 1 else "Over"
+    other = "".join(f" In prompt 2, the weight at this place is {weight:.2f}." for weight in same)
     return (
         f"{opening} all heads, {first:.0f} % of the attention of later tokens goes to the first "
         f"one. In L{prompt.layers[cell[0]]}H{prompt.heads[cell[1]]}, {query} gives {key} "

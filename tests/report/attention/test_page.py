@@ -208,9 +208,9 @@ def test_the_answer_names_the_strongest_weight_of_the_opening_head_apart_from_th
     query, key = max(cells, key=cells.get)
     weight, first = cells[query, key], 100 * patterns[:, :, 1:, 0].mean()
     assert page.opening == (
-        f"In text 1, over all heads, {first:.0f} % of the attention of later tokens goes to the "
+        f"In prompt 1, over all heads, {first:.0f} % of the attention of later tokens goes to the "
         f"first one. In L{layer}H{head}, “␣t{query}” gives “␣t{key}” {weight:.2f}, the head's "
-        "largest weight on a token other than the first, the previous and itself. In text 2, the "
+        "largest weight on a token other than the first, the previous and itself. In prompt 2, the "
         f"weight at this place is {weight:.2f}."
     )
     assert unbroken(page.opening) in html.unescape(page.page())
