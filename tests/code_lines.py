@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "probekit"
 BUDGETS = {
     "report": 8055,
     "pipeline": 7790,
-    "probes": 7814,
+    "probes": 7815,
     "model": 8610,
     "activations": 3796,
     "cli": 2350,

@@ -282,14 +282,17 @@ def lead_over(
     Both are predictions of the same rows, those of b constant guesses. If the guesses score the
     same on any rows, their score is subtracted from the limits of `with_interval`. Otherwise the
     limits are t limits of the paired difference: where groups have one label, half of the
-    differences are 0, and random signs have too few patterns. The limits are NaN if a has no
-    interval. A metric that is undefined for constant guesses counts as 0.
+    differences are 0, and random signs have too few patterns. They are clipped to those that two
+    scores can differ by. The limits are NaN if a has no interval. A metric that is undefined for
+    constant guesses counts as 0.
     """
     score = with_interval(metric, a, resamples)
     guess = np.nan_to_num(mean_score(metric, b, resamples))
     if np.ptp(guess) < metrics.ROUNDING or np.isnan(score.low):
         return Interval(*(one - float(guess[0]) for one in astuple(score)))
-    return jackknife_interval(mean_score(metric, a, resamples) - guess, resamples)
+    found = jackknife_interval(mean_score(metric, a, resamples) - guess, resamples)
+    bottom, top = METRICS[metric].range
+    return Interval(found.value, max(found.low, bottom - top), min(found.high, top - bottom))
 
 
 def r2_limits(

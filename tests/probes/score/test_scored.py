@@ -304,3 +304,10 @@ def test_a_lead_over_a_constant_score_has_the_limits_of_the_score():
         lead_over("auroc", [probe], [guess], resamples),
     )
     assert (lead.low, lead.high) == (score.low - 0.5, score.high - 0.5)
+
+
+def test_a_lead_is_no_larger_than_two_scores_can_differ():
+    probe = ClassPredictions(np.array([0, 1]), np.array([0, 1]), 2)
+    guess = replace(probe, guess=np.ones(2, int))
+    lead = lead_over("accuracy", [probe], [guess], Resamples.leave_one_out(np.arange(2)))
+    assert (lead.low, lead.high) == (-1.0, 1.0)
